@@ -65,7 +65,7 @@ def test_each_kind_has_the_rows_of_then_from_log_and_archive(lab: Lab, tmp_path:
         lab.drain(model)
     then = {model.name: lab.rows_of(model) for model in ALL}
     before = relations(lab.connection)
-    fill(lab, 60, seed=2)
+    lab.fill(60, seed=2)
     for model in ALL:
         lab.drain(model)
     for model in ALL:
@@ -128,7 +128,7 @@ def test_killed_anywhere_the_next_call_goes_on(
     mark = filled(lab, 30)
     lab.drain(Counted)
     then = lab.rows_of(Counted)
-    fill(lab, 10, seed=2)
+    lab.fill(10, seed=2)
     work: Callable[..., Any] = getattr(owner, name)
 
     def dying(*args: object, **kwargs: object) -> None:

@@ -15,7 +15,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import Counted, Crossing, all_blocked, fill, held, staged, thing, wait_blocked_in
+from tests.support.building.drains import Counted, Crossing, all_blocked, held, staged, thing, wait_blocked_in
 from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS, correct, poison
 from tests.support.factories import Connect, at_once, rows, start
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def test_a_drain_without_budget_takes_nothing(lab: Lab) -> None:
-    fill(lab, 10)
+    lab.fill(10)
     with lab.consumer(Counted) as consumer:
         assert consumer.drain(budget_s=0, idle_s=60) == DrainReport()
     assert lab.lease_owners("counted") == []
@@ -34,7 +34,7 @@ def test_a_drain_without_budget_takes_nothing(lab: Lab) -> None:
 
 
 def test_a_drain_that_is_told_to_stop_ends_after_its_batch(lab: Lab) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     stop = threading.Event()
     with lab.consumer(Counted) as consumer:
         report = consumer.drain(
@@ -57,7 +57,7 @@ def test_an_idle_drain_takes_what_comes_before_it_ends(lab: Lab, observer: Conne
             ),
             "the drain polled and found nothing",
         )
-        fill(lab, 30)
+        lab.fill(30)
         report = running.result(patience())
     assert (report.events, sum(asked)) == (30, 30)
     lab.is_clean(Counted)
@@ -88,7 +88,7 @@ def test_few_events_are_committed_without_staging(lab: Lab, monkeypatch: pytest.
 
 
 def test_where_a_round_cannot_be_built_a_batch_is(lab: Lab) -> None:
-    fill(lab, 30)
+    lab.fill(30)
     asked: list[int] = []
 
     def session() -> "SparkSession":
@@ -103,7 +103,7 @@ def test_where_a_round_cannot_be_built_a_batch_is(lab: Lab) -> None:
 
 
 def test_a_batch_that_is_not_committed_leaves_no_rows(lab: Lab) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     lost = threading.Event()
 
     def spark_whose_leases_are_lost_meanwhile() -> "SparkSession":
@@ -118,7 +118,7 @@ def test_a_batch_that_is_not_committed_leaves_no_rows(lab: Lab) -> None:
 
 
 def test_a_model_whose_key_crosses_streams_is_drained_by_two(lab: Lab) -> None:
-    fill(lab, 80)
+    lab.fill(80)
     ensure_version(lab.connection, Crossing)
     at_once([lambda: lab.drain(Crossing, "A"), lambda: lab.drain(Crossing, "B")])
     lab.is_clean(Crossing)
@@ -140,7 +140,7 @@ def interrupts() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupted_commit_frees_every_lease_at_once(lab: Lab, connect: Connect, observer: Connection) -> None:
-    fill(lab, 40)
+    lab.fill(40)
     ensure_version(lab.connection, Counted)
     main = threading.main_thread().ident
     assert main is not None

@@ -22,7 +22,7 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
-from tests.support.building.drains import Counted, fill, staged, thing
+from tests.support.building.drains import Counted, staged, thing
 from tests.support.building.lab import Lab
 from tests.support.building.poison import TOTALS, WORTHS, assert_holds_all_but, correct, locks, offsets_of, poison
 from tests.support.building.read_models import DECIDER
@@ -41,7 +41,7 @@ def test_failing_streams_wait_and_are_dead_letters_at_last(
 ) -> None:
     monkeypatch.setattr(failing_streams, "ALL_FAIL", 2)
     bad, other = (ids_of_one_partition(lab.connection, 1, partition)[0] for partition in (2, 9))
-    fill(lab, 60)
+    lab.fill(60)
     lab.append_events([thing(bad, worth=1), poison(bad), thing(bad, worth=2), poison(other), thing("good", worth=2)])
     report = lab.at(0).drain(WORTHS)
     assert (report.batches, report.events, report.failed_streams, report.failed) == (1, 65, 2, {})
@@ -98,8 +98,7 @@ def test_a_rebuild_frees_streams_that_do_not_fail(lab: Lab) -> None:
         )
 
     def rebuild(seconds: int) -> set[str]:
-        with lab.at(seconds).consumer(WORTHS, "rebuilder") as consumer:
-            return {failure.stream.decider_id for failure in consumer.rebuild(partition).failures}
+        return {failure.stream.decider_id for failure in lab.at(seconds).rebuild(WORTHS, partition).failures}
 
     lab.at(0).drain(WORTHS)
     park_what_fails()
@@ -136,11 +135,23 @@ def crashes(state: State | None, event: FoldEvent) -> State | None:
     return {"n": (state or {"n": 0})["n"] + 1}
 
 
-def test_an_event_that_crashes_a_process_fails_its_stream_alone(lab: Lab) -> None:
-    lab.append_events([thing("a"), thing("bad", crash=True), thing("b")])
-    report = lab.drain(crashes)
+@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"n": "bigint", "first_at": "timestamp"})
+def moments(events: "DataFrame") -> "DataFrame":
+    """One row per thing, with a time that Postgres may not hold."""
+    from pyspark.sql import functions as f
+
+    micros = f.get_json_object("data", "$.micros").cast("bigint")
+    return events.groupBy("decider_id").agg(
+        f.count("*").alias("n"), f.min(f.timestamp_micros(micros)).alias("first_at")
+    )
+
+
+@pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])
+def test_an_event_that_nobody_takes_fails_its_stream_alone(lab: Lab, model: ReadModel) -> None:
+    lab.append_events([thing("a", micros=0), thing("bad", crash=True, micros=-(2**62)), thing("b", micros=1)])
+    report = lab.drain(model)
     assert (report.failed_streams, report.failed) == (1, {})
-    assert lab.rows("select thing_id from read_models.crashes order by 1") == [("a",), ("b",)]
+    assert lab.rows(f"select thing_id from read_models.{model.name} order by 1") == [("a",), ("b",)]
     assert locks(lab) == [("bad", 1)]
 
 
@@ -197,8 +208,7 @@ def test_a_rebuild_names_more_streams_than_a_search(lab: Lab, monkeypatch: pytes
     good, *bad = ids_of_one_partition(lab.connection, 3, partition=3)
     lab.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
     lab.sequence_events()
-    with lab.at(0).consumer(TOTALS, "rebuilder") as consumer:
-        commit = consumer.rebuild(3)
+    commit = lab.at(0).rebuild(TOTALS, 3)
     assert {failure.stream.decider_id for failure in commit.failures} == {*bad}
     assert dict(locks(lab)) == dict.fromkeys(bad, 1)
     assert lab.rows_of(TOTALS) == [("p", 1)]
@@ -245,17 +255,6 @@ def test_a_search_that_named_nobody_fails_its_partition(lab: Lab, monkeypatch: p
     with lab.at(100).consumer(TOTALS, "rebuilder") as consumer, pytest.raises(PartitionsFailed) as failed:
         consumer.rebuild(3)
     assert said in (failed.value.detail or "")
-
-
-@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"n": "bigint", "first_at": "timestamp"})
-def moments(events: "DataFrame") -> "DataFrame":
-    """One row per thing, with a time that Postgres may not hold."""
-    from pyspark.sql import functions as f
-
-    micros = f.get_json_object("data", "$.micros").cast("bigint")
-    return events.groupBy("decider_id").agg(
-        f.count("*").alias("n"), f.min(f.timestamp_micros(micros)).alias("first_at")
-    )
 
 
 @pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])

@@ -107,7 +107,7 @@ def test_time_limits_of_a_login_end_no_drain(
     lab: Lab, connect: Connect, observer: Connection, table: str, statement: str
 ) -> None:
     """Neither in a task nor in its commit."""
-    fill(lab, 50)
+    lab.fill(50)
     limited = f"{lab.dsn}&options=-c%20statement_timeout%3D1s"
     with Consumer(limited, Everything, lab.session, "limited") as consumer:
         with held(connect(), f"lock table read_models.everything_{table} in access exclusive mode"):
@@ -142,7 +142,7 @@ def test_a_drain_that_was_paused_in_its_commit_commits_anew(
         return whole(session, *given)
 
     monkeypatch.setattr(commits, merge, paused)
-    fill(lab, 50)
+    lab.fill(50)
     door(lab)
     lab.is_clean(Everything)
 
@@ -163,7 +163,7 @@ def test_without_a_spark_server_a_drain_says_so(things: EventStore, dsn: str, mo
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
 def test_after_spark_died_the_next_drain_goes_on(lab: Lab, spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(lab, 40)
+    lab.fill(40)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with (
@@ -235,11 +235,11 @@ def test_a_drain_asks_once_more_after_each_delay(lab: Lab, monkeypatch: pytest.M
     def more() -> None:
         if not later:
             later.append(7)
-            fill(lab, 7, seed=2)
+            lab.fill(7, seed=2)
 
     clock = Clock(more)
     monkeypatch.setattr(draining, "time", clock)
-    fill(lab, 5)
+    lab.fill(5)
     with lab.consumer(replace(Counted, pooling_delay_s=9), "own") as consumer:
         assert consumer.drain(budget_s=100, idle_s=5, stop=clock).events == 12
 
@@ -251,7 +251,7 @@ def test_a_drain_that_builds_nothing_says_so_at_once(lab: Lab, monkeypatch: pyte
     clock = Clock()
     monkeypatch.setattr(draining, "time", clock)
     monkeypatch.setattr(StagedBuilds, "build", built)
-    fill(lab, 5)
+    lab.fill(5)
     with lab.consumer(Counted, "own") as consumer, pytest.raises(PartitionsFailed, match="not now"):
         staged(consumer).drain(budget_s=100, idle_s=50, stop=clock)
     assert clock.now < 50

@@ -12,7 +12,7 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import LeaseLost
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model
-from tests.support.building.drains import Counted, busiest, fill, later, thing
+from tests.support.building.drains import Counted, busiest, later, thing
 from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS
 from tests.support.factories import ids_of_one_partition, start, value
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_a_zombies_commit_is_refused_and_changes_nothing(lab: Lab) -> None:
-    fill(lab, 80)
+    lab.fill(80)
     taken_over: list[int] = []
 
     def overtaken() -> "SparkSession":
@@ -39,11 +39,10 @@ def test_a_zombies_commit_is_refused_and_changes_nothing(lab: Lab) -> None:
 
 
 def test_a_rebuild_whose_lease_was_taken_over_changes_nothing(lab: Lab) -> None:
-    fill(lab, 80)
-    lab.drain(Counted)
+    lab.fill(80).drain(Counted)
 
     def overtaken() -> "SparkSession":
-        fill(lab, 40, seed=2)
+        lab.fill(40, seed=2)
         lab.later().drain(Counted, owner="B")
         return lab.spark
 
@@ -54,7 +53,7 @@ def test_a_rebuild_whose_lease_was_taken_over_changes_nothing(lab: Lab) -> None:
 
 
 def test_a_zombie_from_before_a_reset_is_refused_by_its_token(lab: Lab) -> None:
-    fill(lab, 80)
+    lab.fill(80)
     others: list[Consumer] = []
 
     def reset() -> "SparkSession":
@@ -78,7 +77,7 @@ def test_a_zombie_from_before_a_reset_is_refused_by_its_token(lab: Lab) -> None:
 
 
 def test_leases_are_kept_while_spark_builds_longer_than_they_last(lab: Lab, observer: Connection) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     until = "select min(leased_until) from event_store.checkpoints"
 
     def slow() -> "SparkSession":
@@ -94,7 +93,7 @@ def test_leases_are_kept_while_spark_builds_longer_than_they_last(lab: Lab, obse
 
 
 def test_two_drains_of_one_view_share_the_work(lab: Lab) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     ensure_version(lab.connection, Counted)
     together = threading.Barrier(2)
 
@@ -148,8 +147,7 @@ def test_what_a_second_build_did_not_read_comes_later(lab: Lab, monkeypatch: pyt
 
 
 def test_a_lease_that_has_ended_and_was_not_taken_over_is_extended_again(lab: Lab) -> None:
-    fill(lab, 60)
-    lab.drain(Counted)
+    lab.fill(60).drain(Counted)
     in_force: LiteralString = (
         "select bool_and(leased_until > event_store_private.clock()) from event_store.checkpoints"
         " where lease_owner is not null"

@@ -46,14 +46,14 @@ def found(diff: Diff) -> Found:
 
 
 def test_a_diff_with_itself_is_empty_while_events_come(lab: Lab, tmp_path: Path) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     for model in ALL:
         lab.drain(model)
     before = relations(lab.connection)
     served = {model.name: lab.rows_of(model) for model in ALL}
     busy = busiest(lab)
     # all of them lag from now on
-    fill(lab, 30, seed=2)
+    lab.fill(30, seed=2)
     for partition in range(16):
         archive_partition(lab.dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
         position = lab.rows("select min(position) from event_store.checkpoints where partition = %s", partition)[0][0]
@@ -83,7 +83,7 @@ def summed(
 
 
 def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     lab.append_events([thing("bad", amount="no number")])
     # after this event nothing comes that the serving declaration takes: it stands before events that the other takes
     serving = summed(taken=("made", "used"))
@@ -144,8 +144,7 @@ STEPS: list[tuple[object, str, bool]] = [
 
 
 def test_killed_anywhere_the_next_call_goes_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(lab, 30)
-    lab.drain(Counted)
+    lab.fill(30).drain(Counted)
     served, before = lab.rows_of(Counted), relations(lab.connection)
     for owner, name, late in STEPS:
         work: Callable[..., Any] = getattr(owner, name)

@@ -143,8 +143,7 @@ def test_a_value_that_does_not_fit_fails_its_stream_alone(lab: Lab, staged: list
 
     lab.execute("delete from read_models.typed_state")
     lab.execute("delete from read_models.typed_state_parts")
-    with lab.at(1).consumer(model, "rebuilder") as consumer:
-        commit = consumer.rebuild(*range(16))
+    commit = lab.at(1).rebuild(model)
     assert {failure.stream.decider_id for failure in commit.failures} == fails.keys()
     # all, and all others
     assert len(staged) == 2
@@ -167,8 +166,7 @@ def test_misread_events_at_the_end_take_one_pass(lab: Lab, staged: list[int], mo
 
     # of a list that is full nobody knows who else fails
     monkeypatch.setattr(staging, "MOST_MISREAD", 2)
-    with lab.at(1).consumer(model, "rebuilder") as consumer:
-        commit = consumer.rebuild(*range(16))
+    commit = lab.at(1).rebuild(model)
     assert {failure.stream.decider_id for failure in commit.failures} == bad.keys()
 
 
@@ -248,15 +246,6 @@ def lengths(events: "DataFrame") -> "DataFrame":
     return events.groupBy("decider_id").agg(f.sum(f.length("data")).cast("int").alias("length"))
 
 
-@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"at": "timestamp"})
-def moments(events: "DataFrame") -> "DataFrame":
-    """One row per thing: a time that Spark has, and Postgres maybe not."""
-    from pyspark.sql import functions as f
-
-    micros = f.get_json_object("data", "$.micros").cast("bigint")
-    return events.groupBy("decider_id").agg(f.max(f.timestamp_micros(micros)).alias("at"))
-
-
 def test_every_json_is_taken_but_by_folds_what_python_cannot_read(lab: Lab) -> None:
     words = [json.dumps(word) for word in WORDS]
     values = [*words, *NUMBERS, "{}", "[]", "[null]", *UNREADABLE.values()]
@@ -307,12 +296,3 @@ def test_events_of_any_size_pass_a_fold_and_columns(lab: Lab) -> None:
         "select (select min(length(value)) from read_models.texts), (select count(*) from read_models.kept)"
     ) == [(len(largest), 20)]
     assert [len(event.data["v"]) for event in lab.get_events("large-7", DECIDER)] == [len(largest)]
-
-
-def test_a_time_that_postgres_does_not_hold_fails_its_stream(lab: Lab) -> None:
-    micros = {"good": 0, "evil": -(2**63) + 5, "other": 1, "worse": -(2**62)}
-    lab.append_events([thing(name, micros=n) for name, n in micros.items()])
-    report = lab.drain(moments)
-    assert (report.failed, report.failed_streams) == ({}, 2)
-    assert locks(lab) == [("evil", 1), ("worse", 1)]
-    assert lab.rows("select thing_id from read_models.moments order by 1") == [("good",), ("other",)]

@@ -21,7 +21,7 @@ from millrace.resources.read_models.stored.tables import listed, merged_columns,
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building import drains, killed_drains
 from tests.support.building import read_models as models
-from tests.support.building.drains import Counted, Crossing, Everything, close, fill, held, machines, rows_of, staged
+from tests.support.building.drains import Counted, Crossing, Everything, close, held, machines, rows_of, staged
 from tests.support.building.killed_drains import consumed, kill_at, lease_taken, rows_staged, some_commits, victim
 from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS, assert_holds_all_but, locks, offsets_of, poison
@@ -45,7 +45,7 @@ NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 def test_after_a_kill_at_a_step_the_next_run_is_clean(
     lab: Lab, connect: Connect, model: ReadModel, step: Callable[[Connection], bool]
 ) -> None:
-    fill(lab, 100)
+    lab.fill(100)
     ensure_version(lab.connection, model)
     with victim(lab.dsn, batch_events=40, model=NAMES[model.name]) as process:
         kill_at(process, connect(), step)
@@ -59,7 +59,7 @@ def test_after_a_kill_at_a_step_the_next_run_is_clean(
 
 @pytest.mark.usefixtures("spark_remote")
 def test_a_kill_between_failing_streams_and_commit_changes_nothing(lab: Lab, connect: Connect) -> None:
-    fill(lab, 40)
+    lab.fill(40)
     lab.append_events([poison("bad")])
     ensure_version(lab.connection, WORTHS)
     holder = connect()
@@ -76,7 +76,7 @@ def test_a_kill_between_failing_streams_and_commit_changes_nothing(lab: Lab, con
 
 @pytest.mark.usefixtures("spark_remote")
 def test_a_kill_between_the_commits_of_two_views_changes_nothing(lab: Lab, connect: Connect) -> None:
-    fill(lab, 100)
+    lab.fill(100)
     for model in TOGETHER:
         ensure_version(lab.connection, model)
     holder = connect()
@@ -91,8 +91,7 @@ def test_a_kill_between_the_commits_of_two_views_changes_nothing(lab: Lab, conne
 
 
 def test_wherever_a_rebuild_dies_rows_are_what_their_parts_add_up_to(lab: Lab, connect: Connect) -> None:
-    fill(lab, 60)
-    lab.drain(Crossing)
+    lab.fill(60).drain(Crossing)
     connection, model, columns = lab.connection, Crossing, ", ".join(state_schema(Crossing))
     gone, less, more = (p for (p,) in rows(connection, f"select distinct partition from {PARTS} order by 1 limit 3"))
     right = rows_of(connection, model)
@@ -164,7 +163,7 @@ def merged_from_parts(model: ReadModel) -> str:
 
 
 def test_a_connection_that_ends_during_the_merge_is_replaced(lab: Lab, connect: Connect) -> None:
-    fill(lab, 100)
+    lab.fill(100)
     ensure_version(lab.connection, Counted)
     observer, holder = connect(), connect()
     with held(holder, "lock table read_models.counted_state in share mode"):
@@ -175,7 +174,7 @@ def test_a_connection_that_ends_during_the_merge_is_replaced(lab: Lab, connect: 
 
 
 def test_of_vanished_staged_rows_the_batch_is_built_again(lab: Lab, connect: Connect) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     ensure_version(lab.connection, Counted)
     observer, holder = connect(), connect()
     claimed = threading.Event()

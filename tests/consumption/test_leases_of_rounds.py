@@ -7,7 +7,7 @@ from psycopg import Connection
 
 from millrace.resources.consumption.collected_task import WHERE, Reader, Task
 from millrace.resources.event_log_source.arrow import arrow_connection
-from tests.support.building.drains import fill, thing
+from tests.support.building.drains import thing
 from tests.support.building.lab import Lab
 from tests.support.building.poison import poison
 from tests.support.building.shared_drains import FEW, why_away
@@ -18,7 +18,7 @@ from tests.support.patience import patience, wait_until
 
 def test_a_round_that_is_slower_than_its_leases_keeps_them(lab: Lab, observer: Connection, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    fill(lab, 40)
+    lab.fill(40)
     lab.append_events([stop_at(told)])
     models = [*FEW, Waiting]
     with lab.together(models, lease_s=1) as shared:
@@ -44,7 +44,7 @@ def test_a_round_that_is_slower_than_its_leases_keeps_them(lab: Lab, observer: C
 
 def test_what_others_committed_between_read_and_commit_comes_once(lab: Lab, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    fill(lab, 80)
+    lab.fill(80)
     lab.append_events([stop_at(told)])
     models = [*FEW, Waiting]
     running = start(lambda: lab.share(models))

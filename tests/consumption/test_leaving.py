@@ -18,7 +18,7 @@ from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_log_source import LogRange
 from millrace.resources.event_store import EventStore
 from millrace.rows import FoldEvent, State
-from tests.support.building.drains import Counted, Crossing, Everything, fill, held, machines, thing
+from tests.support.building.drains import Counted, Crossing, Everything, held, machines, thing
 from tests.support.building.lab import Lab
 from tests.support.building.poison import TOTALS, WORTHS, poison
 from tests.support.building.read_models import DECIDER
@@ -151,12 +151,12 @@ def test_a_slow_function_commits_once_more_and_then_leaves(lab: Lab, monkeypatch
         # a round of very many events: it may take as much longer
         monkeypatch.setattr(one_round, "SLOW_S", 1e-9)
         monkeypatch.setattr(one_round, "ROUND_EVENTS", 1e-15)
-        fill(lab, 40)
+        lab.fill(40)
         shared.run(budget_s=patience(), idle_s=0)
         assert why_away(shared) == {"machines": None}
     monkeypatch.undo()
     monkeypatch.setattr(one_round, "SLOW_S", 0.0)
-    fill(lab, 40, seed=2)
+    lab.fill(40, seed=2)
     assert "of a round" in (lab.share([machines])["machines"] or "")
     lab.is_clean(machines)
 
@@ -168,7 +168,7 @@ def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: p
 
         def one_more(seed: int) -> str | None:
             """Let some events come; return why the view is away then."""
-            fill(lab, 10, seed)
+            lab.fill(10, seed)
             shared.run(budget_s=patience(), idle_s=0)
             return why_away(shared)["other"]
 
@@ -202,7 +202,7 @@ def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: p
 
 def test_a_view_that_is_removed_after_the_claim_harms_no_other(lab: Lab) -> None:
     lab.share(THREE)
-    fill(lab, 60)
+    lab.fill(60)
     removed: list[int] = []
 
     def spark_while_a_view_goes() -> "SparkSession":
@@ -218,12 +218,10 @@ def test_a_view_that_is_removed_after_the_claim_harms_no_other(lab: Lab) -> None
 
 def test_a_view_whose_next_events_are_lost_leaves(lab: Lab) -> None:
     lab.share(THREE)
-    fill(lab, 60)
-    lab.share([Counted, Third])
+    lab.fill(60).share([Counted, Third])
     # as an operator's mistake, or a restore, could leave it
     lab.execute("update event_store.log_partitions set earliest_position = 1, archived_position = 1")
-    fill(lab, 20, seed=2)
-    away = lab.share(THREE)
+    away = lab.fill(20, seed=2).share(THREE)
     assert "begins at position 1" in (away.pop("other") or "")
     assert away == TWO_WELL
     assert at(lab, Other) == [0]
@@ -231,17 +229,15 @@ def test_a_view_whose_next_events_are_lost_leaves(lab: Lab) -> None:
 
 def test_what_a_round_left_leased_is_committed_by_the_next_one(lab: Lab) -> None:
     lab.share(THREE)
-    fill(lab, 60)
+    lab.fill(60)
     # as if the commit of one view had been interrupted
     assert lab.claim_views(["other"], "rounds", limit=1, lease_s=600)
-    fill(lab, 60, seed=2)
-    assert lab.share(THREE) == ALL_WELL
+    assert lab.fill(60, seed=2).share(THREE) == ALL_WELL
     lab.is_clean(*THREE)
 
 
 def test_a_version_that_is_kept_from_serving_leaves(lab: Lab) -> None:
-    fill(lab, 40)
-    lab.share([Crossing])
+    lab.fill(40).share([Crossing])
     lab.execute("create view public.dependent as select mean from read_models.crossing")
     changed = replace(Crossing, columns={"events": Crossing.columns["events"]})
     assert "depend" in (lab.share([Counted, changed])["crossing"] or "")
@@ -253,8 +249,7 @@ def test_a_view_that_alone_is_far_behind_is_not_taken_on(lab: Lab, monkeypatch: 
     leases = [("a", 0, 0, 10, 1), ("b", 0, 5, 20, 2), ("c", 0, 20, 30, 3), ("far", 0, 900, 910, 4), ("a", 1, 7, 9, 5)]
     assert union(leases) == [LogRange(0, 0, 30), LogRange(0, 900, 910), LogRange(1, 7, 9)]
     lab.share(THREE)
-    fill(lab, 60)
-    lab.share([Counted, Third])
+    lab.fill(60).share([Counted, Third])
     monkeypatch.setattr(decision, "LARGE_BACKLOG", 59)
 
     def joined() -> list[bool]:
@@ -263,7 +258,7 @@ def test_a_view_that_alone_is_far_behind_is_not_taken_on(lab: Lab, monkeypatch: 
             return [member.joined for member in shared.members]
 
     assert joined() == [True, False, True]
-    fill(lab, 60, seed=2)
+    lab.fill(60, seed=2)
     lab.sequence_events()
     assert joined() == [True, True, True]
     assert at(lab, *THREE) == [120, 120, 120]
@@ -272,7 +267,7 @@ def test_a_view_that_alone_is_far_behind_is_not_taken_on(lab: Lab, monkeypatch: 
 def test_a_view_that_its_own_run_rebuilds_is_not_taken_on(lab: Lab) -> None:
     lab.share([Other])
     lab.execute("update read_models.declarations set unbuilt = '{0}' where view = 'other'")
-    fill(lab, 10)
+    lab.fill(10)
     assert "a run of its own rebuilds it" in (lab.share([Counted, Other])["other"] or "")
     assert lab.drain_states("other")["other"].failures == 1
     assert at(lab, Counted, Other) == [10, 0]

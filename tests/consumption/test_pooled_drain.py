@@ -9,7 +9,7 @@ import pytest
 
 from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.sessions import SessionsShared
-from tests.support.building.drains import Counted, drain, fill
+from tests.support.building.drains import Counted, drain
 from tests.support.building.lab import Lab
 from tests.support.building.shared_drains import share
 from tests.support.factories import value
@@ -37,7 +37,7 @@ def test_behind_a_pool_in_transaction_mode_nothing_is_built(lab: Lab) -> None:
 
 
 def test_behind_a_pool_in_session_mode_a_drain_builds(lab: Lab) -> None:
-    fill(lab, 40)
+    lab.fill(40)
     with (
         tempfile.TemporaryDirectory(prefix="pool-") as folder,
         pooled(lab.dsn, Path(folder), 10, mode="session") as address,

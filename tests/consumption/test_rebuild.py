@@ -21,15 +21,14 @@ from millrace.resources.read_models.stored import merge
 from millrace.resources.read_models.stored.merge import StagedRows, merge_rows, next_batch, replace_partition
 from millrace.resources.read_models.stored.tables import state_schema
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import Counted, busiest, fill, thing
+from tests.support.building.drains import Counted, busiest, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, at_once, rows, start, value
 from tests.support.patience import patience, wait_until
 
 
 def test_no_reader_sees_half_of_a_rebuild_while_others_drain(lab: Lab, connect: Connect) -> None:
-    fill(lab, 120)
-    lab.drain(Counted)
+    lab.fill(120).drain(Counted)
     partition, done, stop = busiest(lab), threading.Event(), threading.Event()
     reader = connect()
 
@@ -58,7 +57,7 @@ def test_no_reader_sees_half_of_a_rebuild_while_others_drain(lab: Lab, connect: 
     try:
         with lab.consumer(Counted, "rebuilder") as consumer:
             for seed, partitions in ((2, [partition]), (3, range(16))):
-                fill(lab, 40, seed)
+                lab.fill(40, seed)
                 consumer.rebuild(*partitions, wait_s=patience())
     finally:
         stop.set()
@@ -70,7 +69,7 @@ def test_no_reader_sees_half_of_a_rebuild_while_others_drain(lab: Lab, connect: 
 
 
 def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(lab: Lab) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     ensure_version(lab.connection, Counted)
     partition = busiest(lab)
     lease = lab.claim_partition(Counted.view, partition, "somebody else", 600)
@@ -88,8 +87,7 @@ def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(lab: Lab) ->
 
 
 def test_several_are_rebuilt_together_or_none_and_two_take_turns(lab: Lab) -> None:
-    fill(lab, 80)
-    lab.drain(Counted)
+    lab.fill(80).drain(Counted)
     before = lab.rows_of(Counted)
     lab.execute("update read_models.counted_state set events = 0")
     damaged = lab.rows_of(Counted)
@@ -105,8 +103,7 @@ def test_several_are_rebuilt_together_or_none_and_two_take_turns(lab: Lab) -> No
     assert lab.rows_of(Counted) == before
 
     def rebuild(owner: str, *partitions: int) -> Commit:
-        with lab.consumer(Counted, owner) as consumer:
-            return consumer.rebuild(*partitions, wait_s=patience())
+        return lab.rebuild(Counted, *partitions, owner=owner)
 
     one, two = at_once([lambda: rebuild("A", *range(16)), lambda: rebuild("B", *reversed(range(16)))])
     # there is nothing to mend

@@ -32,7 +32,7 @@ NOBODY: dict[str, str | None] = {model.view: None for model in TOGETHER}
 
 
 def test_views_of_every_kind_are_drained_in_one_job(lab: Lab) -> None:
-    fill(lab, 120)
+    lab.fill(120)
     commits: dict[str, int] = {}
     with lab.together(
         TOGETHER, on_commit=lambda member, commit: commits.update({member.declared.view: commit.events})
@@ -56,12 +56,9 @@ def test_each_view_gets_the_events_from_its_position_on(lab: Lab, monkeypatch: p
     # so few that one view's range ends in the middle of another's
     monkeypatch.setattr(one_round, "ROUND_EVENTS", 60)
     monkeypatch.setattr(one_round, "MOST_EVENTS", 60)
-    fill(lab, 60)
-    lab.share([Crossing])
-    fill(lab, 10, seed=2)
-    lab.share([Everything])
-    fill(lab, 60, seed=3)
-    assert lab.share(FEW) == ALL_WELL
+    lab.fill(60).share([Crossing])
+    lab.fill(10, seed=2).share([Everything])
+    assert lab.fill(60, seed=3).share(FEW) == ALL_WELL
     lab.is_clean(*FEW)
 
 
@@ -81,12 +78,12 @@ def drained(lab: Lab) -> list[int]:
 def test_a_backlog_comes_in_rounds_that_grow(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_round, "ROUND_EVENTS", 30)
     monkeypatch.setattr(one_round, "MOST_EVENTS", 75)
-    fill(lab, 110)
+    lab.fill(110)
     assert drained(lab) == [10, 20, 25, 25, 25, 5]
     monkeypatch.undo()
     monkeypatch.setattr(planning, "ROUND_BYTES", 200_000)
     lab.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(30)])
-    fill(lab, 20, seed=2)
+    lab.fill(20, seed=2)
     events = drained(lab)
     assert sum(events) == 50
     assert len(events) > 2
@@ -113,11 +110,9 @@ def test_what_is_large_for_all_views_comes_in_small_rounds(lab: Lab, monkeypatch
 
 
 def test_a_changed_declaration_is_built_in_the_same_rounds(lab: Lab) -> None:
-    fill(lab, 40)
-    lab.share(FEW)
+    lab.fill(40).share(FEW)
     changed = replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
-    fill(lab, 40, seed=2)
-    assert lab.share([Everything, changed]) == {"everything": None, "crossing": None}
+    assert lab.fill(40, seed=2).share([Everything, changed]) == {"everything": None, "crossing": None}
     (version,) = versions(lab.connection, "crossing")
     assert (version.version, version.serves) == (2, True)
     assert lab.rows("select count(*) from read_models.crossing where again <> events") == [(0,)]
@@ -137,7 +132,7 @@ def test_a_drain_ends_when_newer_code_made_a_version(lab: Lab, monkeypatch: pyte
 
 
 def test_two_shared_drains_at_once_consume_nothing_twice(lab: Lab) -> None:
-    fill(lab, 100)
+    lab.fill(100)
     for work in at_once([lambda: lab.share(FEW, "A"), lambda: lab.share(FEW, "B")]):
         work.result(patience())
     lab.share(FEW)
@@ -145,7 +140,7 @@ def test_two_shared_drains_at_once_consume_nothing_twice(lab: Lab) -> None:
 
 
 def test_leases_that_were_taken_over_are_not_committed(lab: Lab) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     robbed = threading.Event()
 
     def spark_while_another_takes_over() -> "SparkSession":
@@ -168,14 +163,14 @@ def test_leases_that_were_taken_over_are_not_committed(lab: Lab) -> None:
 
 def test_lost_connections_are_replaced(lab: Lab, connect: Connect, observer: Connection) -> None:
     lab.share(FEW)
-    fill(lab, 60)
+    lab.fill(60)
     # the connection that Spark's worker keeps from the round before
     kept = "select pid from pg_stat_activity where datname = current_database() and query ilike '%%owned_leases%%'"
     kept += " and pid <> pg_backend_pid()"
     for (pid,) in rows(observer, kept):
         terminate(observer, pid)
     assert lab.share(FEW) == ALL_WELL
-    fill(lab, 60, seed=2)
+    lab.fill(60, seed=2)
     holder = connect()
     with held(holder, "lock table event_store.checkpoints in share mode"):
         running = start(lambda: lab.share(FEW))
@@ -209,7 +204,7 @@ def test_a_drain_that_is_told_to_stop_ends_soon(lab: Lab) -> None:
     stop = threading.Event()
     with lab.together(FEW, on_commit=lambda *_: stop.set()) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience(), stop=stop))
-        fill(lab, 20)
+        lab.fill(20)
         running.result(patience())
     assert lab.owned_leases("rounds") == {}
     # the server notices a closed session by itself

@@ -88,8 +88,7 @@ def test_each_event_has_its_stream_s_key_however_it_is_read(
     for partition in range(16):
         archive_partition(lab.dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
     for archive in (None, tmp_path):
-        with lab.consumer(PATIENTS, "rebuilder", archive=archive) as consumer:
-            consumer.rebuild(*range(16))
+        lab.rebuild(PATIENTS, archive=archive)
         assert lab.rows_of(PATIENTS) == WANTED
 
 
@@ -111,8 +110,7 @@ def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(lab: Lab, tmp_path:
         lab.drain(PATIENTS)
     assert lab.rows_of(PATIENTS) == wanted
     # the archive has them
-    with lab.consumer(PATIENTS, "rebuilder", archive=tmp_path) as consumer:
-        consumer.rebuild(*range(16))
+    lab.rebuild(PATIENTS, archive=tmp_path)
     lab.drain(PATIENTS)
     assert lab.rows_of(PATIENTS) == [("ann", 6, 3), ("eve%", 3, 2)]
 

@@ -30,7 +30,7 @@ from millrace.resources.read_models.stored.past import named
 from millrace.resources.read_models.stored.versions import current_version, ensure_version, standing, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
-from tests.support.building.drains import Counted, Crossing, Everything, drain, fill, thing
+from tests.support.building.drains import Counted, Crossing, Everything, drain, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, rows, start
 from tests.support.logins import logins
@@ -123,8 +123,7 @@ def test_a_read_takes_the_index_of_each_column_that_declares_one(things: EventSt
 
 
 def test_other_indexes_leave_the_version_and_what_people_made(lab: Lab) -> None:
-    fill(lab, 30)
-    lab.drain(indexed(Counted, "events", ("thing_id", "events")))
+    lab.fill(30).drain(indexed(Counted, "events", ("thing_id", "events")))
     lab.execute("create index by_hand on read_models.counted_state (events) where events > 3")
     other = indexed(Counted, "events", ("events", "thing_id"))
     assert other.fingerprint == Counted.fingerprint
@@ -143,8 +142,7 @@ def test_other_indexes_leave_the_version_and_what_people_made(lab: Lab) -> None:
 
 
 def test_a_switch_names_what_people_made(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    fill(lab, 30)
-    lab.drain(indexed(Counted, "events"))
+    lab.fill(30).drain(indexed(Counted, "events"))
     lab.execute("create index by_hand on read_models.counted_state (events) where events > 3")
     changed = replace(Counted, columns=Counted.columns | {"at": max_("created_at")})
     with caplog.at_level(logging.WARNING):
@@ -156,8 +154,7 @@ def test_a_switch_names_what_people_made(lab: Lab, caplog: pytest.LogCaptureFixt
 
 
 def test_a_drain_goes_on_while_an_index_is_made(lab: Lab, connect: Connect) -> None:
-    fill(lab, 30)
-    lab.drain(Counted)
+    lab.fill(30).drain(Counted)
     reader, other = connect(), indexed(Counted, "events")
 
     def drain_within_its_budget() -> None:
@@ -180,8 +177,7 @@ def test_a_drain_goes_on_while_an_index_is_made(lab: Lab, connect: Connect) -> N
 
 
 def test_one_process_makes_indexes_and_nobody_waits_for_it(lab: Lab, connect: Connect) -> None:
-    fill(lab, 30)
-    lab.drain(Counted)
+    lab.fill(30).drain(Counted)
     other = indexed(Counted, "events")
     with only_one(connect()):
         with pytest.raises(psycopg.errors.LockNotAvailable), only_one(connect()):
@@ -198,8 +194,7 @@ def test_one_process_makes_indexes_and_nobody_waits_for_it(lab: Lab, connect: Co
 
 
 def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect: Connect) -> None:
-    fill(lab, 30)
-    lab.drain(Counted)
+    lab.fill(30).drain(Counted)
     other, reader, died = indexed(Counted, "events"), connect(), connect()
     built = current_version(lab.connection, other)
     assert built is not None
@@ -220,8 +215,7 @@ def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect
 
 
 def test_a_drain_that_is_to_stop_leaves_indexes_to_the_next_one(lab: Lab, connect: Connect) -> None:
-    fill(lab, 30)
-    lab.drain(Counted)
+    lab.fill(30).drain(Counted)
     reader, other, stop = connect(), indexed(Counted, "events"), threading.Event()
 
     def drain_until_stopped() -> None:
@@ -239,11 +233,10 @@ def test_a_drain_that_is_to_stop_leaves_indexes_to_the_next_one(lab: Lab, connec
 
 
 def test_an_index_that_postgres_refuses_is_said_after_the_drain(lab: Lab) -> None:
-    fill(lab, 30)
-    lab.drain(Counted)
+    lab.fill(30).drain(Counted)
     other = indexed(Counted, "events")
     lab.execute(f"create table read_models.counted_state_{other.indexes[0].digits} ()")
-    fill(lab, 30, seed=2)
+    lab.fill(30, seed=2)
     with pytest.raises(IndexFailed, match="The indexes of read model counted cannot be made: events"):
         lab.drain(other)
     lab.is_clean(Counted)
@@ -266,8 +259,7 @@ def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, 
     assert sorted(names(lab.connection, model)) == left
     assert not standing(lab.connection, model)[1]
     # a rebuild writes what is there, and does not ask for it
-    with lab.consumer(model, "rebuild") as consumer:
-        assert consumer.rebuild(*range(16)).failures == ()
+    assert lab.rebuild(model).failures == ()
     # declared otherwise, and then so again, it is tried again
     lab.drain(replace(model, indexes=()))
     built = current_version(lab.connection, model)
@@ -321,8 +313,7 @@ def test_where_only_others_may_drop_an_index_a_stream_fails(lab: Lab, connect: C
 
 
 def test_a_drain_makes_those_of_a_view_that_joins(lab: Lab, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(lab, 30)
-    lab.share([Crossing, Counted])
+    lab.fill(30).share([Crossing, Counted])
     both, join, joined = [indexed(Crossing, "events"), indexed(Counted, "events")], Member.join, [0]
 
     def join_later(member: Member, *of: Any) -> None:  # noqa: ANN401 - as it is given
@@ -344,8 +335,7 @@ def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> 
     lab.drain(OWNERS)
     # a key that is too long for its index fails its stream, as ever
     lab.append_events([thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")])
-    with lab.consumer(OWNERS, "rebuild") as consumer:
-        commit = consumer.rebuild(*range(16))
+    commit = lab.rebuild(OWNERS)
     assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
     assert names(lab.connection, OWNERS) == []
     assert lab.rows("select owner, text from read_models.owners order by 1") == [("ann", text), ("bob", "x")]

@@ -86,8 +86,7 @@ def test_rows_that_the_function_returns_no_more_are_gone_and_no_others(lab: Lab)
     lab.drain(model)
     assert lab.rows(public) == others
     assert lab.rows(stored, DECIDER, a) == untouched
-    with lab.consumer(model, "rebuilder") as consumer:
-        assert consumer.rebuild(7).rows_of == {7: 3}
+    assert lab.rebuild(model, 7).rows_of == {7: 3}
     assert lab.rows(public) == others
 
 

@@ -36,7 +36,7 @@ from millrace.resources.read_models.stored.versions import (
 )
 from tests.long import LONG
 from tests.support.building import read_models as models
-from tests.support.building.drains import close, fill, thing
+from tests.support.building.drains import close, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, rows, start, value, wait_blocked
 from tests.support.patience import patience
@@ -349,14 +349,12 @@ OF_KINDS = [
 def test_after_drains_and_rebuilds_groups_are_of_the_rows(lab: Lab, declared: Rollup, same: LiteralString) -> None:
     model = replace(declared.of, rollups=(declared,))
     for seed in (1, 2):
-        fill(lab, 60, seed)
-        lab.drain(model)
+        lab.fill(60, seed).drain(model)
         assert grouped(lab.connection, declared) == close(lab.rows(same))
     # as after a damage, of which a rebuild is the cure, by who knows the rollup and by who does not
     lab.execute(f"delete from read_models.{tables(lab.connection)[0]}")
     for rebuilds, partitions in ((model, range(8)), (declared.of, range(8, 16))):
-        with lab.consumer(rebuilds, "rebuild") as consumer:
-            consumer.rebuild(*partitions)
+        lab.rebuild(rebuilds, *partitions)
     assert grouped(lab.connection, declared) == close(lab.rows(same))
     assert len(grouped(lab.connection, declared)) > 1
 
@@ -370,8 +368,7 @@ def test_a_rebuild_finds_the_stream_with_too_long_a_key_as_drains_do(lab: Lab) -
     lab.drain(model)
     locks: LiteralString = "select decider_id from event_store.stream_locks"
     assert lab.rows(locks) == [("bad",)]
-    with lab.consumer(model, "rebuild") as consumer:
-        consumer.rebuild(*range(16))
+    lab.rebuild(model)
     assert lab.rows(locks) == [("bad",)]
     assert grouped(lab.connection, declared) == [("short", 1)]
 

@@ -449,8 +449,7 @@ def _build(lab: Lab, seed: int = 0) -> list[tuple[Any, ...]]:
                     append_json(lab, PAYMENT, bad)
             shared.run(budget_s=patience(), idle_s=0)
     for model in MODELS.values():
-        with lab.consumer(model, "rebuilder") as consumer:
-            consumer.rebuild(REBUILT)
+        lab.rebuild(model, REBUILT)
     return lab.rows(
         'select decider, decider_id, event, e."offset", created_at, data::text from event_store.events e'
         " where data ->> 'at' is distinct from 'at noon'"

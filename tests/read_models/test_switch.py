@@ -12,10 +12,10 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions as read_model_versions
-from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up, versions
+from millrace.resources.read_models.stored.versions import serve_if_caught_up, versions
 from tests.support.building.drains import all_blocked, fill, held, wait_blocked_in
 from tests.support.building.lab import Lab
-from tests.support.building.model_versions import EventsOf, Latest, built, columns, consume
+from tests.support.building.model_versions import EventsOf, Latest, built, caught_up, columns, consume
 from tests.support.factories import Connect, start, terminate, value
 from tests.support.patience import patience, wait_until
 
@@ -25,8 +25,7 @@ __all__ = ["built"]
 def test_of_many_one_switches_and_all_know(
     things: EventStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     served: list[bool] = []
     with held(connect(), "select event_store_platform.lock_model('everything')"):
         threads = [
@@ -46,8 +45,7 @@ def test_of_many_one_switches_and_all_know(
 def test_what_the_old_version_consumes_before_a_switch_is_noticed(
     things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
     switching = connect()
     with held(connect(), "lock table read_models.everything in access share mode"):
@@ -64,8 +62,7 @@ def test_what_the_old_version_consumes_before_a_switch_is_noticed(
 def test_nothing_old_moves_in_a_switch(
     things: EventStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     fill(things, 20, seed=2)
     old_code, switching = EventStore(connect()), connect()
     leases = old_code.claim_batch(built.view, "old code", 1000)
@@ -81,8 +78,7 @@ def test_nothing_old_moves_in_a_switch(
 
 @pytest.mark.usefixtures("built")
 def test_a_long_reader_delays_the_switch(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
@@ -107,8 +103,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
 
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
     monkeypatch.setattr("millrace.resources.consumption.serving.serve_if_caught_up", counted)
-    new = ensure_version(things.connection, replace(Latest, pooling_delay_s=0))
-    consume(things, new)
+    caught_up(things, replace(Latest, pooling_delay_s=0))
 
     def nothing() -> Any:  # noqa: ANN401 - it returns never
         pytest.fail("Spark was asked")
@@ -125,8 +120,7 @@ def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
     things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     switching = connect()
     died: list[Exception] = []
 
@@ -149,9 +143,8 @@ def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
 
 
 def test_readers_never_see_less_while_versions_change(lab: Lab, connect: Connect) -> None:
-    fill(lab, 60)
-    lab.drain()
-    fill(lab, 60, seed=2)
+    lab.fill(60).drain()
+    lab.fill(60, seed=2)
     sums: list[int] = []
     done = threading.Event()
     reader = connect()

@@ -134,8 +134,7 @@ def alone(lab: Lab, _: Path) -> None:
 def rebuilt(lab: Lab, root: Path) -> None:
     together(lab, root)
     for model in MODELS:
-        with lab.consumer(model, "rebuilder", archive=root) as consumer:
-            consumer.rebuild(*range(16))
+        lab.rebuild(model, archive=root)
 
 
 def from_archive(lab: Lab, root: Path) -> None:

@@ -31,7 +31,7 @@ from millrace.resources.read_models.stored.versions import (
 from tests.support.building import model_versions
 from tests.support.building.drains import Everything, all_events, busiest, fill, held, thing
 from tests.support.building.lab import Lab
-from tests.support.building.model_versions import EventsOf, Latest, Wider, built, columns, consume, relations
+from tests.support.building.model_versions import EventsOf, Latest, Wider, built, caught_up, columns, consume, relations
 from tests.support.building.oracle import expected_rows
 from tests.support.factories import Connect, Killed, at_once, rows
 from tests.support.patience import patience, wait_until
@@ -40,10 +40,9 @@ __all__ = ["built"]
 
 
 def test_a_changed_declaration_serves_when_it_has_caught_up(lab: Lab) -> None:
-    fill(lab, 60)
-    lab.drain()
+    lab.fill(60).drain()
     before, old_columns = lab.rows_of(Everything), columns(lab.connection)
-    fill(lab, 20, seed=2)
+    lab.fill(20, seed=2)
 
     seen: list[tuple[list[str], bool]] = []
     with lab.consumer(EventsOf) as consumer:
@@ -60,10 +59,8 @@ def test_a_changed_declaration_serves_when_it_has_caught_up(lab: Lab) -> None:
     assert relations(lab.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
     assert [poll.view for poll in lab.poll_views()] == ["everything_v2"]
 
-    fill(lab, 20, seed=3)
-    assert lab.drain(EventsOf).events == 20
-    with lab.consumer(EventsOf, "rebuilder") as consumer:
-        consumer.rebuild(busiest(lab))
+    assert lab.fill(20, seed=3).drain(EventsOf).events == 20
+    lab.rebuild(EventsOf, busiest(lab))
     assert lab.rows_of(EventsOf) == sorted(expected_rows(EventsOf, all_events(lab)))
 
 
@@ -162,8 +159,7 @@ def test_an_unfinished_one_goes_after_a_day(things: EventStore, built: ReadModel
 def test_a_declaration_from_before_the_one_that_serves_is_another_version(things: EventStore, connect: Connect) -> None:
     old_code = connect()
     attach_version(old_code, EventsOf)
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     assert serve_if_caught_up(things.connection, new)
     assert ensure_version(things.connection, EventsOf).version == 3
 
@@ -245,16 +241,14 @@ def test_who_may_read_the_old_version_may_read_the_new_one(things: EventStore, a
 @pytest.mark.usefixtures("built")
 def test_what_depends_on_the_view_stays_where_columns_are_added_at_the_end(things: EventStore) -> None:
     things.connection.execute("create view statuses as select status from read_models.everything")
-    new = ensure_version(things.connection, Wider)
-    consume(things, new)
+    new = caught_up(things, Wider)
     assert serve_if_caught_up(things.connection, new)
     assert rows(things.connection, "select * from statuses") == []
     assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
 
 
 def test_what_depends_on_other_columns_keeps_the_old_version(lab: Lab) -> None:
-    fill(lab, 30)
-    lab.drain(EventsOf)
+    lab.fill(30).drain(EventsOf)
     before = lab.rows_of(EventsOf)
     lab.execute("create view statuses as select status from read_models.everything")
     with pytest.raises(DependentObjects, match=r"view statuses depends on view read_models\.everything"):
@@ -275,8 +269,7 @@ def test_what_depends_on_other_columns_keeps_the_old_version(lab: Lab) -> None:
 def test_who_uses_the_old_tables_keeps_them_and_nobody_waits(
     things: EventStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
     both = {"everything", "everything_state", "everything_staging", "everything_state_v2", "everything_staging_v2"}
     with held(connect(), "lock table read_models.everything_state in access share mode"):
@@ -294,8 +287,7 @@ def test_who_uses_the_old_tables_keeps_them_and_nobody_waits(
 
 
 def test_a_model_whose_view_was_removed_is_refused(lab: Lab) -> None:
-    fill(lab, 30)
-    lab.drain()
+    lab.fill(30).drain()
     lab.execute("delete from event_store.views where view = 'everything'")
     with pytest.raises(WrongView, match="was removed"), lab.consumer(Everything):
         pass

@@ -16,7 +16,7 @@ from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import Settings
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
 from millrace.resources.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
-from tests.support.building.drains import Everything, fill, staged
+from tests.support.building.drains import Everything, staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
 
@@ -59,7 +59,7 @@ def test_a_session_has_settings_that_make_rows_equal_everywhere(spark: "SparkSes
 
 
 def test_no_more_tasks_read_or_write_than_allowed(lab: Lab) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     lab.sequence_events()
     ensure_version(lab.connection, Everything)
     work = Work(Everything, tuple(lab.claim_batch(Everything.view, "test", 1000, 600)))
@@ -76,7 +76,7 @@ def test_no_more_tasks_read_or_write_than_allowed(lab: Lab) -> None:
 def test_a_batch_is_what_the_session_is_worth(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.resources.consumption.round.BATCH_EVENTS", 20)
     for seed, most, expected in ((1, None, [20, 40]), (2, 30, [30, 30])):
-        fill(lab, 60, seed)
+        lab.fill(60, seed)
         commits: list[Commit] = []
         with lab.consumer(Everything, "test") as consumer:
             staged(consumer).drain(budget_s=patience(), idle_s=0, batch_events=most, on_commit=commits.append)

@@ -23,7 +23,7 @@ from millrace.resources.verification import models as verification
 from millrace.resources.verification.looks import Report, Watcher
 from millrace.resources.verification.models import look_at_models
 from tests.support.building import read_models as models
-from tests.support.building.drains import Counted, busiest, fill, later, machines, thing
+from tests.support.building.drains import Counted, busiest, later, machines, thing
 from tests.support.building.lab import Lab
 from tests.support.building.model_versions import relations
 from tests.support.factories import Connect, Killed, ids_of_one_partition, rows
@@ -71,11 +71,11 @@ def kinds(report: Report) -> list[str]:
 
 
 def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reader: Connection, tmp_path: Path) -> None:
-    fill(lab, 60)
+    lab.fill(60)
     for model in ALL:
         lab.drain(model)
     partition, before = busiest(lab), relations(lab.connection)
-    fill(lab, 60, seed=2)  # they lag
+    lab.fill(60, seed=2)  # they lag
     report, waiting = Report(), [*ALL]
 
     def drained_meanwhile() -> "SparkSession":
@@ -139,8 +139,7 @@ def assert_nothing_is_left(store: EventStore, before: set[str], built: tuple[Rea
 
 
 def test_killed_all_goes_when_its_hour_is_over(lab: Lab, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(lab, 20)
-    lab.drain(Counted)
+    lab.fill(20).drain(Counted)
     before = relations(lab.connection)
 
     def dying(*_: object, **__: object) -> None:
@@ -192,7 +191,7 @@ def test_streams_that_wait_or_lost_an_event_are_another_case(lab: Lab, operator:
 
 
 def test_whatever_a_build_raises_is_a_fault(lab: Lab, operator: Connection) -> None:
-    fill(lab, 20)
+    lab.fill(20)
     for model in (Counted, machines):
         lab.drain(model)
     before, left = relations(lab.connection), [ZeroDivisionError("a function of the model")]
@@ -214,8 +213,7 @@ def test_groups_that_are_not_those_of_the_rows_are_told(lab: Lab, operator: Conn
     of_things = rollup(of=Counted, key=["events"])(type("ByEvents", (), by_events))
     model = replace(Counted, rollups=(of_things,), all_rollups=True)
     for seed in (1, 2):
-        fill(lab, 40, seed)
-        lab.drain(model)
+        lab.fill(40, seed).drain(model)
     groups = f"read_models.{of_things.state_table}"
     assert lab.value(f"select count(*) > 0 from {groups} where _rows = 0")
     assert look(operator, lab.spark, model).faults == []
@@ -228,8 +226,7 @@ def test_groups_that_are_not_those_of_the_rows_are_told(lab: Lab, operator: Conn
 
 
 def test_rows_that_are_not_what_their_parts_add_up_to_are_told(lab: Lab, operator: Connection) -> None:
-    fill(lab, 40)
-    lab.drain(GoingAcross)
+    lab.fill(40).drain(GoingAcross)
     assert kinds(look(operator, lab.spark, GoingAcross)) == []
     lab.execute("update read_models.going_across_state set events = events + 1")
     number = lab.value("select count(*) from read_models.going_across_state")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.report import DrainReport
@@ -13,6 +14,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import drains, poison, shared_drains
 from tests.support.building.drains import Everything
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +51,16 @@ class Lab(EventStore):
 
     def rows_of(self, model: ReadModel) -> list[tuple[Any, ...]]:
         return drains.rows_of(self.connection, model)
+
+    def fill(self, number: int, seed: int = 1) -> "Lab":
+        """Append so many events."""
+        drains.fill(self, number, seed)
+        return self
+
+    def rebuild(self, model: ReadModel, *partitions: int, owner: str = "rebuilder", **options: Any) -> Commit:  # noqa: ANN401
+        """Rebuild some log partitions, or all."""
+        with self.consumer(model, owner, **options) as consumer:
+            return consumer.rebuild(*(partitions or range(16)), wait_s=patience())
 
     def consumer(self, model: ReadModel, owner: str = "next", **options: Any) -> Consumer:  # noqa: ANN401 - passed on
         return Consumer(self.dsn, model, self.session, owner, **options)
