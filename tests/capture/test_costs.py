@@ -50,7 +50,6 @@ def alone(server: EmbeddedPostgres, dsn: str) -> Iterator[Captured]:
 
 
 def several(captured: Captured, number: int) -> Captured:
-    """Return the same source with so many tables instead of items."""
     for n in range(number):
         captured.run(f"create table if not exists t{n} (id int primary key, n int)")
     tables = tuple(CapturedTable(f"t{n}", where="id > 0") for n in range(number))
@@ -67,14 +66,12 @@ def spent(captured: Captured) -> tuple[int, int]:
 
 
 def mark(captured: Captured) -> str:
-    """Return which tables are marked as probed."""
     said = value(captured.source.connection, "select obj_description(oid, 'pg_publication') from pg_publication")
     return str(said).partition(" Probed: ")[2]
 
 
 @contextmanager
 def vacuumed(captured: Captured) -> Iterator[None]:
-    """Hold the lock on items that a vacuum holds."""
     with psycopg.connect(captured.source.dsn) as vacuum:
         vacuum.execute("lock table items in share update exclusive mode")
         yield

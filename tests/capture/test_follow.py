@@ -26,7 +26,6 @@ from tests.support.patience import patience, wait_until
 
 
 def owner(captured: Captured) -> str | None:
-    """Return who has the lease."""
     found: str | None = captured.value("select max(lease_owner) from event_store.captures")
     return found
 

@@ -39,7 +39,6 @@ class Scenario:
         self.make()
 
     def make(self) -> None:
-        """Make what is there before the first turn."""
         self.captured.run("insert into items values (1, 'read')")
         self.captured.drain()
 
@@ -60,11 +59,9 @@ class Scenario:
         return [*insertions, ("updated", new), ("deleted", moved), ("updated", there), ("deleted", gone)]
 
     def run(self) -> None:
-        """Do what is killed."""
         self.captured.drain()
 
     def look(self, turn: int) -> None:
-        """Look at what is there in the end of a turn."""
         streamed = [c for c in self.captured.changes() if c["action"] != "backfilled"]
         assert [(c["action"], c["record_pk"]) for c in streamed[self.seen :]] == self.expected(turn)
         self.seen = len(streamed)
@@ -376,7 +373,6 @@ def test_each_step_of_a_run_is_one_at_which_a_scenario_is_killed() -> None:
 
 
 def ends(scenario: Scenario) -> bool:
-    """Do what is killed; return whether it was not."""
     try:
         scenario.run()
     except Killed:

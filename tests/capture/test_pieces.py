@@ -26,7 +26,6 @@ def filled(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
 
 
 def stored_and_emitted(captured: Captured) -> tuple[int, int]:
-    """Count the stored changes, and the events."""
     query = "select (select count(*) from event_store.wal_events), (select count(*) from event_store.events)"
     ((stored, emitted),) = captured.rows(query)
     return stored, emitted

@@ -140,7 +140,6 @@ OF_ITS_OWN = (
 
 
 def anew(captured: Captured) -> CaptureReport:
-    """Begin the capture anew, and read its tables."""
     captured.restart("a test")
     return captured.drain()
 

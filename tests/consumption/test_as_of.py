@@ -39,7 +39,6 @@ ALL = (Everything, Crossing, machines, cast("ReadModel", models.uses))
 
 
 def filled(store: EventStore, number: int = 60, seed: int = 1) -> LogMark:
-    """Append events and record the moment after them."""
     fill(store, number, seed)
     return store.mark_log(f"after {number}")
 

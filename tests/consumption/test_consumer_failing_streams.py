@@ -141,9 +141,8 @@ def moments(events: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     micros = f.get_json_object("data", "$.micros").cast("bigint")
-    return events.groupBy("decider_id").agg(
-        f.count("*").alias("n"), f.min(f.timestamp_micros(micros)).alias("first_at")
-    )
+    first_at = f.min(f.timestamp_micros(micros)).alias("first_at")
+    return events.groupBy("decider_id").agg(f.count("*").alias("n"), first_at)
 
 
 @pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])

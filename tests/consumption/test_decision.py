@@ -7,9 +7,7 @@ from millrace.resources.consumption.decision import JOIN_S, SHARED_REST_S, Start
 from millrace.resources.event_store import DrainState, ViewPoll
 
 ORDERS = ViewPoll("orders", "bulk", enabled=True, pooling_delay_s=1, edge_function_url=None, due=5, consumers=0)
-PUSHED = ViewPoll(
-    "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", due=1, consumers=0
-)
+PUSHED = replace(ORDERS, view="mails", mode="rows", pooling_delay_s=None, edge_function_url="http://x/", due=1)
 CONSUMED = replace(ORDERS, consumers=1)
 RETRIED = replace(ORDERS, retries=2)
 IDLE, BUSY = DrainState("orders"), DrainState("orders", "a run", since_s=3.0)
@@ -102,10 +100,8 @@ def test_the_shared_drain_and_its_own_decide_who_drains_a_view() -> None:
 
 
 def test_a_view_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
-    far, near = (
-        replace(ORDERS, ahead=decision.LARGE_BACKLOG + 1),
-        replace(ORDERS, view="near", ahead=decision.LARGE_BACKLOG),
-    )
+    near = replace(ORDERS, view="near", ahead=decision.LARGE_BACKLOG)
+    far = replace(ORDERS, ahead=decision.LARGE_BACKLOG + 1)
     assert alone_behind([near, far]) == "orders"
     assert alone_behind([near, far, replace(far, view="as far")]) is None
     assert alone_behind([near]) is None

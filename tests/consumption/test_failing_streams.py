@@ -81,7 +81,6 @@ def before(events: Events, poison: Poison) -> list[tuple[Stream, int]]:
 
 
 def assert_before_them(found: failing_streams.Findings[set[tuple[Stream, int]]], events: Events) -> None:
-    """Assert that it built what comes before the failing events, and no more."""
     assert sorted(event for part in found.before for event in part) == sorted(
         (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
     )

@@ -156,10 +156,8 @@ def dying(observer: Connection, step: int) -> type[psycopg.Cursor[Any]]:
 
 def merged_from_parts(model: ReadModel) -> str:
     keys = listed(model.keys)
-    query = sql.SQL("select {}, {} from {} group by {}").format(
-        keys, merged_columns(model), relation(model.parts_table), keys
-    )
-    return query.as_string()
+    query, parts = sql.SQL("select {}, {} from {} group by {}"), relation(model.parts_table)
+    return query.format(keys, merged_columns(model), parts, keys).as_string()
 
 
 def test_a_connection_that_ends_during_the_merge_is_replaced(lab: Lab, connect: Connect) -> None:

@@ -58,7 +58,6 @@ Remembering = replace(Waiting, name="remembering", view="remembering")
 
 
 def unpicklable() -> ReadModel:
-    """Make a fold that no worker can get."""
     lock = threading.Lock()
 
     def bound(state: State | None, event: FoldEvent) -> State | None:

@@ -31,9 +31,8 @@ def test_behind_a_pool_in_transaction_mode_nothing_is_built(lab: Lab) -> None:
             with pytest.raises(SessionsShared, match=r"(?s)any session.*drains need.*MILLRACE_DSN.*in session mode"):
                 door()
         with psycopg.connect(address, autocommit=True, prepare_threshold=None) as other:
-            assert value(other, "show idle_in_transaction_session_timeout") == lab.value(
-                "show idle_in_transaction_session_timeout"
-            )
+            limit = "show idle_in_transaction_session_timeout"
+            assert value(other, limit) == lab.value(limit)
 
 
 def test_behind_a_pool_in_session_mode_a_drain_builds(lab: Lab) -> None:

@@ -124,9 +124,8 @@ def test_a_drain_ends_when_newer_code_made_a_version(lab: Lab, monkeypatch: pyte
     with lab.together(FEW) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience()))
         wait_until(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
-        ensure_version(
-            lab.connection, replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
-        )
+        changed = replace(Crossing, columns={**Crossing.columns, "again": Crossing.columns["events"]})
+        ensure_version(lab.connection, changed)
         running.result(patience())
         assert shared.overtaken == ["crossing"]
 

@@ -79,9 +79,8 @@ def test_times_days_and_decimals_at_their_ends(lab: Lab) -> None:
         " from read_models.ends order by 1"
     )
     texts = [MOMENTS[moment] for moment in moments]
-    assert found == [
-        (f"t-{n}", texts[n], DAYS[days[n]], Decimal(wholes[n]), Decimal(parts[n]), True) for n in range(length)
-    ]
+    numbers = [(Decimal(wholes[n]), Decimal(parts[n])) for n in range(length)]
+    assert found == [(f"t-{n}", texts[n], DAYS[days[n]], *numbers[n], True) for n in range(length)]
     keys = (
         "select moment::timestamp::text, day::text, whole, part, good, event, events from read_models.keys_at_the_ends"
     )

@@ -13,9 +13,7 @@ SIZES = st.lists(st.integers(0, 200), max_size=8)
 
 
 def covered(parts: Sequence[LogRange]) -> list[tuple[int, int]]:
-    return sorted(
-        (part.partition, position) for part in parts for position in range(part.from_position, part.to_position)
-    )
+    return sorted((p.partition, position) for p in parts for position in range(p.from_position, p.to_position))
 
 
 @given(

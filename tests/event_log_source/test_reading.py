@@ -163,9 +163,8 @@ def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkey
     monkeypatch.setattr(reading, "DENSE_POSITIONS", 1)
     first, last = found_dense(dsn, together) or (0, 0)
     assert (first, last) == (1, 400)
-    spread = value(
-        store.connection, 'select max("offset") - min("offset") from event_store.event_log where partition = 0'
-    )
+    query = 'select max("offset") - min("offset") from event_store.event_log where partition = 0'
+    spread = value(store.connection, query)
     assert spread >= reading.DENSE_OFFSETS * sizes[0]
     assert found_dense(dsn, alone) is None
     assert found_dense(dsn, [LogRange(0, 0, 0)]) is None

@@ -46,9 +46,8 @@ def reader_of(dsn: str, request: pytest.FixtureRequest) -> ReaderOf:
     """Return a function that makes readers as Spark does; they are stopped when the test ends."""
     from pyspark.sql.types import StructField, StructType
 
-    schema = StructType(
-        [StructField(name, SPARK_TYPES[type_]) for name, type_ in zip(COLUMNS, ("int", "bigint"), strict=True)]
-    )
+    columns = zip(COLUMNS, ("int", "bigint"), strict=True)
+    schema = StructType([StructField(name, SPARK_TYPES[type_]) for name, type_ in columns])
 
     def make(**options: object) -> EventLogStreamReader:
         given = {name: o if isinstance(o, str) else json.dumps(o) for name, o in options.items()}
@@ -61,7 +60,6 @@ def reader_of(dsn: str, request: pytest.FixtureRequest) -> ReaderOf:
 
 
 def read(reader: EventLogStreamReader, start: dict[str, int], end: dict[str, int]) -> Positions:
-    """Read a batch as Spark's tasks do."""
     tasks = reader.partitions(start, end)
     assert all(isinstance(task, EventLogInput) for task in tasks)
     found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
@@ -141,9 +139,7 @@ def test_removed_history_fails_the_query_or_is_warned_of(
     purge(orders, 0, 3)
     strict = reader_of(maxOffsetsPerTrigger="1")
     lost = "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on"
-    with pytest.raises(
-        DataLoss, match=f"stands at position 1 of log partition 0, and it holds positions 3 to 5.*{lost}"
-    ):
+    with pytest.raises(DataLoss, match=f"at position 1 of log partition 0, and it holds positions 3 to 5.*{lost}"):
         strict.latestOffset(offset(p0=1), ReadAllAvailable())
     with pytest.raises(DataLoss, match=f"positions 1 to 4 of log partition 0 are to be read, and it holds.*{lost}"):
         strict.partitions(offset(p0=1), offset(p0=4))

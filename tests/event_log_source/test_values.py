@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from psycopg import Connection, sql
+from psycopg import Connection
 
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store import EventStore, NewEvent
@@ -71,9 +71,8 @@ def test_values_are_those_of_postgres(odd: EventStore, dsn: str, connect: Connec
     second = NewEvent("order", 'it\'s \\ "ü"', "paid", uuid4(), {}, uuid4(), final=True)
     EventStore(elsewhere).append_events([second])
     odd.sequence_events()
-    odd.connection.execute(
-        sql.SQL("alter database {} set timezone = 'America/Caracas'").format(sql.Identifier(odd.connection.info.dbname))
-    )
+    database = odd.connection.info.dbname
+    odd.connection.execute(f"alter database {database} set timezone = 'America/Caracas'".encode())
     expressions = ", ".join(f"{expression} as {name}" for name, (_, expression) in COLUMNS.items() if name != "offset")
     expected = rows(
         odd.connection,

@@ -99,9 +99,8 @@ def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(lab: Lab, tmp_path:
         archive_partition(lab.dsn, tmp_path, partition, max_events=100, min_events=1, tail=True)
     purge_before(lab.connection, tmp_path, datetime.now(UTC) + timedelta(days=1))
     # a new stream, and one that names its key anew, go on
-    lab.append_events(
-        [NewEvent("visit", "v-3", "seen"), NewEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})]
-    )
+    named = NewEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})
+    lab.append_events([NewEvent("visit", "v-3", "seen"), named])
     lab.drain(PATIENTS)
     wanted = [("ann", 5, 3), ("eve%", 3, 2)]
     assert lab.rows_of(PATIENTS) == wanted
@@ -127,9 +126,7 @@ def test_events_are_filled_alike_however_they_are_split(events: list[Event], dic
         return own[-1] if own else None
 
     def ask(given: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return [
-            (end, last(decider_id, end), False) for decider_id, end in zip(given["ids"], given["offsets"], strict=True)
-        ]
+        return [(end, last(one, end), False) for one, end in zip(given["ids"], given["offsets"], strict=True)]
 
     key = Carried({"carried data.k": "data.k"}, None, "[]")
     first = dice.randrange(len(log) + 1)

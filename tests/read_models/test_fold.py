@@ -44,9 +44,8 @@ def states(state: State | None, event: FoldEvent) -> Iterator[State | None]:
 
 
 def declare(function: Callable[..., State | None] = counted, **options: Any) -> Fold:  # noqa: ANN401 - also what is refused
-    return fold(**{"view": "counted", "deciders": [DECIDER], "key": "thing_id", "columns": {"n": "int"}} | options)(
-        function
-    )
+    given = {"view": "counted", "deciders": [DECIDER], "key": "thing_id", "columns": {"n": "int"}}
+    return fold(**given | options)(function)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -106,9 +106,8 @@ def test_a_read_takes_the_index_of_each_column_that_declares_one(things: EventSt
     types = Everything.public_columns()
     columns = [name for name in types if name != "thing_id"]
     of = [index(name, using="gin") if types[name].endswith("[]") else name for name in columns]
-    declared = indexed(
-        replace(Everything, computed={"ratio": computed("units / used")}), *of, "ratio", ("thing_id", "used")
-    )
+    everything = replace(Everything, computed={"ratio": computed("units / used")})
+    declared = indexed(everything, *of, "ratio", ("thing_id", "used"))
     built = ensure_version(things.connection, declared)
     stored = stored_indexes(things.connection, built)
     assert len(stored) == len(columns) + 2

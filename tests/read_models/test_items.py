@@ -24,7 +24,6 @@ ITEMS = Items("data.lines", {".".join(["item", *path]): tuple(path) for path in 
 
 
 def events(*texts: str | None, **others: str) -> pa.Table:
-    """Events of rising offsets, with these texts as their array."""
     columns = {name: [value] * len(texts) for name, value in others.items()}
     return pa.table({"offset": pa.array(range(len(texts)), pa.int64()), "data.lines": pa.array(texts), **columns})
 

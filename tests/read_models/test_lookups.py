@@ -92,9 +92,7 @@ def test_a_new_version_of_the_other_model_leaves_views_above_as_they_were(built:
 )
 def test_a_new_version_without_what_others_look_up_does_not_serve(built: Connection, changed: ReadModel) -> None:
     new = ensure_version(built, changed)
-    with pytest.raises(
-        DependentObjects, match="Read model orders looks up a column that the new version of"
-    ) as refused:
+    with pytest.raises(DependentObjects, match="Read model orders looks up a column that the new version") as refused:
         serve_if_caught_up(built, new)
     assert "Take that lookup out of orders" in str(refused.value.hint)
     assert shown(built)[0] == ("o-1", "c-1", "Ada")

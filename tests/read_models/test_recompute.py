@@ -37,9 +37,8 @@ def undocumented(events: "DataFrame") -> "DataFrame":
 
 def declare(function: Callable[["DataFrame"], "DataFrame"] = last_texts, **options: Any) -> Recompute:  # noqa: ANN401 - also what is refused
     columns = {"number": "int", "text": "string"}
-    return recompute(
-        **{"view": "texts", "deciders": [DECIDER], "key": ["thing_id", "number"], "columns": columns} | options
-    )(function)
+    given = {"view": "texts", "deciders": [DECIDER], "key": ["thing_id", "number"], "columns": columns}
+    return recompute(**given | options)(function)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -70,9 +69,7 @@ def test_the_public_columns_are_the_stream_and_those_declared() -> None:
 def test_rows_that_the_function_returns_no_more_are_gone_and_no_others(lab: Lab) -> None:
     model = declare(deciders=None, key=["id", "number"])
     public: LiteralString = "select * from read_models.last_texts order by decider, id, number"
-    stored: LiteralString = (
-        "select xmin from read_models.last_texts_state where (decider, id) <> (%s, %s) order by decider, id"
-    )
+    stored = "select xmin from read_models.last_texts_state where (decider, id) <> (%s, %s) order by decider, id"
     lab.register_decider_event("other", "made", "another thing was made")
     a, b = ids_of_one_partition(lab.connection, 2, partition=7)
     lab.append_events([thing(a, number=1, text="x"), thing(a, number=2, text=None), thing(b, number=1, text="ä")])

@@ -87,9 +87,8 @@ def by_status(**columns: object) -> Rollup:
         "status": row("status"), "orders": count(), "with_status": count("status"), "lines": sum_("lines"),
         "worth": sum_("total", type=MONEY), "mean": avg("total"),
     }  # fmt: skip
-    return rollup(of=Orders, key=["status"])(
-        type("ByStatus", (), {"__doc__": "Orders by status.", **members, **columns})
-    )
+    declared = type("ByStatus", (), {"__doc__": "Orders by status.", **members, **columns})
+    return rollup(of=Orders, key=["status"])(declared)
 
 
 def orders(*rollups: Rollup) -> ReadModel:
@@ -141,17 +140,14 @@ def state_of(model: ReadModel) -> str:
 def built(store: EventStore) -> Connection:
     model = ensure_version(store.connection, orders(by_status()))
     assert serve_if_caught_up(store.connection, model)
-    merge(
-        store.connection, model, (1, "o-1", "new", 2, "10.50"), (1, "o-2", "new", 1, "2.00"), (2, "o-3", None, 0, "0")
-    )
+    found = (1, "o-1", "new", 2, "10.50"), (1, "o-2", "new", 1, "2.00"), (2, "o-3", None, 0, "0")
+    merge(store.connection, model, *found)
     return store.connection
 
 
 def shown(connection: Connection) -> list[tuple[Any, ...]]:
-    return rows(
-        connection,
-        "select status, orders, with_status, lines, worth::text, mean::float from read_models.by_status order by 1",
-    )
+    columns = "status, orders, with_status, lines, worth::text, mean::float"
+    return rows(connection, f"select {columns} from read_models.by_status order by 1")
 
 
 def test_a_row_that_changes_its_group_leaves_one_and_joins_another(built: Connection) -> None:
@@ -191,9 +187,8 @@ def test_a_changed_rollup_takes_the_present_rows_beside_a_commit(built: Connecti
     found = rows(built, "select status, orders, worth::text, least from read_models.by_status order by 1")
     assert found == [("new", 3, "13.50", 3), ("paid", 1, "7.00", 1)]
     merge(committer, Orders, (2, "o-4", "new", 0, "0"))
-    assert rows(built, "select status, orders, worth::text, least from read_models.by_status") == [
-        ("new", 4, "20.50", 4)
-    ]
+    found = rows(built, "select status, orders, worth::text, least from read_models.by_status")
+    assert found == [("new", 4, "20.50", 4)]
     assert tables(built) == [state_of(changed)]
     assert value(built, "select has_table_privilege('event_store_writer', 'read_models.by_status', 'select')")
 
@@ -419,19 +414,12 @@ def test_a_rollup_is_not_looked_up() -> None:
 
 
 def test_only_a_rollup_has_columns_over_rows() -> None:
-    for columns in (
-        {"n": count("lines")},
-        {"n": sum_("lines")},
-        {"n": avg("lines")},
-        {"k": row("status"), "n": count()},
-    ):
-        members: dict[str, Any] = {"order_id": stream_id(), **columns}
-        with pytest.raises(
-            InvalidReadModel, match=r"read model groups: '\w+' is neither a column of the event \(partit"
-        ):
-            read_model(view="groups", key=[n for n, one in members.items() if isinstance(one, KeyColumn)])(
-                type("Groups", (), {"__doc__": "Groups.", **members})
-            )
+    wrong: list[dict[str, Any]] = [{"n": count("lines")}, {"n": sum_("lines")}, {"n": avg("lines")}, ROW]
+    for columns in wrong:
+        declared = type("Groups", (), {"__doc__": "Groups.", "order_id": stream_id(), **columns})
+        key = [name for name in ("order_id", *columns) if isinstance(getattr(declared, name), KeyColumn)]
+        with pytest.raises(InvalidReadModel, match=r"read model groups: '\w+' is neither a column of the event"):
+            read_model(view="groups", key=key)(declared)
 
 
 # how far from a change of clocks: in the day before, right before, at it, and in the buckets behind it
@@ -463,16 +451,12 @@ def test_buckets_of_rows_begin_as_those_of_events_do(store: EventStore, spark: "
     from pyspark.sql import functions as f
 
     # the first and the last days of all, too
-    moments = [
-        (zone, datetime(year, month, 1, tzinfo=UTC)) for zone in _zones() for year, month in ((1, 1), (9999, 12))
-    ]
-    moments += [
-        (zone, at + around) for zone in sorted(_zones()) for at in changes_of_clocks(zone, since) for around in AROUND
-    ]
+    ends = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 1, tzinfo=UTC)]
+    moments = [(zone, end) for zone in _zones() for end in ends]
+    moments += [(zone, at + by) for zone in sorted(_zones()) for at in changes_of_clocks(zone, since) for by in AROUND]
     at, zone = f.col("at"), cast("str", f.col("zone"))
-    table = pa.table(
-        {"zone": [zone for zone, _ in moments], "at": pa.array((at for _, at in moments), pa.timestamp("us", "UTC"))}
-    )
+    times = pa.array((at for _, at in moments), pa.timestamp("us", "UTC"))
+    table = pa.table({"zone": [zone for zone, _ in moments], "at": times})
     in_spark = spark.createDataFrame(table).select(
         f.unix_micros(f.from_utc_timestamp(at, zone)).alias("local"),
         *(f.unix_micros(beginning(at, one, zone)).alias(one) for one in EVERY),
@@ -481,9 +465,8 @@ def test_buckets_of_rows_begin_as_those_of_events_do(store: EventStore, spark: "
     with store.connection.cursor().copy("copy moments (zone, at) from stdin") as copy:
         for row in moments:
             copy.write_row(row)
-    begins = [
-        beginning_in_sql(sql.SQL("at"), one, "its zone").as_string().replace("'its zone'", "zone") for one in EVERY
-    ]
+    of_zone = [beginning_in_sql(sql.SQL("at"), one, "its zone").as_string() for one in EVERY]
+    begins = [text.replace("'its zone'", "zone") for text in of_zone]
     said = [f"(extract(epoch from {moment}) * 1000000)::bigint" for moment in ("at at time zone zone", *begins)]
     in_postgres = store.connection.execute(f"select {', '.join(said)} from moments order by n".encode()).fetchall()
     other_rules, wrong = set(), []

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -26,18 +27,10 @@ def test_of_many_one_switches_and_all_know(
     things: EventStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
     new = caught_up(things, Latest)
-    served: list[bool] = []
     with held(connect(), "select event_store_platform.lock_model('everything')"):
-        threads = [
-            threading.Thread(target=lambda c: served.append(serve_if_caught_up(c, new)), args=(connect(),))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
+        served = [start(partial(serve_if_caught_up, connect(), new)) for _ in range(3)]
         wait_until(lambda: len(all_blocked(observer, "event_store_platform.lock_model")) == 3, "all wait")
-    for thread in threads:
-        thread.join()
-    assert served == [True, True, True]
+    assert [one.result(patience()) for one in served] == [True, True, True]
     assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(2, True)]
     assert built.view not in {poll.view for poll in things.poll_views()}
 
@@ -122,20 +115,10 @@ def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
     new = caught_up(things, Latest)
     switching = connect()
-    died: list[Exception] = []
-
-    def switch() -> None:
-        try:
-            serve_if_caught_up(switching, new)
-        except psycopg.OperationalError as error:
-            died.append(error)
-
     with held(connect(), "lock table read_models.everything in access share mode"):
-        thread = threading.Thread(target=switch)
-        thread.start()
+        switch = start(partial(serve_if_caught_up, switching, new))
         terminate(observer, wait_blocked_in(observer, "replace view"))
-        thread.join()
-    assert len(died) == 1
+        assert isinstance(switch.exception(patience()), psycopg.OperationalError)
     assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(1, True), (2, False)]
     assert columns(things.connection) == ["thing_id", "events", "status"]
     assert serve_if_caught_up(things.connection, new)

@@ -133,9 +133,8 @@ def test_many_faults_of_a_kind_are_counted_and_some_are_told(orders: EventStore)
     )
     orders.connection.execute("update event_store.checkpoints set position = 99 where view = 'in ranges'")
     append_to(orders, *[f"broken-{n}" for n in range(30)])
-    orders.connection.execute(
-        "update event_store.events set previous_id = gen_random_uuid() where decider_id like 'broken-%'"
-    )
+    broken = "update event_store.events set previous_id = gen_random_uuid() where decider_id like 'broken-%'"
+    orders.connection.execute(broken)
     report = report_of(orders.connection)
     assert report.found == 30 + 16 + 30
     kinds = [fault.kind for fault in report.faults]

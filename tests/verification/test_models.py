@@ -95,10 +95,8 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
     report = look(operator, lab.spark, Counted, partition=partition)
     assert kinds(report) == ["rows_differ"]
     planted = lab.rows("select thing_id from read_models.counted_state where partition = %s", partition)
-    told = (
-        f"{len(planted)} rows are not those of a rebuild, which lacks 0 and has 0 others: log partition {partition} of"
-    )
-    assert report.faults[0].text.startswith(f"{told} read model counted, up to position ")
+    told = f"{len(planted)} rows are not those of a rebuild, which lacks 0 and has 0 others: log partition"
+    assert report.faults[0].text.startswith(f"{told} {partition} of read model counted, up to position ")
     assert all(f'"{key}"' in report.faults[0].text for (key,) in planted[:5])
 
     report = look(reader, lab.spark, Counted)
@@ -231,9 +229,8 @@ def test_rows_that_are_not_what_their_parts_add_up_to_are_told(lab: Lab, operato
     lab.execute("update read_models.going_across_state set events = events + 1")
     number = lab.value("select count(*) from read_models.going_across_state")
     (first, *_) = look(operator, lab.spark, GoingAcross).faults
-    assert first.text.startswith(
-        f"{number} rows are not what the parts of log partitions add up to: read model going_across."
-    )
+    told = f"{number} rows are not what the parts of log partitions add up to: read model going_across."
+    assert first.text.startswith(told)
     assert "millrace view reset going_across" in first.text
 
 

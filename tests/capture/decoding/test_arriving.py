@@ -13,8 +13,6 @@ from tests.support.capturing.pgoutput_bytes import COMMITTED_AT, begin, commit, 
 
 
 class Watched(ChangeDecoder):
-    """Remembers how many messages were decoded together."""
-
     def __init__(self) -> None:
         super().__init__([CapturedTable("t", key=("id",))], "c", 3, 900)
         self.fed: list[int] = []

@@ -61,7 +61,6 @@ def told_together(rows: TableRows, raw: Sequence[bytes], width: int) -> list[Row
 
 
 def message(kind: str, values: tuple[Value, ...]) -> bytes:
-    """Write a message of one row."""
     match kind:
         case "I":
             return encode(Insert(TABLE, values))

@@ -30,7 +30,6 @@ T = CapturedTable("t")
 
 @pytest.fixture
 def reading(source: Source) -> Iterator[Connection]:
-    """Open a session of `connect_source`."""
     with connect_source(source.dsn) as connection:
         yield connection
 

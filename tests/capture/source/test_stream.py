@@ -31,7 +31,6 @@ def opened(connection: Connection, source: Source, *, takes_over: bool = False) 
 
 
 def taken(stream: SlotStream, connection: Connection) -> list[Message]:
-    """Take all that is committed by now."""
     flushed, _ = flush_lsn(connection)
     found: list[Message] = []
     while stream.passed_lsn < flushed:

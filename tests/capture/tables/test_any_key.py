@@ -43,7 +43,6 @@ class Drawn:
 
 @st.composite
 def tables(draw: st.DrawFn) -> Drawn:
-    """Draw a table."""
     types = tuple(draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4)))
     key = draw(st.permutations(range(len(types))))[: draw(st.integers(1, len(types)))]
     row = st.tuples(*(st.sampled_from(VALUES[each]) for each in types))

@@ -21,7 +21,6 @@ from tests.support.patience import patience, wait_until
 
 @contextmanager
 def locking(captured: Captured, mode: str = "access exclusive", table: str = "items") -> Iterator[None]:
-    """Hold a table in a session of its own."""
     with psycopg.connect(captured.source.dsn) as other:
         other.execute(f"lock table {table} in {mode} mode".encode())
         yield

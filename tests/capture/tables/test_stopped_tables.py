@@ -42,7 +42,6 @@ PARTED = (
 
 
 def for_each(captured: Captured, *statements: str) -> None:
-    """Do something to each of the tables that go bad."""
     for name in BAD:
         for statement in statements:
             captured.run(statement.replace("{t}", name))

@@ -30,7 +30,6 @@ def clicked(captured: Captured) -> list[tuple[str, int]]:
 
 
 def streams(captured: Captured) -> Counter[str]:
-    """Return how many events each stream of the table has."""
     return Counter(c["record_pk"] for c in captured.changes() if c["source_table_name"] == "clicks")
 
 
