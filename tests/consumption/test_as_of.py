@@ -24,7 +24,18 @@ from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, with_upcasts
 from tests.support.building import drains
 from tests.support.building import read_models as models
-from tests.support.building.drains import Counted, Crossing, Everything, fill, held, later, machines, rows_of, thing
+from tests.support.building.drains import (
+    Counted,
+    Crossing,
+    Everything,
+    fill,
+    held,
+    later,
+    machines,
+    no_spark,
+    rows_of,
+    thing,
+)
 from tests.support.building.lab import Lab
 from tests.support.building.model_versions import relations
 from tests.support.factories import Connect, Killed, at_once, rows, start, value
@@ -48,10 +59,6 @@ def operator(things: EventStore) -> Iterator[str]:
     """Return how a login connects that is a member of event_store_owner, and of nothing else."""
     with logins(things.connection) as login:
         yield login("event_store_owner").info.dsn
-
-
-def no_spark() -> "SparkSession":
-    raise AssertionError("nothing is to be built")
 
 
 def rows_at(connection: Connection, model: ReadModel, mark: LogMark) -> list[tuple[Any, ...]]:

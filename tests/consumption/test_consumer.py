@@ -89,15 +89,11 @@ def test_few_events_are_committed_without_staging(lab: Lab, monkeypatch: pytest.
 
 def test_where_a_round_cannot_be_built_a_batch_is(lab: Lab) -> None:
     lab.fill(30)
-    asked: list[int] = []
 
-    def session() -> "SparkSession":
-        asked.append(1)
-        if len(asked) == 1:
-            raise AnalysisException("a plan that nobody can make for a moment")
-        return lab.spark
+    def fail() -> None:
+        raise AnalysisException("a plan that nobody can make for a moment")
 
-    with Consumer(lab.dsn, Counted, session, "next") as consumer:
+    with Consumer(lab.dsn, Counted, lab.once(fail), "next") as consumer:
         assert consumer.drain(budget_s=patience(), idle_s=0).events == 30
     lab.is_clean(Counted)
 

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 def test_a_zombies_commit_is_refused_and_changes_nothing(lab: Lab) -> None:
     lab.fill(80)
     taken_over: list[int] = []
-
-    def overtaken() -> "SparkSession":
-        if not taken_over:
-            taken_over.append(lab.later().drain(Counted, owner="B").events)
-        return lab.spark
-
+    overtaken = lab.once(lambda: taken_over.append(lab.later().drain(Counted, owner="B").events))
     with Consumer(lab.dsn, Counted, overtaken, "A") as zombie:
         report = zombie.drain(budget_s=patience(), idle_s=0)
     assert taken_over == [80]
@@ -56,18 +51,16 @@ def test_a_zombie_from_before_a_reset_is_refused_by_its_token(lab: Lab) -> None:
     lab.fill(80)
     others: list[Consumer] = []
 
-    def reset() -> "SparkSession":
-        if not others:
-            # it did not say for long that it is at work
-            zombie._store.connection.execute("delete from event_store.consumers")
-            with psycopg.connect(later(lab.dsn), autocommit=True) as connection:
-                reset_model(connection, Counted)
-            others.append(lab.consumer(Counted, "B"))
-            # B holds the new leases while A comes to commit what it leased before the reset
-            lab.claim_batch(Counted.view, "B", 1_000, 600)
-        return lab.spark
+    def reset() -> None:
+        # it did not say for long that it is at work
+        zombie._store.connection.execute("delete from event_store.consumers")
+        with psycopg.connect(later(lab.dsn), autocommit=True) as connection:
+            reset_model(connection, Counted)
+        others.append(lab.consumer(Counted, "B"))
+        # B holds the new leases while A comes to commit what it leased before the reset
+        lab.claim_batch(Counted.view, "B", 1_000, 600)
 
-    with Consumer(lab.dsn, Counted, reset, "A") as zombie:
+    with Consumer(lab.dsn, Counted, lab.once(reset), "A") as zombie:
         report = zombie.drain(budget_s=patience(), idle_s=0)
     assert report.batches == 0
     for other in others:

@@ -25,7 +25,7 @@ from millrace.resources.read_models.stored.past import all_as_of, at_mark, named
 from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support import command_line
 from tests.support.building import read_models as models
-from tests.support.building.drains import Counted, Crossing, all_events, busiest, drain, fill, machines, thing
+from tests.support.building.drains import Counted, Crossing, all_events, busiest, drain, fill, machines, no_spark, thing
 from tests.support.building.lab import Lab
 from tests.support.building.model_versions import Wider, built, relations
 from tests.support.building.oracle import expected_rows
@@ -129,10 +129,6 @@ def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
         diff_with_serving(lab.dsn, changed, no_spark, mark=after_all)
     with pytest.raises(NothingToCompare, match="No version of read model machines serves"):
         diff_with_serving(lab.dsn, machines, no_spark)
-
-
-def no_spark() -> "SparkSession":
-    raise AssertionError("nothing is to be built")
 
 
 # each place between two transactions, and after the last one

@@ -28,7 +28,7 @@ from tests.support.factories import Connect
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 Other = replace(Counted, name="other", view="other")
@@ -202,15 +202,8 @@ def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: p
 def test_a_view_that_is_removed_after_the_claim_harms_no_other(lab: Lab) -> None:
     lab.share(THREE)
     lab.fill(60)
-    removed: list[int] = []
-
-    def spark_while_a_view_goes() -> "SparkSession":
-        if not removed:
-            lab.execute("delete from event_store.views where view = 'other'")
-            removed.append(1)
-        return lab.spark
-
-    with Drain(lab.dsn, THREE, spark_while_a_view_goes, "rounds") as shared:
+    a_view_goes = lab.once(lambda: lab.execute("delete from event_store.views where view = 'other'"))
+    with Drain(lab.dsn, THREE, a_view_goes, "rounds") as shared:
         shared.run(budget_s=patience(), idle_s=0)
     assert at(lab, Counted, Third) == [60, 60]
 

@@ -140,18 +140,11 @@ def test_two_shared_drains_at_once_consume_nothing_twice(lab: Lab) -> None:
 
 def test_leases_that_were_taken_over_are_not_committed(lab: Lab) -> None:
     lab.fill(60)
-    robbed = threading.Event()
-
-    def spark_while_another_takes_over() -> "SparkSession":
-        if not robbed.is_set():
-            lab.execute(
-                "update event_store.checkpoints set lease_token = nextval('event_store.lease_token_seq'),"
-                " lease_owner = 'another', leased_until = clock_timestamp(), revision = revision + 1 where view = 'crossing' and lease_owner is not null"
-            )
-            robbed.set()
-        return lab.spark
-
-    with Drain(lab.dsn, FEW, spark_while_another_takes_over, "rounds") as shared:
+    rob = (
+        "update event_store.checkpoints set lease_token = nextval('event_store.lease_token_seq'), lease_owner = 'another',"
+        " leased_until = clock_timestamp(), revision = revision + 1 where view = 'crossing' and lease_owner is not null"
+    )
+    with Drain(lab.dsn, FEW, lab.once(lambda: lab.execute(rob)), "rounds") as shared:
         shared.run(budget_s=0.1, idle_s=0)
         assert positions(lab.connection, "everything") == 60
         assert positions(lab.connection, "crossing") == 0

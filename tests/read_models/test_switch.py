@@ -3,7 +3,6 @@
 import threading
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import psycopg
 import pytest
@@ -14,7 +13,7 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions as read_model_versions
 from millrace.resources.read_models.stored.versions import serve_if_caught_up, versions
-from tests.support.building.drains import all_blocked, fill, held, wait_blocked_in
+from tests.support.building.drains import all_blocked, fill, held, no_spark, wait_blocked_in
 from tests.support.building.lab import Lab
 from tests.support.building.model_versions import EventsOf, Latest, built, caught_up, columns, consume
 from tests.support.factories import Connect, start, terminate, value
@@ -98,12 +97,9 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
     monkeypatch.setattr("millrace.resources.consumption.serving.serve_if_caught_up", counted)
     caught_up(things, replace(Latest, pooling_delay_s=0))
 
-    def nothing() -> Any:  # noqa: ANN401 - it returns never
-        pytest.fail("Spark was asked")
-
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
-        Consumer(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
+        Consumer(dsn, replace(Latest, pooling_delay_s=0), no_spark, "next") as consumer,
     ):
         consumer.drain(budget_s=patience(), idle_s=0.3)
     assert len(tries) == 1

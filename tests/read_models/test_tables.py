@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import psycopg
 import pytest
@@ -19,7 +18,7 @@ from millrace.resources.read_models.stored.merge import merge_batch, next_batch,
 from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
 from millrace.resources.read_models.stored.tables import DependentObjects, NotOwned
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
-from tests.support.building.drains import Everything
+from tests.support.building.drains import Everything, no_spark
 from tests.support.factories import Connect, refusal, rows
 from tests.support.logins import Login, logins
 
@@ -120,13 +119,10 @@ def test_tables_of_somebody_else_are_refused_with_the_remedy(dsn: str, connect: 
     ensure_version(admin, Everything)
     before = rows(admin, "select model from read_models.declarations")
 
-    def not_asked() -> Any:  # noqa: ANN401 - it returns never
-        pytest.fail("Spark was asked")
-
     for relation in ("everything", "everything_state", "everything_staging"):
         admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
         admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
-        with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, not_asked, "test") as consumer:
+        with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, no_spark, "test") as consumer:
             refused = refusal(NotOwned, partial(consumer.rebuild, 7))
         assert other.info.user in refused.message
         assert owner.info.user in str(refused.detail)

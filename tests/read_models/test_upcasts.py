@@ -200,16 +200,8 @@ def test_models_are_right_after_a_wrong_upcast_is_taken_back(lab: Lab) -> None:
 
 @pytest.mark.parametrize("is_shared", [True, False])
 def test_no_row_that_was_read_without_a_known_upcast_is_committed(lab: Lab, is_shared: bool) -> None:
-    told: list[int] = []
-
-    def late() -> "SparkSession":
-        # between the claim and the read: the drain knows no upcast
-        if not told:
-            told.append(1)
-            evolve(lab)
-        return lab.spark
-
-    sums = cast("ReadModel", Sums)
+    # between the claim and the read: the drain knows no upcast
+    late, sums = lab.once(lambda: evolve(lab)), cast("ReadModel", Sums)
     if is_shared:
         with Drain(lab.dsn, [sums], late, "rounds") as shared:
             shared.run(budget_s=patience(), idle_s=0)

@@ -192,15 +192,12 @@ def test_whatever_a_build_raises_is_a_fault(lab: Lab, operator: Connection) -> N
     lab.fill(20)
     for model in (Counted, machines):
         lab.drain(model)
-    before, left = relations(lab.connection), [ZeroDivisionError("a function of the model")]
+    before, report, declared = relations(lab.connection), Report(), [Counted, machines]
 
-    def fails_once() -> "SparkSession":
-        if left:
-            raise left.pop()
-        return lab.spark
+    def fail() -> None:
+        raise ZeroDivisionError("a function of the model")
 
-    report, declared = Report(), [Counted, machines]
-    look_at_models(operator.info.dsn, operator, declared, fails_once, report, Watcher())
+    look_at_models(operator.info.dsn, operator, declared, lab.once(fail), report, Watcher())
     assert (kinds(report), report.models) == (["rebuild_fails"], 2)
     assert report.faults[0].text.endswith("of read model counted. a function of the model")
     assert_nothing_is_left(lab, before, (Counted, machines))

@@ -1,6 +1,6 @@
 """A publication never keeps the application from changing a table: one that the server would refuse is stopped."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -193,21 +193,6 @@ SAID_FIRST: dict[str, tuple[Callable[[Captured], None], str, type[Exception] | N
     "there is no slot": (without_slot, "alter table items drop constraint items_pkey", GapOpen),
     "the role lost replication": (without_replication, "alter table items drop constraint items_pkey", NotReady),
 }  # fmt: skip
-
-
-@pytest.fixture
-def as_role(captured: Captured) -> Iterator[Captured]:
-    """Capture both tables as a role that is no superuser."""
-    role, run = f"r_{captured.source.slot}", captured.source.connection.execute
-    captured = both(captured)
-    for statement in (
-        f"create role {role} login replication", f"grant create on database {captured.source.slot} to {role}",
-        f"alter table items owner to {role}", f"alter table good owner to {role}",
-    ):  # fmt: skip
-        run(statement.encode())
-    dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=role)
-    yield replace(captured, capture=replace(captured.capture, source=lambda: dsn))
-    run(f"drop owned by {role} cascade; drop role {role}".encode())
 
 
 @pytest.mark.parametrize("case", SAID_FIRST)

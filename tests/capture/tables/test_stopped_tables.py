@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import psycopg
 import pytest
 
 from millrace.resources.capture import setup
@@ -12,7 +11,6 @@ from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesWaiting
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.two_tables import GOOD, both
-from tests.support.factories import rows
 
 # what is done to a table, and what mends it
 MADE = "create table {t} (id int primary key, name text)"
@@ -154,37 +152,17 @@ def test_it_is_said_since_when_and_why_and_written_once(captured: Captured) -> N
     assert again.stopped_at == stopped.stopped_at
 
 
-def test_a_right_that_is_taken_stops_its_table_only(captured: Captured) -> None:
-    captured = both(captured)
-    role = f"r_{captured.source.slot}"
-    admin = captured.source.connection
-
-    def run(*statements: str) -> None:
-        for statement in statements:
-            admin.execute(statement.format(role=role, database=admin.info.dbname).encode())
-
-    run(
-        "create role {role} login replication",
-        "grant create on database {database} to {role}",
-        "alter table items owner to {role}",
-        "alter table good owner to {role}",
-    )
-    try:
-        dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=role)
-        tables = (CapturedTable("items"), GOOD)
-        captured = replace(captured, capture=Capture("shop", lambda: dsn, tables))
-        captured.drain()
-        run("alter table items owner to current_user", "insert into good values (2, 'second')")
-        captured.drain()
-        assert left(captured, "good") == captured.table("good")
-        assert f"role {role} does not own it, so it may not publish it" in captured.problems()[0]
-        run("delete from items where id = 1", "alter table items owner to {role}")
-        captured.drain()
-        assert left(captured, "items") == captured.table()
-        assert captured.problems() == []
-    finally:
-        run("drop publication if exists " + str(rows(admin, "select max(pubname) from pg_publication")[0][0]))
-        run("reassign owned by {role} to current_user", "drop owned by {role}", "drop role {role}")
+def test_a_right_that_is_taken_stops_its_table_only(as_role: Captured) -> None:
+    role = f"r_{as_role.source.slot}"
+    as_role.drain()
+    as_role.run("alter table items owner to current_user", "insert into good values (2, 'second')")
+    as_role.drain()
+    assert left(as_role, "good") == as_role.table("good")
+    assert f"role {role} does not own it, so it may not publish it" in as_role.problems()[0]
+    as_role.run("delete from items where id = 1", f"alter table items owner to {role}")
+    as_role.drain()
+    assert left(as_role, "items") == as_role.table()
+    assert as_role.problems() == []
 
 
 def test_of_two_captures_of_a_source_only_the_one_with_the_table_stops_it(captured: Captured) -> None:

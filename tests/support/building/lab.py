@@ -1,6 +1,6 @@
 """An event store of things with the Spark that builds read models of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -30,6 +30,17 @@ class Lab(EventStore):
 
     def session(self) -> "SparkSession":
         return self.spark
+
+    def once(self, act: Callable[[], object]) -> "Callable[[], SparkSession]":
+        """Return what gives Spark, and does something before that the first time: between a claim and its read."""
+        acts = [act]
+
+        def give() -> "SparkSession":
+            while acts:
+                acts.pop()()
+            return self.spark
+
+        return give
 
     def at(self, seconds: int) -> "Lab":
         """Return the same so many seconds after a beginning."""
