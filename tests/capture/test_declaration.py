@@ -28,10 +28,8 @@ A = CapturedTable("a")
 CLICKS = CapturedTable("clicks", key=())
 # tables and options, and what is said of them
 REFUSED: tuple[tuple[tuple[CapturedTable, ...], dict[str, Any], str], ...] = (
-    ((), {}, "it has no table"),
-    ((A, A), {}, "declared twice"),
-    ((A,), {"actions": ("insert", "upsert")}, "not upsert"),
-    ((A,), {"actions": ()}, "no action"),
+    ((), {}, "it has no table"), ((A, A), {}, "declared twice"),
+    ((A,), {"actions": ("insert", "upsert")}, "not upsert"), ((A,), {"actions": ()}, "no action"),
     ((CapturedTable("a", decider="x"), CapturedTable("b", decider="x")), {}, "decider x is declared twice"),
     ((CLICKS,), {}, r"public.clicks: key=\(\) .* row's delete or update"),
     ((CLICKS,), {"actions": ("insert", "update")}, "row's update concerns"),
@@ -41,7 +39,7 @@ REFUSED: tuple[tuple[tuple[CapturedTable, ...], dict[str, Any], str], ...] = (
     ((A,), {"patterns": ("public.*",), "exclude": ("items",)}, "pattern items has no schema"),
     ((A,), {"exclude": ("public.a*",)}, "exclude is stated with patterns"),
     ((), {"patterns": (), "exclude": ()}, "no table, and no pattern"),
-)
+)  # fmt: skip
 # options of a table
 REFUSED_OF_TABLES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"columns": ()}, "not empty"),

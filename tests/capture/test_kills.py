@@ -201,9 +201,8 @@ class Mended(Stopped):
     def happen(self, turn: int) -> None:
         super().happen(turn)
         self.captured.drain()
-        self.captured.run(
-            f"delete from elsewhere where id < {turn * 10 - 10}; insert into elsewhere values ({turn * 10})"
-        )
+        first = turn * 10
+        self.captured.run(f"delete from elsewhere where id < {first - 10}; insert into elsewhere values ({first})")
         self.captured.run("alter table elsewhere rename to items")
 
     def look(self, turn: int) -> None:

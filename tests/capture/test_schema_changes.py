@@ -218,11 +218,9 @@ def test_partitions_that_come_and_go_bring_and_take_their_rows_alone(parts: Capt
 def test_a_column_of_a_partitioned_table_is_told_once(parts: Captured) -> None:
     parts.run(
         "create table parts_2 partition of parts for values from (100) to (200)",
-        "alter table parts add extra int default 7",
-        "insert into parts values (20, 'one'), (120, 'other')",
-        "alter table parts rename name to title",
-        "update parts set title = 'x' where id in (1, 120)",
-    )
+        "alter table parts add extra int default 7", "insert into parts values (20, 'one'), (120, 'other')",
+        "alter table parts rename name to title", "update parts set title = 'x' where id in (1, 120)",
+    )  # fmt: skip
     parts.drain()
     assert_left(parts, "parts")
     changes = [c["action"] for c in parts.changes() if c["action"] != "backfilled"]

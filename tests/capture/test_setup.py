@@ -95,17 +95,12 @@ def test_more_tables_in_the_publication_than_declared_are_taken_out(captured: Ca
 def test_a_restart_keeps_its_lease_which_is_a_short_one(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
     left: list[float] = []
+    now = "event_store_private.clock()"
     emit: Callable[[CaptureStore, str, int], Emitted] = CaptureStore.emit_changes
 
     def slow(store: CaptureStore, capture: str, token: int) -> Emitted:
-        left.append(
-            captured.value(
-                "select extract(epoch from leased_until - event_store_private.clock())::float from event_store.captures"
-            )
-        )
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() + interval '1 s'"
-        )
+        left.append(captured.value(f"select extract(epoch from leased_until - {now})::float from event_store.captures"))
+        captured.store.execute(f"update event_store.captures set leased_until = {now} + interval '1 s'".encode())
         return replace(emit(store, capture, token), behind=len(left) < 3)
 
     with monkeypatch.context() as patch:
@@ -166,9 +161,7 @@ def test_a_slot_waits_for_whoever_writes_and_says_for_whom(
 ) -> None:
     monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "100ms")
     captured.run("insert into items values (1, 'a')")
-    waits = (
-        "select from pg_stat_activity where query ~ 'pg_create_logical_replication_slot' and wait_event_type = 'Lock'"
-    )
+    waits = "select from pg_stat_activity where query ~ 'pg_create_logical_' and wait_event_type = 'Lock'"
 
     def write(key: int) -> psycopg.Connection:
         other = psycopg.connect(captured.source.dsn)
@@ -206,7 +199,5 @@ def test_who_loses_the_lease_meanwhile_leaves_no_slot(captured: Captured, monkey
         other.execute("insert into items values (1, 'x')")
         with pytest.raises(LeaseLost):
             captured.drain()
-        assert (
-            rows(captured.source.connection, "select from pg_replication_slots where database = current_database()")
-            == []
-        )
+        slots = "select from pg_replication_slots where database = current_database()"
+        assert rows(captured.source.connection, slots) == []

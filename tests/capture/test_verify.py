@@ -162,12 +162,10 @@ def test_a_capture_that_begins_anew_does_not_double_the_log(captured: Captured) 
     both.drain()
     # the same types by the log, and values that an update does not say
     both.run(
-        "update many set id = 2, long = repeat('x', 5000)",
-        "update many set c3 = 8",
-        "insert into items values (101, null, 'NaN', true)",
-        "update items set ok = false where id % 2 = 0",
+        "update many set id = 2, long = repeat('x', 5000)", "update many set c3 = 8",
+        "insert into items values (101, null, 'NaN', true)", "update items set ok = false where id % 2 = 0",
         "insert into parts select n, 'x' from generate_series(1, 50) n",
-    )
+    )  # fmt: skip
     both.drain()
     before = events(both)
     report = anew(both)

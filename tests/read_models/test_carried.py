@@ -40,17 +40,15 @@ class Patients:
 PATIENTS = cast("ReadModel", Patients)
 # of no event that the model takes, of none before it, of an older shape, with a null, of another one from then on
 EVENTS = [
-    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
-    NewEvent("visit", "v-1", "seen"),
+    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}), NewEvent("visit", "v-1", "seen"),
     NewEvent("visit", "v-1", "seen", data={"who": {"id": "ann"}}),
     NewEvent("visit", "v-2", "seen", data={"who": {"id": "eve%"}}),
     NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
     NewEvent("visit", "v-1", "gone", data={"patient": None}),
     NewEvent("visit", "v-2", "gone", data={"patient": {"id": "ann"}}),
     NewEvent("visit", "v-1", "gone", data={"patient": {"id": "eve%"}}),
-    NewEvent("visit", "v-2", "gone", data={"patient": {"id": None}}),
-    NewEvent("visit", "v-1", "gone"),
-]
+    NewEvent("visit", "v-2", "gone", data={"patient": {"id": None}}), NewEvent("visit", "v-1", "gone"),
+]  # fmt: skip
 WANTED = [("ann", 4, 2), ("eve%", 3, 2)]
 
 

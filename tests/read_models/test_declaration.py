@@ -163,12 +163,10 @@ def test_a_model_is_named_after_its_class_and_described_by_its_docstring() -> No
 SAME: dict[str, Callable[[], ReadModel]] = {
     "the same again": model,
     "another description": lambda: model(members={"docstring": "Orders.", "order_id": stream_id(), "lines": count()}),
-    "another pooling delay": lambda: model(pooling_delay_s=9),
-    "another objective": lambda: model(max_lag_s=9),
-    "an approval": lambda: model(serve="approved"),
-    "a list as key": lambda: model(key=["order_id"]),
+    "another pooling delay": lambda: model(pooling_delay_s=9), "another objective": lambda: model(max_lag_s=9),
+    "an approval": lambda: model(serve="approved"), "a list as key": lambda: model(key=["order_id"]),
     "a version": lambda: model().at_version(2, "orders"),
-}
+}  # fmt: skip
 FILTERED: dict[str, Callable[[], ReadModel]] = {
     "in another order": lambda: model(deciders=["b", "a"], events=["y", "x"]),
     "named twice": lambda: model(deciders=["a", "b", "a"], events=["x", "y", "x"]),

@@ -173,11 +173,9 @@ def test_a_value_that_its_type_does_not_hold_is_never_changed() -> None:
 NO_STATES: list[tuple[Any, str]] = [
     ([1], "the state is a list; return a dict or None"),
     ({"a": (1, 2)}, "JSON would change the state: use texts as keys, and lists, not tuples"),
-    ({1: 2}, "JSON would change the state"),
-    ({"a": {1, 2}}, "set is not JSON serializable"),
-    ({"a": float("nan")}, "not JSON compliant"),
-    ({"n": "five"}, "column n: 'five' is not exactly a int"),
-]
+    ({1: 2}, "JSON would change the state"), ({"a": {1, 2}}, "set is not JSON serializable"),
+    ({"a": float("nan")}, "not JSON compliant"), ({"n": "five"}, "column n: 'five' is not exactly a int"),
+]  # fmt: skip
 
 
 def test_a_state_that_json_does_not_hold_as_it_is_is_refused() -> None:

@@ -129,10 +129,8 @@ def test_other_indexes_leave_the_version_and_what_people_made(lab: Lab) -> None:
     assert standing(lab.connection, other)[1]
     lab.drain(other)
     assert sorted(names(lab.connection, other)) == [
-        ("btree (events)", True),
-        ("btree (events) WHERE (events > 3)", True),
-        ("btree (events, thing_id)", True),
-    ]
+        ("btree (events)", True), ("btree (events) WHERE (events > 3)", True), ("btree (events, thing_id)", True),
+    ]  # fmt: skip
     assert len(versions(lab.connection, "counted")) == 1
     assert not standing(lab.connection, other)[1]
     lab.drain(Counted)

@@ -43,15 +43,13 @@ def declare(function: Callable[["DataFrame"], "DataFrame"] = last_texts, **optio
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"key": "thing_id"}, "read model last_texts: 'key' is no list: begin with what the stream's decider_id is called"),
-    ({"key": []}, "'key' is no list"),
-    ({"key": ["thing_id", "line"]}, "'line' is named in key= but not in columns="),
+    ({"key": []}, "'key' is no list"), ({"key": ["thing_id", "line"]}, "'line' is named in key= but not in columns="),
     ({"key": ["number"]}, "'number' is a column and in the key: rename one"),
     ({"columns": {}}, "'columns' is empty: name at least one public column and its type"),
     ({"columns": {"number": "float"}}, "'number' has type 'float'; allowed: bigint"),
     ({"columns": {"number": "int", "batch": "int"}}, "'batch' is taken"),
-    ({"deciders": []}, "'deciders' is an empty list"),
-    ({"function": undocumented}, "'undocumented' has no docstring"),
-]
+    ({"deciders": []}, "'deciders' is an empty list"), ({"function": undocumented}, "'undocumented' has no docstring"),
+]  # fmt: skip
 
 
 def test_a_function_that_cannot_work_is_refused_in_a_sentence() -> None:

@@ -48,11 +48,9 @@ def test_a_changed_declaration_serves_when_it_has_caught_up(lab: Lab) -> None:
     with lab.consumer(EventsOf) as consumer:
         assert (consumer.model.version, consumer.model.view) == (2, "everything_v2")
         consumer.drain(
-            budget_s=patience(),
-            idle_s=0,
-            batch_events=30,
+            budget_s=patience(), idle_s=0, batch_events=30,
             on_commit=lambda _: seen.append((columns(lab.connection), lab.rows_of(Everything) == before)),
-        )
+        )  # fmt: skip
     assert seen[0] == (old_columns, True)
     assert columns(lab.connection) == ["thing_id", "events", "status"]
     assert lab.rows_of(EventsOf) == sorted(expected_rows(EventsOf, all_events(lab)))

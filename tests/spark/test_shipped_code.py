@@ -102,11 +102,9 @@ def test_source_beside_a_package_comes_along(tmp_path: Path, monkeypatch: pytest
     ours = {"millrace": [tmp_path / "millrace"], "ours": [tmp_path / "ours"]}
     shipped, left = with_their_helpers(ours)
     assert shipped == ours | {
-        "file_beside": [tmp_path / "file_beside.py"],
-        "beside_again": [tmp_path / "beside_again.py"],
-        "beside": [tmp_path / "beside"],
-        "of_with_data": [tmp_path / "of_with_data.py"],
-    }
+        "file_beside": [tmp_path / "file_beside.py"], "beside_again": [tmp_path / "beside_again.py"],
+        "beside": [tmp_path / "beside"], "of_with_data": [tmp_path / "of_with_data.py"],
+    }  # fmt: skip
     assert left == {"with_data": [tmp_path / "with_data"]}
 
     # what does not come along is imported anew all the same: its state has a session of its own

@@ -150,9 +150,8 @@ def test_a_truncate_is_a_change_for_each_captured_table_in_its_order() -> None:
 
 def test_a_table_that_is_not_captured_is_passed_over_and_takes_no_number() -> None:
     other = relation(("id", INT4), table="other", oid=5)
-    changes = decoded(
-        encode(T), encode(other), insert(b"1", oid=5), insert(b"7", b"a"), b"I\0\0\0\5", insert(b"8", b"b")
-    )
+    rows = insert(b"1", oid=5), insert(b"7", b"a"), b"I\0\0\0\5", insert(b"8", b"b")
+    changes = decoded(encode(T), encode(other), *rows)
     assert [(change.commit_idx, change.decider_id) for change in changes] == [(0, "[7]"), (1, "[8]")]
 
 

@@ -162,12 +162,10 @@ def test_the_position_is_behind_every_commit_that_was_seen(source: Source) -> No
 
 def test_a_chunk_says_what_it_saw_and_waits_for_who_has_the_table(source: Source) -> None:
     cases: tuple[tuple[str, list[WholeRow]], ...] = (
-        ("insert into t values (2, 'b')", [(b"1", b"a")]),
-        ("truncate t", []),
-        ("alter table t alter id type text", [(b"1", b"a")]),
-        ("alter table t drop note", [(b"1",)]),
+        ("insert into t values (2, 'b')", [(b"1", b"a")]), ("truncate t", []),
+        ("alter table t alter id type text", [(b"1", b"a")]), ("alter table t drop note", [(b"1",)]),
         ("alter table t add n int not null default 0", [(b"1", b"a", b"0")]),
-    )
+    )  # fmt: skip
     for change, found in cases:
         source.run("drop table if exists t", "create table t (id int primary key, note text)")
         source.run("insert into t values (1, 'a')")

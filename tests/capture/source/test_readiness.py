@@ -141,9 +141,8 @@ def test_of_many_tables_each_is_told_what_is_told_of_it_alone(source: Source, mo
     tables[7] = CapturedTable("t7", where="n > 5")
     tables[8] = CapturedTable("t8", where="id > random()")
     tables[19] = CapturedTable("none")
-    source.run(
-        "alter table t21 add g int generated always as (s::text::int) stored", "alter table t21 replica identity full"
-    )
+    source.run("alter table t21 add g int generated always as (s::text::int) stored")
+    source.run("alter table t21 replica identity full")
     alone = [said for table in tables for said in problems(source, table)]
     assert {said.split(": ")[0] for said in alone} >= {f"table public.{name}" for name in ("t3", "t7", "t8", "none")}
     assert problems(source, *tables) == alone
@@ -283,9 +282,8 @@ def test_a_role_needs_rights_and_no_more_than_these(source: Source, role: Role) 
     source.run("alter table t force row level security")
     assert said() == ["table public.t: row level security hides rows from role capturer: alter role capturer bypassrls"]
     # a right to each captured column is enough to read
-    source.run(
-        "alter table t no force row level security; revoke all on t from capturer; grant select (id) on t to capturer"
-    )
+    source.run("alter table t no force row level security; revoke all on t from capturer")
+    source.run("grant select (id) on t to capturer")
     assert said(CapturedTable("u"), CapturedTable("t"), actions=("insert",)) == [unread]
     # it may not lock it either, which a publication does without such a right
     assert said(CapturedTable("u"), columns, actions=("insert",)) == []

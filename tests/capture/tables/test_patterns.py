@@ -32,11 +32,9 @@ def fitting(captured: Captured) -> Captured:
 
 def by_pattern(captured: Captured, **other: Any) -> Capture:  # noqa: ANN401 - passed on
     declared: dict[str, Any] = {
-        "tables": (CapturedTable("big", where="id > 1"),),
-        "patterns": ("public.*", "sales.ord?rs"),
-        "exclude": ("public.audit_*",),
-        **other,
-    }
+        "tables": (CapturedTable("big", where="id > 1"),), "patterns": ("public.*", "sales.ord?rs"),
+        "exclude": ("public.audit_*",), **other,
+    }  # fmt: skip
     return Capture("shop", lambda: captured.source.dsn, **declared)
 
 
@@ -117,8 +115,7 @@ def test_tables_of_the_server_of_millrace_and_of_extensions_do_not_fit(fitting: 
         "create schema event_store", "create table event_store.events (id int primary key)",
         "create table owned (id int primary key)", "alter extension plpgsql add table owned",
     )  # fmt: skip
-    found = {
-        table.name for table in with_tables(fitting.source.connection, by_pattern(fitting, patterns=("*.*",))).tables
-    }
+    every = by_pattern(fitting, patterns=("*.*",))
+    found = {table.name for table in with_tables(fitting.source.connection, every).tables}
     fitting.run("alter extension plpgsql drop table owned")
     assert found == {"public.big", "public.items", "public.parts", "sales.orders"}

@@ -55,10 +55,8 @@ def test_two_tables_that_exchange_their_names_and_back_keep_their_rows(captured:
     both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
     both.drain()
     exchange: tuple[LiteralString, ...] = (
-        "alter table items rename to other",
-        "alter table notes rename to items",
-        "alter table other rename to notes",
-    )
+        "alter table items rename to other", "alter table notes rename to items", "alter table other rename to notes",
+    )  # fmt: skip
     captured.run(*exchange, "insert into items values (1, 'of notes')", *exchange)
     captured.run("insert into items values (2, 'of items')")
     both.drain()
@@ -83,10 +81,8 @@ def test_a_renamed_table_goes_on_when_it_is_declared_by_its_new_name(captured: C
     renamed.drain()
     found = [row for row in renamed.changes() if row["source_table_name"] == "things"]
     assert [(c["action"], c["record_pk"], c["record"].get("name")) for c in found] == [
-        ("updated", "[1]", "c"),
-        ("backfilled", "[2]", "b"),
-        ("deleted", "[2]", None),
-    ]
+        ("updated", "[1]", "c"), ("backfilled", "[2]", "b"), ("deleted", "[2]", None),
+    ]  # fmt: skip
 
 
 def test_a_follower_looks_anew_and_goes_on(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,11 +15,9 @@ from tests.support.capturing.odd_types import CASELESS
 
 # as the page has them
 RIGHTS = (
-    "create role {role} login replication",
-    "grant create on database {database} to {role}",
-    "grant {owner} to {role}",
+    "create role {role} login replication", "grant create on database {database} to {role}", "grant {owner} to {role}",
     "grant usage on schema app, extensions to {role}",
-)
+)  # fmt: skip
 
 
 @pytest.fixture
