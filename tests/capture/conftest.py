@@ -4,8 +4,9 @@ from hypothesis import settings
 
 from tests.support.capturing.captured import captured
 from tests.support.capturing.sources import new_source, source
+from tests.support.capturing.two_tables import as_role
 
-__all__ = ["captured", "new_source", "source"]
+__all__ = ["as_role", "captured", "new_source", "source"]
 
 # no example of a property fails because the machine is busy
 settings.register_profile("unhurried", deadline=None)

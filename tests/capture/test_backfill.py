@@ -4,46 +4,43 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.capture import backfill as backfilling
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.setup import restart
 from millrace.resources.capture.source import chunks as source_chunks
 from millrace.resources.capture.source.chunks import Chunk
 from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore, EmittedRows
 from tests.support.capturing.captured import Captured, killed_at
-from tests.support.factories import Killed, value
+from tests.support.factories import Killed
 from tests.support.patience import patience
 
 
 def test_rows_of_any_width_are_read_and_compared_in_parts(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfilling, "CHUNK_BYTES", 20_000)
     monkeypatch.setattr(pipeline, "COMPARE_CHARACTERS", 20_000)
-    captured.source.run("insert into items select n, repeat('x', 5000) from generate_series(1, 150) n")
+    captured.run("insert into items select n, repeat('x', 5000) from generate_series(1, 150) n")
     assert captured.drain().backfilled == 150
-    captured.source.run("update items set name = repeat('y', 5000)")
+    captured.run("update items set name = repeat('y', 5000)")
     killed_at(captured, monkeypatch, SlotStream, "advance")
     assert captured.drain().replayed == 150
     assert captured.replayed() == captured.table()
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["first", "anew"])
-def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch, anew: bool
-) -> None:
+def test_a_killed_backfill_goes_on(captured: Captured, monkeypatch: pytest.MonkeyPatch, anew: bool) -> None:
     monkeypatch.setattr(backfilling, "CHUNK", 10)
-    captured.source.run("insert into items select n, 'old' from generate_series(1, 100) n")
+    captured.run("insert into items select n, 'old' from generate_series(1, 100) n")
     chunks = changed = 0
     if anew:
         captured.drain()
-        restart(captured.dsn, captured.capture, "a test")
+        captured.restart("a test")
 
     def read_chunk(
-        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
+        connection: Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
     ) -> Chunk:
         nonlocal chunks, changed
         chunks += 1
@@ -64,23 +61,23 @@ def test_rows_are_read_in_chunks_while_they_change_and_a_killed_backfill_goes_on
     with pytest.raises(Killed):
         captured.drain()
     if not anew:
-        assert 0 < value(captured.store, "select backfilled_rows from event_store.captured_tables") < 100
+        assert 0 < captured.value("select backfilled_rows from event_store.captured_tables") < 100
     report = captured.drain()
     assert captured.replayed() == captured.table()
     assert CaptureStore(captured.store).capture_info("shop")[0].tables_to_backfill == 0
-    assert value(captured.store, "select count(*) from event_store.unchanged_rows") == 0
+    assert captured.value("select count(*) from event_store.unchanged_rows") == 0
     if anew:
         # each change is an event, and no row is a second time
-        assert value(captured.store, "select count(*) from event_store.events") == 100 + changed
+        assert captured.value("select count(*) from event_store.events") == 100 + changed
         assert report.backfilled == 0
 
 
 @pytest.mark.parametrize(("status", "which"), [("unpublished", 2), ("behind", 7)])
-def test_a_chunk_that_is_not_taken_yet_is_overtaken_by_none(
+def test_nothing_overtakes_a_chunk(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, status: str, which: int
 ) -> None:
     monkeypatch.setattr(backfilling, "CHUNK", 5)
-    captured.source.run("insert into items select n, 'a' from generate_series(1, 32) n")
+    captured.run("insert into items select n, 'a' from generate_series(1, 32) n")
     emit_backfill = CaptureStore.emit_backfill
     calls = 0
     refused = None
@@ -103,7 +100,7 @@ def test_a_chunk_that_is_not_taken_yet_is_overtaken_by_none(
 
 def test_the_next_rows_are_read_while_these_become_events(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfilling, "CHUNK", 5)
-    captured.source.run("insert into items select n, 'a' from generate_series(1, 12) n")
+    captured.run("insert into items select n, 'a' from generate_series(1, 12) n")
     appending, read = threading.Event(), threading.Event()
     emit_backfill = CaptureStore.emit_backfill
 
@@ -115,7 +112,7 @@ def test_the_next_rows_are_read_while_these_become_events(captured: Captured, mo
         return emit_backfill(store, *arguments, **named)
 
     def read_chunk(
-        connection: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
+        connection: Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
     ) -> Chunk:
         assert after is None or appending.wait(patience())
         chunk = source_chunks.read_chunk(connection, table, after, limit, lock_s)

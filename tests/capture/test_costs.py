@@ -1,7 +1,4 @@
-"""What a run of a capture costs its source: nothing where nothing happened, and no vacuum its work.
-
-Belongs here: transaction ids, log and locks of the source. Not here: what is captured (test_drain).
-"""
+"""What a run of a capture costs its source: nothing where nothing happened, and no vacuum its work."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import Connection
 from psycopg.abc import Query
 from psycopg.sql import Composable
 
@@ -52,9 +50,8 @@ def alone(server: EmbeddedPostgres, dsn: str) -> Iterator[Captured]:
 
 
 def several(captured: Captured, number: int) -> Captured:
-    """Return the same source with so many tables instead of items."""
     for n in range(number):
-        captured.source.connection.execute(f"create table if not exists t{n} (id int primary key, n int)".encode())
+        captured.run(f"create table if not exists t{n} (id int primary key, n int)")
     tables = tuple(CapturedTable(f"t{n}", where="id > 0") for n in range(number))
     return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables))
 
@@ -69,27 +66,25 @@ def spent(captured: Captured) -> tuple[int, int]:
 
 
 def mark(captured: Captured) -> str:
-    """Return which tables are marked as probed."""
     said = value(captured.source.connection, "select obj_description(oid, 'pg_publication') from pg_publication")
     return str(said).partition(" Probed: ")[2]
 
 
 @contextmanager
 def vacuumed(captured: Captured) -> Iterator[None]:
-    """Hold the lock on items that a vacuum holds."""
     with psycopg.connect(captured.source.dsn) as vacuum:
         vacuum.execute("lock table items in share update exclusive mode")
         yield
 
 
-def test_a_run_costs_the_source_nothing_where_nothing_happened_and_waits_for_no_vacuum(alone: Captured) -> None:
+def test_a_run_where_nothing_happened_costs_the_source_nothing(alone: Captured) -> None:
     many = several(alone, 20)
     many.drain()
     # the server writes now and then on its own account: one run without it shows that we write nothing
     runs = [spent(many) for _ in range(5)]
     assert (0, 0) in runs, runs
     alone.drain()
-    alone.source.run("alter table items replica identity full", "insert into items values (1, 'a')")
+    alone.run("alter table items replica identity full", "insert into items values (1, 'a')")
     with vacuumed(alone):
         # the row, and that the replica identity is another one
         assert alone.drain().emitted == 2
@@ -131,9 +126,7 @@ def asked(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def test_opening_a_capture_takes_as_many_statements_for_many_tables_as_for_few(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_takes_as_few_statements_for_many_tables(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     several(captured, 1).drain()
     # each time some tables are new, and then none
     few, few_again = (asked(several(captured, 4), monkeypatch) for _ in range(2))
@@ -147,7 +140,7 @@ def test_a_table_is_probed_anew_when_it_or_its_declaration_is_another_one(captur
     captured.drain()
     first = mark(captured)
     assert len(first.split()) == 1
-    captured.source.run("alter table items replica identity full")
+    captured.run("alter table items replica identity full")
     captured.drain()
     second = mark(captured)
     wide = replace(captured, capture=replace(captured.capture, tables=(CapturedTable("items", where="id > 0"),)))
@@ -161,7 +154,7 @@ def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tupl
     seen: list[list[tuple[str, int]]] = []
 
     def read_chunk(
-        source: psycopg.Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
+        source: Connection, table: CapturedTable, after: Sequence[str] | None, limit: int, lock_s: float
     ) -> source_chunks.Chunk:
         seen[-1].append((table.table, limit))
         return source_chunks.read_chunk(source, table, after, limit, lock_s)
@@ -181,13 +174,9 @@ def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tupl
     return seen
 
 
-def test_small_tables_are_read_together_and_wait_once_for_the_changes_before_them(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_tables_are_read_together_and_wait_once(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     many = several(captured, 12)
-    captured.source.run(
-        "insert into t10 values (1), (2), (3)", "insert into t11 select n from generate_series(1, 20) n"
-    )
+    captured.run("insert into t10 values (1), (2), (3)", "insert into t11 select n from generate_series(1, 20) n")
     monkeypatch.setattr(backfilling, "FIRST_CHUNK", 4)
     seen = reads(many, monkeypatch)
     # one by one these are 26 looks
@@ -206,17 +195,15 @@ def test_what_is_read_together_is_about_one_chunk(captured: Captured, monkeypatc
     for bound, first in (("CHUNK", 0), ("CHUNK_BYTES", 8)):
         many = declared(captured, *[CapturedTable(f"t{n}", where="id > 0") for n in range(first, first + 8)])
         for n in range(first, first + 8):
-            captured.source.connection.execute(f"insert into t{n} values (1), (2)".encode())
+            captured.run(f"insert into t{n} values (1), (2)")
         with monkeypatch.context() as patch:
             patch.setattr(backfilling, bound, 5)
             assert [len(group) for group in reads(many, monkeypatch) if group] == [3, 3, 2], bound
         assert len(many.changes()) == 16
 
 
-def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    captured.source.run("insert into items values (1)", "create table early (id int primary key)")
+def test_a_table_that_waits_keeps_no_other_one_waiting(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured.run("insert into items values (1)", "create table early (id int primary key)")
     killed_at(captured, monkeypatch, backfilling, "read_chunk")
     tables = (CapturedTable("early"), CapturedTable("items"))
     both = replace(captured, capture=replace(captured.capture, tables=tables))
@@ -224,20 +211,20 @@ def test_a_table_that_waits_for_an_old_transaction_keeps_no_other_waiting(
         writer.execute("insert into early values (1)")
         assert both.drain().backfilled == 1
         assert [c["source_table_name"] for c in both.changes()] == ["items"]
-    captured.source.run("insert into early values (2)")
+    captured.run("insert into early values (2)")
     assert both.drain().backfilled == 1
     assert sorted(replay(both.changes())) == [("early", "[1]"), ("early", "[2]"), ("items", "[1]")]
 
 
-def test_a_transaction_that_is_open_for_long_is_decoded_once_beside_those_that_commit(captured: Captured) -> None:
+def test_a_long_transaction_is_decoded_once_beside_those_that_commit(captured: Captured) -> None:
     name = captured.source.slot
     # so that it does not fit in the memory of whoever decodes it, which the source counts
-    captured.source.connection.execute(f"alter database {name} set logical_decoding_work_mem = '64kB'".encode())
+    captured.run(f"alter database {name} set logical_decoding_work_mem = '64kB'")
     spilled = "select spill_txns, spill_count, spill_bytes from pg_stat_replication_slots s"
     query = f"{spilled} join pg_replication_slots r using (slot_name) where r.database = current_database()"
     with followed(captured), psycopg.connect(captured.source.dsn) as writer:
         writer.execute("insert into items select n, repeat('x', 100) from generate_series(1000, 20000) n")
-        captured.source.run("insert into items values (1)")
+        captured.run("insert into items values (1)")
         arrived(captured, "[1]")
         ((txns, times, size),) = before = rows(captured.source.connection, query)
         assert (txns, times > 1, size > 1_000_000) == (1, True, True)

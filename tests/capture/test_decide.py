@@ -1,8 +1,4 @@
-"""Which facts lead to which steps, and which to a refusal. Without a database: the facts are made up.
-
-Belongs here: `capture.decide`. Not here: what the steps do (test_setup, test_gaps, test_kills), what a table may lack
-(test_readiness).
-"""
+"""Which facts lead to which steps, and which to a refusal. Without a database: the facts are made up."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -119,7 +115,7 @@ def test_where_a_capture_stands_says_what_is_to_be_done(case: str) -> None:
     assert deciding.decide(facts, ACTIONS) == steps
 
 
-def test_a_server_that_took_over_before_is_not_followed_where_some_changes_are_not_captured() -> None:
+def test_an_earlier_server_is_not_followed_if_some_changes_are_not_taken() -> None:
     assert deciding.decide(BEFORE, ("insert", "truncate")) == (elsewhere(0x20, came=OTHER),)
     # what came later is in no store
     assert deciding.decide(replace(FACTS, timelines=TWO), ("insert",)) == (TAKEN,)
@@ -130,8 +126,6 @@ def test_a_source_that_does_not_say_which_way_its_log_came_is_refused(facts: Fac
     with pytest.raises(TimelinesUnknown):
         deciding.decide(replace(facts, timelines=UNKNOWN), ACTIONS)
 
-
-# Which tables -----------------------------------------------------------------------------------------------
 
 ID = SourceColumn("id", 23, -1, "integer", not_null=True, unpublished=False)
 COLUMNS = (ID, replace(ID, name="name", type_oid=25, type_name="text", not_null=False))
@@ -167,29 +161,24 @@ ADMITTED: Mapping[str, tuple[Tables, Collection[str], Mapping[str, str]]] = {
     "one is locked": (tables({"t": [LOCKED]}), "u", {"public.t": LOCKED}),
     "all are locked: whoever publishes waits": (tables({"t": [LOCKED], "u": [LOCKED]}), "tu", {}),
     "one is bad, the other is locked": (tables({"t": [BAD], "u": [LOCKED]}), "u", {"public.t": BAD}),
-    "none can be captured": (
-        tables({"t": [BAD, WORSE], "u": [BAD]}),
-        "",
-        {"public.t": f"{BAD}; {WORSE}", "public.u": BAD},
-    ),
+    "none can be captured": (tables({"t": [BAD, WORSE], "u": [BAD]}), "", {"public.t": f"{BAD}; {WORSE}", "public.u": BAD}),
     "one is not there": (tables({"u": [BAD]}, there={("public", "t"): THERE["public", "t"]}), "t", {"public.u": BAD}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", ADMITTED)
-def test_tables_that_can_be_captured_are_and_the_others_are_registered_as_stopped(case: str) -> None:
+def test_tables_that_cannot_be_captured_are_registered_as_stopped(case: str) -> None:
     seen, captured, stopped = ADMITTED[case]
     admitted = deciding.admit(seen)
     assert [each.table.table for each in admitted.tables] == [*captured]
     assert not captured or admitted.published.tables == tuple(each.table for each in admitted.tables)
-    assert (
-        {f"{r.schema}.{r.table}": r.stopped for r in admitted.registrations if r.stopped} == admitted.stopped == stopped
-    )
+    assert {f"{r.schema}.{r.table}": r.stopped for r in admitted.registrations if r.stopped} == stopped
+    assert admitted.stopped == stopped
     assert [r.table for r in admitted.registrations] == ["t", "u"]
     assert (admitted.slot, admitted.looked_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
 
 
-def test_a_captured_table_has_the_columns_that_name_its_rows_and_its_partitions() -> None:
+def test_a_captured_table_has_its_key_columns_and_its_partitions() -> None:
     (t, u), (first, second) = deciding.admit(tables()).tables, deciding.admit(tables()).registrations
     assert (t.table.key, t.oids, u.oids) == (("id",), (10, 11, 12), (20,))
     assert [(c.name, c.key) for c in t.schema.columns] == [("id", True), ("name", False)]
@@ -212,7 +201,7 @@ def test_where_the_server_is_not_ready_all_that_the_source_lacks_is_said(case: s
     assert refused.value.problems == problems
 
 
-def test_what_is_captured_of_a_table_and_which_one_it_is_is_its_fingerprint() -> None:
+def test_a_table_s_fingerprint_is_which_one_it_is_and_what_of_it() -> None:
     def prints(*declared: CapturedTable, oid: int = 10, leaves: tuple[int, ...] = (), **other: Any) -> str:  # noqa: ANN401
         there = {("public", "t"): found("t", oid, leaves=leaves)}
         seen = tables(there=there, declared=declared)
@@ -229,9 +218,6 @@ def test_what_is_captured_of_a_table_and_which_one_it_is_is_its_fingerprint() ->
     assert len({*different}) == len(different)
     with pytest.raises(InvalidCapture, match="hash_key returns 5 bytes"):
         prints(replace(hidden, hash_key=lambda: "short"))
-
-
-# What is published ------------------------------------------------------------------------------------------
 
 
 def registered(name: str, **other: Any) -> RegisteredTable:  # noqa: ANN401 - passed on

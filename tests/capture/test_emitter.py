@@ -64,7 +64,7 @@ def test_whoever_stores_waits_where_too_much_is_not_emitted_yet() -> None:
     assert emit.ended == MOST_PIECES + 2
 
 
-def test_after_an_error_nothing_is_emitted_any_more_and_whoever_hands_over_or_waits_is_told() -> None:
+def test_after_an_error_nothing_is_emitted_and_all_are_told() -> None:
     emit = Emissions()
     emit.error = ValueError("broken")
     emit.let_go.release(100)
@@ -81,7 +81,7 @@ def test_after_an_error_nothing_is_emitted_any_more_and_whoever_hands_over_or_wa
     assert emit.ended == 0
 
 
-def test_an_error_of_the_one_that_stores_is_not_hidden_by_one_of_the_emission() -> None:
+def test_an_error_of_the_storing_is_not_hidden_by_the_emission_s() -> None:
     emit = Emissions()
     emit.error = ValueError("broken")
     emit.let_go.release()
@@ -90,7 +90,7 @@ def test_an_error_of_the_one_that_stores_is_not_hidden_by_one_of_the_emission() 
     emitter.__exit__(KeyError, KeyError(), None)
 
 
-def test_while_there_is_nothing_to_do_it_rests_and_an_error_there_is_raised_too() -> None:
+def test_an_error_while_it_rests_is_raised_too() -> None:
     rested = threading.Semaphore(0)
     with Emitter(lambda: None, rested.release, 0.001):
         assert rested.acquire(timeout=patience())

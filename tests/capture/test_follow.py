@@ -26,8 +26,7 @@ from tests.support.patience import patience, wait_until
 
 
 def owner(captured: Captured) -> str | None:
-    """Return who has the lease."""
-    found: str | None = value(captured.store, "select max(lease_owner) from event_store.captures")
+    found: str | None = captured.value("select max(lease_owner) from event_store.captures")
     return found
 
 
@@ -39,7 +38,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, ...]]:
     return [tuple(map(int, said.groups())) for message in caplog.messages if (said := line.fullmatch(message))]
 
 
-def test_changes_are_events_until_it_is_stopped_and_its_lease_is_kept_so_long(captured: Captured) -> None:
+def test_changes_are_events_until_it_is_stopped_with_its_lease_kept(captured: Captured) -> None:
     until = "select extract(epoch from leased_until)::float8 from event_store.captures"
     token = "select lease_token from event_store.captures"
     with followed(captured, lease_s=1):
@@ -47,11 +46,11 @@ def test_changes_are_events_until_it_is_stopped_and_its_lease_is_kept_so_long(ca
             captured.source.connection.execute("insert into items values (%s, 'a')", (number,))
             arrived(captured, f"[{number}]")
         assert str(owner(captured)).startswith("follow ")
-        first, claimed = value(captured.store, until), value(captured.store, token)
-        wait_until(lambda: (value(captured.store, until) or first) > first + 3, "the lease of a second is three older")
-        assert value(captured.store, token) == claimed
+        first, claimed = captured.value(until), captured.value(token)
+        wait_until(lambda: (captured.value(until) or first) > first + 3, "the lease of a second is three older")
+        assert captured.value(token) == claimed
     assert owner(captured) is None
-    captured.source.run("insert into items values (4, 'a')")
+    captured.run("insert into items values (4, 'a')")
     captured.drain()
     assert [key for _, key in did(captured)] == ["[1]", "[2]", "[3]", "[4]"]
 
@@ -66,10 +65,10 @@ def test_all_looks_of_a_drain_read_one_stream(captured: Captured, monkeypatch: p
     monkeypatch.setattr(SlotStream, "messages", preceded(SlotStream.messages, look))
     with followed(captured):
         looks.clear()
-        captured.source.run("insert into items values (1, 'a')")
+        captured.run("insert into items values (1, 'a')")
         arrived(captured, "[1]")
         wait_until(lambda: len(looks) >= 20, "there are looks that find nothing")
-        captured.source.run("update items set name = 'b'")
+        captured.run("update items set name = 'b'")
         wait_until(lambda: did(captured)[-1] == ("updated", "[1]"), "a change after that comes, too")
     assert len(set(looks)) == 1
 
@@ -83,11 +82,11 @@ def test_a_second_one_waits_and_takes_over(captured: Captured, caplog: pytest.Lo
             first = owner(captured)
             waiting = start(lambda: follow(captured.dsn, captured.capture, stop))
             wait_until(lambda: "shop waits, and tries again" in caplog.text, "the second one waits")
-            captured.source.run("insert into items values (1, 'a')")
+            captured.run("insert into items values (1, 'a')")
             arrived(captured, "[1]")
             assert (owner(captured), waiting.done()) == (first, False)
         wait_until(lambda: owner(captured) not in (first, None), "the second one takes over")
-        captured.source.run("insert into items values (2, 'a')")
+        captured.run("insert into items values (2, 'a')")
         arrived(captured, "[2]")
         assert len(did(captured)) == 2
     finally:
@@ -95,7 +94,7 @@ def test_a_second_one_waits_and_takes_over(captured: Captured, caplog: pytest.Lo
     waiting.result(patience())
 
 
-def test_each_round_looks_at_the_source_anew_and_it_says_what_came_since_it_said_so(
+def test_each_round_looks_at_the_source_anew_and_says_what_came(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(following, "ROUND_S", 0.3)
@@ -106,8 +105,8 @@ def test_each_round_looks_at_the_source_anew_and_it_says_what_came_since_it_said
         for number in (1, 2, 3):
             captured.source.connection.execute("insert into items values (%s, 'a')", (number,))
             arrived(captured, f"[{number}]")
-        first = value(captured.store, tokens)
-        wait_until(lambda: value(captured.store, tokens) > first + 1, "there are more rounds")
+        first = captured.value(tokens)
+        wait_until(lambda: captured.value(tokens) > first + 1, "there are more rounds")
     # a round may end between the change and its event; one in which nothing came says nothing
     assert [sum(each) for each in zip(*told(caplog), strict=True)] == [3, 3, 0, 0, 0]
     assert len(told(caplog)) >= 3
@@ -130,7 +129,7 @@ def test_a_stop_before_anything_is_there_to_follow_ends_it(captured: Captured) -
     assert done.result(patience()) is None
 
 
-def test_a_server_that_refuses_is_said_at_once_and_when_the_reason_is_another_one(
+def test_a_server_that_refuses_is_said_once_for_each_reason(
     captured: Captured, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "TELL_S", 0.0)
@@ -145,12 +144,12 @@ def test_a_server_that_refuses_is_said_at_once_and_when_the_reason_is_another_on
 
 
 def test_a_table_that_is_stopped_is_said(captured: Captured, caplog: pytest.LogCaptureFixture) -> None:
-    captured.source.run("create table more (id int primary key)")
+    captured.run("create table more (id int primary key)")
     both = replace(captured, capture=replace(captured.capture, tables=(CapturedTable("items"), CapturedTable("more"))))
     both.drain()
-    captured.source.run("drop table more")
+    captured.run("drop table more")
     with followed(both):
-        captured.source.run("insert into items values (1, 'a')")
+        captured.run("insert into items values (1, 'a')")
         arrived(captured, "[1]")
     assert "shop: table public.more is stopped, the others are captured: it does not exist" in caplog.text
 

@@ -1,10 +1,4 @@
-"""A capture that is killed at each step of each thing that it does: nothing is missing, and nothing comes twice.
-
-Belongs here: the table of scenarios and steps. A scenario has one source and one store, and goes on from turn to turn:
-at each turn the next run is killed at a step, the one after it at the second such step, and the last one ends. Not
-here: processes that are killed at random moments (tests/processes/capture), what a kill leaves for a while
-(test_pieces, test_backfill).
-"""
+"""A capture that is killed at each step of each thing that it does: nothing is missing, and nothing comes twice."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,10 +15,9 @@ from millrace.resources.capture.decoding import arriving
 from millrace.resources.capture.decoding import changes as captured_changes
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.setup import GapOpen, remove, restart
+from millrace.resources.capture.setup import GapOpen, remove
 from millrace.resources.capture.source.stream import SlotStream
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
 from millrace.resources.errors import UnknownCapture
 from tests.support.capturing import kill_steps
 from tests.support.capturing.captured import Captured, assert_left, declared, dying, killed_at, schemas_told
@@ -46,21 +39,18 @@ class Scenario:
         self.make()
 
     def make(self) -> None:
-        """Make what is there before the first turn."""
-        self.captured.source.run("insert into items values (1, 'read')")
+        self.captured.run("insert into items values (1, 'read')")
         self.captured.drain()
 
     def happen(self, turn: int) -> None:
         """Let something happen in the source."""
         first = turn * 10
-        self.captured.source.connection.execute(
-            f"""
+        self.captured.run(f"""
             insert into items values ({first}, 'a'), ({first + 1}, 'a'), ({first + 2}, 'a');
             update items set name = 'b' where id = {first};
             update items set id = {first + 5} where id = {first + 1}
-            """.encode()
-        )
-        self.captured.source.connection.execute(f"delete from items where id = {first + 2}".encode())
+            """)
+        self.captured.run(f"delete from items where id = {first + 2}")
 
     def expected(self, turn: int) -> Did:
         """Return which changes of rows become events by that."""
@@ -69,11 +59,9 @@ class Scenario:
         return [*insertions, ("updated", new), ("deleted", moved), ("updated", there), ("deleted", gone)]
 
     def run(self) -> None:
-        """Do what is killed."""
         self.captured.drain()
 
     def look(self, turn: int) -> None:
-        """Look at what is there in the end of a turn."""
         streamed = [c for c in self.captured.changes() if c["action"] != "backfilled"]
         assert [(c["action"], c["record_pk"]) for c in streamed[self.seen :]] == self.expected(turn)
         self.seen = len(streamed)
@@ -96,9 +84,9 @@ class Renamed(Scenario):
     steps = kill_steps.STORING[3:]
 
     def happen(self, turn: int) -> None:
-        self.captured.source.run("alter table items rename to things")
-        self.captured.source.connection.execute(f"insert into things values ({turn * 10}, 'elsewhere')".encode())
-        self.captured.source.run("alter table things rename to items")
+        self.captured.run("alter table items rename to things")
+        self.captured.run(f"insert into things values ({turn * 10}, 'elsewhere')")
+        self.captured.run("alter table things rename to items")
 
     def expected(self, turn: int) -> Did:
         return [("inserted", f"[{turn * 10}]")]
@@ -108,13 +96,9 @@ class Columns(Scenario):
     """The columns of a table change within one transaction and over several, back and forth."""
 
     steps = (
-        *kill_steps.SCHEMAS,
-        *kill_steps.STORING,
-        *kill_steps.PUBLISHED,
-        *kill_steps.LOOKING_AGAIN,
-        *kill_steps.EMITTING,
-        *kill_steps.READING,
-    )
+        *kill_steps.SCHEMAS, *kill_steps.STORING, *kill_steps.PUBLISHED, *kill_steps.LOOKING_AGAIN,
+        *kill_steps.EMITTING, *kill_steps.READING,
+    )  # fmt: skip
     ways: tuple[LiteralString, ...] = (
         "insert into items (id) values (20); alter table items add a int default 1; insert into items (id) values (21);"
         " alter table items drop a; insert into items (id) values (22)",
@@ -131,7 +115,7 @@ class Columns(Scenario):
     )  # fmt: skip
 
     def make(self) -> None:
-        self.captured.source.run(
+        self.captured.run(
             "create table others (id int primary key)",
             "insert into items select n, 'read', 1.5 from generate_series(1, 10) n",
             "insert into others select generate_series(1, 10)",
@@ -141,7 +125,7 @@ class Columns(Scenario):
 
     def happen(self, turn: int) -> None:
         assert turn
-        self.captured.source.run(*self.ways)
+        self.captured.run(*self.ways)
 
     def look(self, turn: int) -> None:
         changes = [c for c in self.captured.changes() if c["source_table_name"] == "items"]
@@ -155,22 +139,18 @@ class Columns(Scenario):
         assert added == [["a"], [], ["b"], ["c"], []] * turn
         assert_left(self.captured, "items", "others")
         others = "select count(*) from event_store.events where decider = 'table:public.others'"
-        assert value(self.captured.store, others) == 10
+        assert self.captured.value(others) == 10
 
 
 class Redeclared(Scenario):
     """A declaration has other columns than before, so that its table is published and read anew."""
 
     steps = (
-        *kill_steps.PUBLISHING,
-        *kill_steps.SKIPPING,
-        *kill_steps.PUBLISHED,
-        *kill_steps.PROBED,
-        *kill_steps.READING,
-    )
+        *kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PUBLISHED, *kill_steps.PROBED, *kill_steps.READING,
+    )  # fmt: skip
 
     def make(self) -> None:
-        self.captured.source.run("insert into items select n, 'read', n from generate_series(1, 9) n")
+        self.captured.run("insert into items select n, 'read', n from generate_series(1, 9) n")
         self.captured.drain()
 
     def happen(self, turn: int) -> None:
@@ -192,23 +172,21 @@ class Stopped(Scenario):
     steps: ClassVar[tuple[Step, ...]] = (*kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PROBED)
 
     def make(self) -> None:
-        self.captured.source.run(
-            "create table good (id int primary key, name text)", "insert into items values (1, 'read')"
-        )
+        self.captured.run("create table good (id int primary key, name text)", "insert into items values (1, 'read')")
         self.captured = declared(self.captured, ITEMS, CapturedTable("good"))
         self.captured.drain()
 
     def happen(self, turn: int) -> None:
         # a transaction of both that is stored and given again: without one of them its changes have other numbers
-        self.captured.source.run("update items set name = 'x'; update good set name = 'x'")
+        self.captured.run("update items set name = 'x'; update good set name = 'x'")
         killed_at(self.captured, self.patch, SlotStream, "advance")
-        self.captured.source.run("alter table items rename to elsewhere")
-        self.captured.source.connection.execute(f"insert into good values ({turn}, 'goes on')".encode())
+        self.captured.run("alter table items rename to elsewhere")
+        self.captured.run(f"insert into good values ({turn}, 'goes on')")
 
     def look(self, turn: int) -> None:
         assert_left(self.captured, "good", "elsewhere", without={"elsewhere": "items"})
-        self.captured.source.run("alter table elsewhere rename to items")
-        self.captured.source.connection.execute(f"insert into items values ({turn * 10})".encode())
+        self.captured.run("alter table elsewhere rename to items")
+        self.captured.run(f"insert into items values ({turn * 10})")
         self.captured.drain()
         assert_left(self.captured, "good", "items")
         (info,) = CaptureStore(self.captured.store).capture_info("shop")
@@ -223,10 +201,9 @@ class Mended(Stopped):
     def happen(self, turn: int) -> None:
         super().happen(turn)
         self.captured.drain()
-        self.captured.source.connection.execute(
-            f"delete from elsewhere where id < {turn * 10 - 10}; insert into elsewhere values ({turn * 10})".encode()
-        )
-        self.captured.source.run("alter table elsewhere rename to items")
+        first = turn * 10
+        self.captured.run(f"delete from elsewhere where id < {first - 10}; insert into elsewhere values ({first})")
+        self.captured.run("alter table elsewhere rename to items")
 
     def look(self, turn: int) -> None:
         assert turn
@@ -239,14 +216,14 @@ class WithoutKey(Scenario):
     steps: ClassVar[tuple[Step, ...]] = (*kill_steps.STORING[3:], *kill_steps.EMITTING)
 
     def make(self) -> None:
-        self.captured.source.run("create table clicks (page text, at int)")
+        self.captured.run("create table clicks (page text, at int)")
         clicks = CapturedTable("clicks", key=())
         self.captured = declared(self.captured, clicks, actions=("insert", "truncate"))
         self.captured.drain()
 
     def happen(self, turn: int) -> None:
         insert = f"insert into clicks select 'a', {turn * 10} + n from generate_series(1, 4) n"
-        self.captured.source.connection.execute(insert.encode())
+        self.captured.run(insert)
 
     def look(self, turn: int) -> None:
         changes = self.captured.changes()
@@ -278,7 +255,7 @@ class Lost(Scenario):
 
     def happen(self, turn: int) -> None:
         name = value(self.captured.source.connection, "select pubname from pg_publication")
-        self.captured.source.connection.execute(f"drop publication {name}".encode())
+        self.captured.run(f"drop publication {name}")
         super().happen(turn)
 
     def run(self) -> None:
@@ -287,17 +264,12 @@ class Lost(Scenario):
 
     def look(self, turn: int) -> None:
         self.run()
-        restart(self.captured.dsn, self.captured.capture, "the publication was dropped")
+        self.captured.restart("the publication was dropped")
         self.captured.drain()
         assert_left(self.captured, "items")
-        assert (
-            value(
-                self.captured.store,
-                "select count(*) from event_store.capture_gaps where resolved_by_generation is null",
-            )
-            == 0
-        )
-        assert turn <= value(self.captured.store, "select count(*) from event_store.capture_gaps") <= turn * 3
+        unresolved = "select count(*) from event_store.capture_gaps where resolved_by_generation is null"
+        assert self.captured.value(unresolved) == 0
+        assert turn <= self.captured.value("select count(*) from event_store.capture_gaps") <= turn * 3
 
 
 class Restarted(Scenario):
@@ -306,12 +278,12 @@ class Restarted(Scenario):
     steps = (*kill_steps.PUBLISHING, *kill_steps.BEGINNING)
 
     def happen(self, turn: int) -> None:
-        slot = value(self.captured.store, "select slot from event_store.captures")
+        slot = self.captured.value("select slot from event_store.captures")
         self.captured.source.connection.execute("select pg_drop_replication_slot(%s)", (slot,))
         super().happen(turn)
 
     def run(self) -> None:
-        restart(self.captured.dsn, self.captured.capture, "the slot is gone")
+        self.captured.restart("the slot is gone")
 
     def look(self, turn: int) -> None:
         assert turn
@@ -327,7 +299,7 @@ class Removed(Scenario):
     def happen(self, turn: int) -> None:
         super().happen(turn)
         self.captured.drain()
-        self.events = value(self.captured.store, "select count(*) from event_store.events")
+        self.events = self.captured.value("select count(*) from event_store.events")
 
     def run(self) -> None:
         with suppress(UnknownCapture):
@@ -342,7 +314,7 @@ class Removed(Scenario):
         ) == []  # fmt: skip
         with pytest.raises(UnknownCapture):
             remove(self.captured.dsn, self.captured.capture, "not needed")
-        assert value(self.captured.store, "select count(*) from event_store.events") == self.events
+        assert self.captured.value("select count(*) from event_store.events") == self.events
 
 
 class Requeued(Scenario):
@@ -354,8 +326,8 @@ class Requeued(Scenario):
         with self.patch.context() as patch:
             patch.setattr(captured_changes, "MAX_DATA_CHARACTERS", 900)
             insert = f"insert into items values ({turn * 10}, repeat('x', 1000)), ({turn * 10 + 1}, repeat('x', 1000))"
-            self.captured.source.connection.execute(insert.encode())
-            self.captured.source.run("update items set name = 'x' where length(name) = 1000")
+            self.captured.run(insert)
+            self.captured.run("update items set name = 'x' where length(name) = 1000")
             self.captured.drain()
 
     def expected(self, turn: int) -> Did:
@@ -380,12 +352,12 @@ class Repaired(Scenario):
         assert turn
 
     def run(self) -> None:
-        verify(self.captured.dsn, self.captured.capture, ITEMS, repairs="the store was changed")
+        self.captured.verify(ITEMS, repairs="the store was changed")
 
     def look(self, turn: int) -> None:
         assert_left(self.captured, "items")
-        assert value(self.captured.store, "select count(*) from event_store.events") == 1 + turn
-        assert value(self.captured.store, "select count(*) from event_store.unchanged_rows") == 0
+        assert self.captured.value("select count(*) from event_store.events") == 1 + turn
+        assert self.captured.value("select count(*) from event_store.unchanged_rows") == 0
 
 
 SCENARIOS: tuple[type[Scenario], ...] = (
@@ -400,7 +372,6 @@ def test_each_step_of_a_run_is_one_at_which_a_scenario_is_killed() -> None:
 
 
 def ends(scenario: Scenario) -> bool:
-    """Do what is killed; return whether it was not."""
     try:
         scenario.run()
     except Killed:
@@ -409,7 +380,7 @@ def ends(scenario: Scenario) -> bool:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_killed_at_each_step_nothing_is_missing_and_nothing_comes_twice(
+def test_killed_at_each_step_nothing_is_missing_or_doubled(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, scenario: type[Scenario]
 ) -> None:
     # small, so that one run takes each step several times
@@ -435,12 +406,10 @@ def test_killed_at_each_step_nothing_is_missing_and_nothing_comes_twice(
             error.add_note(f"killed {step}")
             raise
         ids = "select count(*) - count(distinct event_id) from event_store.events"
-        assert value(captured.store, ids) == 0, step
+        assert captured.value(ids) == 0, step
 
 
-def test_killed_at_each_message_of_the_slot_nothing_is_missing_and_nothing_comes_twice(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_each_message_nothing_is_lost_or_twice(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = SlotStream.messages
     left = 0
 

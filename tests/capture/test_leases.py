@@ -16,30 +16,26 @@ from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
 
 
-def test_a_second_process_is_refused_and_takes_over_when_the_lease_of_a_dead_one_has_ended(captured: Captured) -> None:
-    captured.source.run("insert into items values (1)")
+def test_a_second_process_is_refused_until_the_lease_of_the_first_ended(captured: Captured) -> None:
+    captured.run("insert into items values (1)")
     with captured.process("first") as first:
         first.drain(budget_s=patience(), idle_s=0)
         with pytest.raises(CaptureInUse, match="first"):
             captured.drain("second")
-        captured.source.run("insert into items values (2)")
+        captured.run("insert into items values (2)")
         # its lease has ended for whoever looks: it said nothing for so long
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
-        )
+        captured.end_lease()
         captured.drain("second")
-        captured.source.run("insert into items values (3)")
+        captured.run("insert into items values (3)")
         with pytest.raises((LeaseLost, psycopg.OperationalError)):
             first.store()
     captured.drain("second")
     assert did(captured) == [("inserted", "[2]"), ("inserted", "[3]")]
 
 
-def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_former_owner_that_hangs_is_in_nobodys_way(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
-    captured.source.run("insert into items values (1)")
+    captured.run("insert into items values (1)")
     hangs, goes_on = threading.Event(), threading.Event()
     original = CaptureStore.store_changes
 
@@ -53,9 +49,7 @@ def test_a_former_owner_that_hangs_with_copied_rows_is_in_nobodys_way(
             patch.setattr(CaptureStore, "store_changes", hang)
             storing = start(first.store)
             assert hangs.wait(patience())
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
-        )
+        captured.end_lease()
         captured.drain("second")
         goes_on.set()
         assert isinstance(storing.exception(patience()), psycopg.OperationalError)
@@ -66,9 +60,7 @@ def test_a_former_owner_takes_the_slot_from_nobody(captured: Captured) -> None:
     captured.drain()
     reader = "select active_pid from pg_replication_slots where database = current_database()"
     with captured.process("first") as first:
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() - interval '1 s'"
-        )
+        captured.end_lease()
         with captured.process("second") as second:
             second.drain(budget_s=patience(), idle_s=0)
             reads = value(captured.source.connection, reader)
@@ -78,15 +70,13 @@ def test_a_former_owner_takes_the_slot_from_nobody(captured: Captured) -> None:
             assert value(captured.source.connection, reader) == reads
 
 
-def test_the_lease_is_kept_while_the_source_decodes_for_long(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lease_is_kept_while_the_source_decodes(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
     until = "select extract(epoch from leased_until) from event_store.captures"
 
     def wait() -> None:
-        before = value(captured.store, until)
-        wait_until(lambda: value(captured.store, until) > before, "the lease is extended")
+        before = captured.value(until)
+        wait_until(lambda: captured.value(until) > before, "the lease is extended")
 
     monkeypatch.setattr(SlotStream, "messages", preceded(SlotStream.messages, wait))
     with CaptureDrain(captured.dsn, captured.capture, "test", lease_s=1) as process:

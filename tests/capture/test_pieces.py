@@ -1,8 +1,4 @@
-"""What a look into the slot gives is stored piece by piece, and becomes events meanwhile.
-
-Belongs here: the storing of a piece beside the emission of those before it. Not here: where a piece ends
-(decoding/test_arriving), the thread that emits (test_emitter).
-"""
+"""What a look into the slot gives is stored piece by piece, and becomes events meanwhile."""
 
 import threading
 
@@ -13,7 +9,7 @@ from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.source import stream as streams
 from millrace.resources.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, dying, killed, preceded
-from tests.support.factories import Killed, rows, value
+from tests.support.factories import Killed
 from tests.support.patience import patience, wait_until
 
 PIECES = 7
@@ -25,14 +21,13 @@ def filled(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
     captured.drain()
     monkeypatch.setattr(pipeline, "PIECE", 3)
     for number in range(PIECES):
-        captured.source.run(f"insert into items select {3 * number} + n from generate_series(1, 3) n")
+        captured.run(f"insert into items select {3 * number} + n from generate_series(1, 3) n")
     return captured
 
 
 def stored_and_emitted(captured: Captured) -> tuple[int, int]:
-    """Count the stored changes, and the events."""
     query = "select (select count(*) from event_store.wal_events), (select count(*) from event_store.events)"
-    ((stored, emitted),) = rows(captured.store, query)
+    ((stored, emitted),) = captured.rows(query)
     return stored, emitted
 
 
@@ -40,9 +35,7 @@ def slot_lsn(captured: Captured) -> object:
     return captured.source.connection.execute("select confirmed_flush_lsn from pg_replication_slots").fetchone()
 
 
-def test_a_piece_becomes_events_before_the_next_ones_are_stored(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_piece_is_events_before_the_next_ones_are_stored(filled: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
 
     def look() -> None:
@@ -57,9 +50,7 @@ def test_a_piece_becomes_events_before_the_next_ones_are_stored(
     assert found[-1] > 0
 
 
-def test_nothing_is_emitted_any_more_once_the_storing_has_failed(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_emitted_once_the_storing_has_failed(filled: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     def know() -> None:
         # the drain knows that it failed
         assert process._failed.wait(patience())
@@ -72,27 +63,23 @@ def test_nothing_is_emitted_any_more_once_the_storing_has_failed(
     assert stored_and_emitted(filled) == (12, 1)
 
 
-def test_what_is_stored_is_as_old_as_its_last_change_where_more_may_have_been_committed_since(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_stored_is_as_old_as_its_last_change(filled: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     query = "select stored_at = (select max(committed_at) from event_store.wal_events) from event_store.captures"
     newest: list[object] = []
     monkeypatch.setattr(pipeline, "MOST_CHANGES", 6)
     with filled.process() as process:
-        process.store(lambda: newest.append(value(filled.store, query)))
+        process.store(lambda: newest.append(filled.value(query)))
         assert newest == [True, True]
-        while process.store(lambda: newest.append(value(filled.store, query))):
+        while process.store(lambda: newest.append(filled.value(query))):
             pass
         # the slot has nothing more
         monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
         process.store()
     assert newest[:-1] == [True] * (PIECES - 1)
-    assert not value(filled.store, query)
+    assert not filled.value(query)
 
 
-def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_goes_on_while_an_emission_takes_long(filled: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
     thrice = threading.Event()
 
@@ -115,9 +102,7 @@ def test_a_drain_goes_on_and_tells_of_it_while_an_emission_takes_long(
     assert steps[-1] == 3 * PIECES
 
 
-def test_an_emission_that_fails_ends_the_drain_and_the_next_one_emits_what_is_stored(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_drain_emits_what_a_failed_one_stored(filled: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     with filled.process() as process:
         with monkeypatch.context() as patch:
@@ -132,9 +117,7 @@ def test_an_emission_that_fails_ends_the_drain_and_the_next_one_emits_what_is_st
     assert filled.replayed() == filled.table()
 
 
-def test_a_drain_that_is_stopped_while_it_stores_ends_once_the_piece_is_stored(
-    filled: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_drain_ends_once_its_piece_is_stored(filled: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     monkeypatch.setattr(CaptureStore, "store_changes", preceded(CaptureStore.store_changes, stop.set))
     with filled.process() as process:
@@ -144,11 +127,9 @@ def test_a_drain_that_is_stopped_while_it_stores_ends_once_the_piece_is_stored(
     assert filled.replayed() == filled.table()
 
 
-def test_a_drain_that_is_stopped_within_a_large_transaction_leaves_it_to_the_next_one(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_drain_leaves_a_large_transaction(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
-    captured.source.run("insert into items select n, repeat('x', 100) from generate_series(1, 30000) n")
+    captured.run("insert into items select n, repeat('x', 100) from generate_series(1, 30000) n")
     monkeypatch.setattr(streams, "FAREWELL_S", 0.0)
     stop = threading.Event()
     with captured.process() as process:

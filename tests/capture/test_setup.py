@@ -1,8 +1,4 @@
-"""What is found out before a capture goes on: other tables under the same names, a changed publication or source.
-
-Belongs here: `capture.setup`, and what an operator is told. Not here: capturing (test_drain), the publication alone
-(test_publication).
-"""
+"""What is found out before a capture goes on: other tables under the same names, a changed publication or source."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +12,11 @@ from millrace.resources.capture import health as looking
 from millrace.resources.capture import setup
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.health import capture_health
-from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.setup import GapOpen
 from millrace.resources.capture.source import connection as source_connection
 from millrace.resources.capture.store import CaptureStore, Emitted
 from millrace.resources.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import ITEMS, Captured, declared
-from tests.support.capturing.two_tables import info
 from tests.support.factories import rows, start, value
 from tests.support.patience import patience, wait_until
 
@@ -34,29 +29,26 @@ def publication(captured: Captured) -> str:
     return str(value(captured.source.connection, "select pubname from pg_publication"))
 
 
-# Another table under the same name --------------------------------------------------------------------------
-
-
 def test_another_table_that_takes_the_name_of_a_captured_one_is_read_anew(captured: Captured) -> None:
-    captured.source.run("create schema old", "insert into items values (1, 'goes'), (2, 'changes')")
+    captured.run("create schema old", "insert into items values (1, 'goes'), (2, 'changes')")
     captured.drain()
     exchanges: tuple[LiteralString, ...] = (
         "drop table items", "alter table items rename to items_old", "alter table items set schema old",
     )  # fmt: skip
     for exchange in exchanges:
-        captured.source.run("insert into items values (5, 'not stored yet')")
-        captured.source.run(exchange, ITEMS, "insert into items values (2, 'changed'), (3, 'comes')")
+        captured.run("insert into items values (5, 'not stored yet')")
+        captured.run(exchange, ITEMS, "insert into items values (2, 'changed'), (3, 'comes')")
         captured.drain()
-        captured.source.run("insert into items values (4, 'later')", "update items set name = 'again' where id = 2")
+        captured.run("insert into items values (4, 'later')", "update items set name = 'again' where id = 2")
         captured.drain()
         assert (captured.replayed(), gaps(captured)) == (captured.table(), []), exchange
 
 
-def test_a_table_that_is_exchanged_while_its_capture_runs_is_read_anew_by_the_next_one(captured: Captured) -> None:
-    captured.source.run("insert into items values (1, 'goes'), (2, 'changes')")
+def test_a_table_that_is_exchanged_meanwhile_is_read_anew_by_the_next_run(captured: Captured) -> None:
+    captured.run("insert into items values (1, 'goes'), (2, 'changes')")
     with captured.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
-        captured.source.run(
+        captured.run(
             """
             create table items_new (like items including all);
             insert into items_new select * from items;
@@ -72,77 +64,60 @@ def test_a_table_that_is_exchanged_while_its_capture_runs_is_read_anew_by_the_ne
     assert gaps(captured) == []
 
 
-# The publication --------------------------------------------------------------------------------------------
-
-
-def test_a_changed_publication_is_a_gap_even_when_another_table_was_declared_meanwhile(captured: Captured) -> None:
+def test_a_changed_publication_is_a_gap_though_another_table_is_declared(captured: Captured) -> None:
     captured.drain()
-    captured.source.connection.execute(f"alter publication {publication(captured)} set (publish = 'insert')".encode())
-    captured.source.run("create table notes (id int primary key)")
+    captured.run(f"alter publication {publication(captured)} set (publish = 'insert')")
+    captured.run("create table notes (id int primary key)")
     with pytest.raises(GapOpen, match=r"somebody else: public\.items\."):
         declared(captured, CapturedTable("items"), CapturedTable("notes")).drain()
 
 
-def test_more_tables_in_the_publication_than_declared_are_taken_out_and_nothing_is_lost(captured: Captured) -> None:
+def test_more_tables_in_the_publication_than_declared_are_taken_out(captured: Captured) -> None:
     captured.drain()
-    read_at = value(captured.store, "select backfilled_at from event_store.captured_tables")
-    captured.source.run("create table notes (id int primary key)")
-    captured.source.connection.execute(f"alter publication {publication(captured)} add table notes".encode())
-    captured.source.run("insert into notes values (1)", "insert into items values (1)")
+    read_at = captured.value("select backfilled_at from event_store.captured_tables")
+    captured.run("create table notes (id int primary key)")
+    captured.run(f"alter publication {publication(captured)} add table notes")
+    captured.run("insert into notes values (1)", "insert into items values (1)")
     captured.drain()
     assert captured.replayed() == captured.table()
     # taken out of the declaration, it is passed over under any name
     declared(captured, CapturedTable("items"), CapturedTable("notes")).drain()
-    captured.source.run("insert into notes values (2)", "alter table notes rename to n", "insert into n values (3)")
-    captured.source.run("vacuum full items", "insert into items values (2)")
+    captured.run("insert into notes values (2)", "alter table notes rename to n", "insert into n values (3)")
+    captured.run("vacuum full items", "insert into items values (2)")
     captured.drain()
     assert [row for row in captured.replayed() if "name" in row] == captured.table()
     # a table that is as before is not read again
-    assert value(captured.store, "select backfilled_at from event_store.captured_tables") == read_at
+    assert captured.value("select backfilled_at from event_store.captured_tables") == read_at
     assert gaps(captured) == []
     assert rows(captured.source.connection, "select tablename::text from pg_publication_tables") == [("items",)]
 
 
-# Removing and restarting ------------------------------------------------------------------------------------
-
-
-def test_a_restart_holds_its_lease_for_a_short_time_and_keeps_it(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_keeps_its_lease_which_is_a_short_one(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
     left: list[float] = []
+    now = "event_store_private.clock()"
     emit: Callable[[CaptureStore, str, int], Emitted] = CaptureStore.emit_changes
 
     def slow(store: CaptureStore, capture: str, token: int) -> Emitted:
-        left.append(
-            value(
-                captured.store,
-                "select extract(epoch from leased_until - event_store_private.clock())::float from event_store.captures",
-            )
-        )
-        captured.store.execute(
-            "update event_store.captures set leased_until = event_store_private.clock() + interval '1 s'"
-        )
+        left.append(captured.value(f"select extract(epoch from leased_until - {now})::float from event_store.captures"))
+        captured.store.execute(f"update event_store.captures set leased_until = {now} + interval '1 s'".encode())
         return replace(emit(store, capture, token), behind=len(left) < 3)
 
     with monkeypatch.context() as patch:
         patch.setattr(CaptureStore, "emit_changes", slow)
-        assert restart(captured.dsn, captured.capture, "to try it") == 2
+        assert captured.restart("to try it") == 2
     assert [20 < seconds <= 30 for seconds in left] == [True] * 3
     captured.drain()
 
 
-# What an operator is told -----------------------------------------------------------------------------------
-
-
 def test_a_backfill_that_waits_for_an_older_transaction_names_it(captured: Captured) -> None:
     captured.drain()
-    captured.source.run("create table notes (id int primary key)", "insert into notes values (1)")
+    captured.run("create table notes (id int primary key)", "insert into notes values (1)")
     both = declared(captured, CapturedTable("items"), CapturedTable("notes"))
     with psycopg.connect(captured.source.dsn) as older:
         older.execute("select pg_current_xact_id()")
         both.drain()
-        (said,) = capture_health(both.dsn, both.capture).problems(both.capture)
+        (said,) = both.problems()
         assert said.startswith("the backfill of public.notes waits for the end of the transaction of session ")
         assert f"session {older.info.backend_pid} (" in said
         # more log than expected is kept: the same one is named
@@ -150,47 +125,43 @@ def test_a_backfill_that_waits_for_an_older_transaction_names_it(captured: Captu
         kept, _ = capture_health(both.dsn, small).problems(small)
         assert f"open the longest is the transaction of session {older.info.backend_pid} (" in kept
     both.drain()
-    assert capture_health(both.dsn, both.capture).problems(both.capture) == []
+    assert both.problems() == []
 
 
-def test_the_slot_of_a_live_capture_is_not_held_up_by_looking(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_looking_does_not_hold_up_the_slot_of_a_live_one(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured.drain()
-    captured.source.run("insert into items values (1)")
+    captured.run("insert into items values (1)")
     looks: list[object] = []
     monkeypatch.setattr(looking, "oldest_change", lambda *asked: looks.append(asked))
     with captured.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
-        assert capture_health(captured.dsn, captured.capture).lag_s < looking.RECENT_S
+        assert captured.health().lag_s < looking.RECENT_S
         assert looks == []
         # it has said nothing for longer, and reads nothing
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
         monkeypatch.setattr(looking, "LOOK_S", 0.1)
-        captured.source.run("create table others ()")
-        assert capture_health(captured.dsn, captured.capture).lag_s > 3000
+        captured.run("create table others ()")
+        assert captured.health().lag_s > 3000
         # or nothing happened for so long
         monkeypatch.setattr(looking, "LOOK_S", patience())
         monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
-        health = start(lambda: capture_health(captured.dsn, captured.capture))
+        health = start(captured.health)
         while not health.done():
             process.drain(budget_s=patience(), idle_s=0)
         assert health.result(patience()).lag_s < looking.RECENT_S
         assert looks == []
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
     captured.store.execute("update event_store.captures set stored_at = stored_at + interval '1 hour'")
-    capture_health(captured.dsn, captured.capture)
+    captured.health()
     assert len(looks) == 1
 
 
-def test_a_slot_waits_for_whoever_writes_however_long_and_says_for_whom(
+def test_a_slot_waits_for_whoever_writes_and_says_for_whom(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "100ms")
-    captured.source.run("insert into items values (1, 'a')")
-    waits = (
-        "select from pg_stat_activity where query ~ 'pg_create_logical_replication_slot' and wait_event_type = 'Lock'"
-    )
+    captured.run("insert into items values (1, 'a')")
+    waits = "select from pg_stat_activity where query ~ 'pg_create_logical_' and wait_event_type = 'Lock'"
 
     def write(key: int) -> psycopg.Connection:
         other = psycopg.connect(captured.source.dsn)
@@ -198,17 +169,17 @@ def test_a_slot_waits_for_whoever_writes_however_long_and_says_for_whom(
         return other
 
     def problem() -> str:
-        return "".join(capture_health(captured.dsn, captured.capture).problems(captured.capture))
+        return "".join(captured.problems())
 
     begun = write(2)
     with begun:
         done = start(captured.drain)
-        wait_until(lambda: rows(captured.store, waits) != [], "it waits")
+        wait_until(lambda: captured.rows(waits) != [], "it waits")
         whom = f"is being made, which waits for the end of the transaction of session {begun.info.backend_pid}"
         assert whom in problem()
         wait_until(lambda: f"session {begun.info.backend_pid}" in caplog.text, "it says for whom")
-        leased = str(info(captured).leased_until)
-        wait_until(lambda: str(info(captured).leased_until) > leased, "its lease is kept")
+        leased = str(captured.info().leased_until)
+        wait_until(lambda: str(captured.info().leased_until) > leased, "its lease is kept")
         with pytest.raises(CaptureInUse):
             captured.drain("another")
         later = write(3)
@@ -219,9 +190,7 @@ def test_a_slot_waits_for_whoever_writes_however_long_and_says_for_whom(
     assert problem() == ""
 
 
-def test_whoever_loses_the_lease_while_a_slot_is_made_leaves_none(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_loses_the_lease_meanwhile_leaves_no_slot(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(*_: object) -> None:
         raise LeaseLost("somebody else has it")
 
@@ -230,7 +199,5 @@ def test_whoever_loses_the_lease_while_a_slot_is_made_leaves_none(
         other.execute("insert into items values (1, 'x')")
         with pytest.raises(LeaseLost):
             captured.drain()
-        assert (
-            rows(captured.source.connection, "select from pg_replication_slots where database = current_database()")
-            == []
-        )
+        slots = "select from pg_replication_slots where database = current_database()"
+        assert rows(captured.source.connection, slots) == []

@@ -1,9 +1,13 @@
-"""What every test of rounds needs: no view leaves only because the machine has other work."""
+"""A store of things with and without Spark; no view leaves only because the machine has other work."""
 
 import pytest
 
 from millrace.resources.consumption import round as one_round
+from tests.support.building.drains import observer, things
+from tests.support.building.lab import lab
 from tests.support.patience import patience
+
+__all__ = ["lab", "observer", "things"]
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
@@ -22,23 +22,21 @@ from millrace.resources.read_models.stored.differences import diffs, take
 from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, finish, note, remove_expired
 from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, with_upcasts
+from tests.support.building import drains
 from tests.support.building import read_models as models
 from tests.support.building.drains import (
     Counted,
     Crossing,
     Everything,
-    assert_equals_a_clean_run,
-    drain,
     fill,
     held,
     later,
     machines,
-    observer,
+    no_spark,
     rows_of,
     thing,
-    things,
-    wait_blocked_in,
 )
+from tests.support.building.lab import Lab
 from tests.support.building.model_versions import relations
 from tests.support.factories import Connect, Killed, at_once, rows, start, value
 from tests.support.logins import logins
@@ -47,13 +45,11 @@ from tests.support.patience import patience, wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["observer", "things"]
 
 ALL = (Everything, Crossing, machines, cast("ReadModel", models.uses))
 
 
 def filled(store: EventStore, number: int = 60, seed: int = 1) -> LogMark:
-    """Append events and record the moment after them."""
     fill(store, number, seed)
     return store.mark_log(f"after {number}")
 
@@ -65,99 +61,80 @@ def operator(things: EventStore) -> Iterator[str]:
         yield login("event_store_owner").info.dsn
 
 
-def no_spark() -> "SparkSession":
-    raise AssertionError("nothing is to be built")
-
-
-def rows_at(connection: psycopg.Connection, model: ReadModel, mark: LogMark) -> list[tuple[Any, ...]]:
+def rows_at(connection: Connection, model: ReadModel, mark: LogMark) -> list[tuple[Any, ...]]:
     return rows_of(connection, at_mark(model, mark))
 
 
-def test_each_kind_of_model_has_the_rows_of_then_from_the_log_and_from_the_archive(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
-    mark = filled(things)
+def test_each_kind_has_the_rows_of_then_from_log_and_archive(lab: Lab, tmp_path: Path) -> None:
+    mark = filled(lab)
     for model in ALL:
-        drain(dsn, spark, model)
-    then = {model.name: rows_of(things.connection, model) for model in ALL}
-    before = relations(things.connection)
-    fill(things, 60, seed=2)
+        lab.drain(model)
+    then = {model.name: lab.rows_of(model) for model in ALL}
+    before = relations(lab.connection)
+    lab.fill(60, seed=2)
     for model in ALL:
-        drain(dsn, spark, model)
+        lab.drain(model)
     for model in ALL:
-        built = build_as_of(dsn, model, lambda: spark, mark)
-        assert rows_at(things.connection, model, mark) == then[model.name]
-        assert then[model.name] != rows_of(things.connection, model)
+        built = build_as_of(lab.dsn, model, lab.session, mark)
+        assert rows_at(lab.connection, model, mark) == then[model.name]
+        assert then[model.name] != lab.rows_of(model)
         assert (built.model, built.mark_id, built.failed_streams) == (model.name, mark.mark_id, 0)
         assert built.rows == len(then[model.name])
         assert built.built_at is not None
         # it is there
-        assert build_as_of(dsn, model, no_spark, mark).built_at == built.built_at
-    views = rows(things.connection, "select view from event_store.views order by view")
+        assert build_as_of(lab.dsn, model, no_spark, mark).built_at == built.built_at
+    views = lab.rows("select view from event_store.views order by view")
     assert views == sorted((model.view,) for model in ALL)
 
     # nothing below the moment is in the log any more, and some above it
     for partition in range(16):
-        archive_partition(dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
-        high = things.partition_info()[partition].high_water_mark
-        ArchiveStore(things.connection).raise_low_water_mark(partition, min(mark.marks[partition] + 1, high))
-        ArchiveStore(things.connection).purge_events(partition)
+        archive_partition(lab.dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
+        high = lab.partition_info()[partition].high_water_mark
+        ArchiveStore(lab.connection).raise_low_water_mark(partition, min(mark.marks[partition] + 1, high))
+        ArchiveStore(lab.connection).purge_events(partition)
     for model in ALL:
-        forget(things.connection, model, mark)
-    assert relations(things.connection) == before
+        forget(lab.connection, model, mark)
+    assert relations(lab.connection) == before
     for model in ALL:
         with pytest.raises(HistoryMissing):
-            build_as_of(dsn, model, lambda: spark, mark)
-        build_as_of(dsn, model, lambda: spark, mark, archive=tmp_path)
-        assert rows_at(things.connection, model, mark) == then[model.name]
-    assert rows(things.connection, "select view from event_store.views order by view") == views
+            build_as_of(lab.dsn, model, lab.session, mark)
+        build_as_of(lab.dsn, model, lab.session, mark, archive=tmp_path)
+        assert rows_at(lab.connection, model, mark) == then[model.name]
+    assert lab.rows("select view from event_store.views order by view") == views
 
 
-def forget(connection: psycopg.Connection, model: ReadModel, mark: LogMark) -> None:
+def forget(connection: Connection, model: ReadModel, mark: LogMark) -> None:
     name = at_mark(model, mark).name
     connection.execute("update read_models.as_of set expires_at = now() - interval '1 s' where name = %s", (name,))
     assert remove_expired(connection) == [name]
 
 
-def test_streams_that_fail_have_what_was_before_and_are_counted(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing("a", amount=1), thing("a", amount="no number"), thing("b", amount=5)])
-    mark = things.mark_log("one fails")
-    things.append_events([thing("b", amount=7), thing("c", amount="none either")])
+def test_streams_that_fail_have_what_was_before(lab: Lab) -> None:
+    lab.append_events([thing("a", amount=1), thing("a", amount="no number"), thing("b", amount=5)])
+    mark = lab.mark_log("one fails")
+    lab.append_events([thing("b", amount=7), thing("c", amount="none either")])
     summed = replace(Counted, columns={"amounts": sum_("data.amount", type="bigint")})
-    built = build_as_of(dsn, summed, lambda: spark, mark)
+    built = build_as_of(lab.dsn, summed, lab.session, mark)
     assert built.failed_streams == 1
-    assert rows_at(things.connection, summed, mark) == [("a", 1), ("b", 5)]
-    assert rows(things.connection, "select count(*) from event_store.stream_locks") == [(0,)]
+    assert rows_at(lab.connection, summed, mark) == [("a", 1), ("b", 5)]
+    assert lab.rows("select count(*) from event_store.stream_locks") == [(0,)]
 
 
 # each place between two transactions
 STEPS: list[tuple[object, str]] = [
-    (as_of, "note"),
-    (as_of, "ensure_version"),
-    (Rebuild, "_history"),
-    (Rebuild, "_build"),
-    (as_of, "finish"),
-]
+    (as_of, "note"), (as_of, "ensure_version"), (Rebuild, "_history"), (Rebuild, "_build"), (as_of, "finish"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("owner", "name"), STEPS)
 def test_killed_anywhere_the_next_call_goes_on(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    monkeypatch: pytest.MonkeyPatch,
-    owner: object,
-    name: str,
-    *,
-    late: bool,
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, late: bool
 ) -> None:
-    mark = filled(things, 30)
-    drain(dsn, spark, Counted)
-    then = rows_of(things.connection, Counted)
-    fill(things, 10, seed=2)
+    mark = filled(lab, 30)
+    lab.drain(Counted)
+    then = lab.rows_of(Counted)
+    lab.fill(10, seed=2)
     work: Callable[..., Any] = getattr(owner, name)
 
     def dying(*args: object, **kwargs: object) -> None:
@@ -168,13 +145,13 @@ def test_killed_anywhere_the_next_call_goes_on(
     with monkeypatch.context() as patched:
         patched.setattr(owner, name, dying)
         with pytest.raises(Killed):
-            build_as_of(dsn, Counted, lambda: spark, mark)
+            build_as_of(lab.dsn, Counted, lab.session, mark)
     # the leases of a killed process end by themselves
-    assert build_as_of(later(dsn), Counted, lambda: spark, mark).rows == len(then)
-    assert rows_at(things.connection, Counted, mark) == then
-    assert rows(things.connection, "select view from event_store.views") == [("counted",)]
-    drain(dsn, spark, Counted)
-    assert_equals_a_clean_run(things, Counted)
+    assert build_as_of(later(lab.dsn), Counted, lab.session, mark).rows == len(then)
+    assert rows_at(lab.connection, Counted, mark) == then
+    assert lab.rows("select view from event_store.views") == [("counted",)]
+    lab.drain(Counted)
+    lab.is_clean(Counted)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
@@ -195,18 +172,16 @@ def test_what_a_build_that_fails_has_begun_is_removed(things: EventStore, dsn: s
     assert rows(things.connection, "select view from event_store.views") == []
 
 
-def test_of_several_calls_one_builds_and_the_others_wait(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    mark = filled(things)
-    calls = [lambda: build_as_of(dsn, Counted, lambda: spark, mark) for _ in range(3)]
+def test_of_several_calls_one_builds_and_the_others_wait(lab: Lab) -> None:
+    mark = filled(lab)
+    calls = [lambda: build_as_of(lab.dsn, Counted, lab.session, mark) for _ in range(3)]
     found: list[AsOf] = [call.result() for call in at_once(calls)]
-    assert {each.rows for each in found} == {len(rows_at(things.connection, Counted, mark))}
-    assert [each.name for each in all_as_of(things.connection, "counted")] == [at_mark(Counted, mark).name]
-    assert rows(things.connection, "select count(*) from event_store.views") == [(0,)]
+    assert {each.rows for each in found} == {len(rows_at(lab.connection, Counted, mark))}
+    assert [each.name for each in all_as_of(lab.connection, "counted")] == [at_mark(Counted, mark).name]
+    assert lab.rows("select count(*) from event_store.views") == [(0,)]
 
 
-def test_another_declaration_is_built_anew_and_what_is_over_goes(
-    things: EventStore, spark: "SparkSession", operator: str
-) -> None:
+def test_another_declaration_is_built_anew(things: EventStore, spark: "SparkSession", operator: str) -> None:
     """A login that only is an operator does all of it."""
     mark, dsn = filled(things), operator
     first = build_as_of(dsn, Counted, lambda: spark, mark, keep=timedelta(days=2))
@@ -230,19 +205,19 @@ def test_another_declaration_is_built_anew_and_what_is_over_goes(
     ],
 )
 def test_time_limits_of_a_login_end_no_build(
-    things: EventStore, dsn: str, connect: Connect, observer: psycopg.Connection, build: Callable[[str, LogMark], Any]
+    things: EventStore, dsn: str, connect: Connect, observer: Connection, build: Callable[[str, LogMark], Any]
 ) -> None:
     mark = filled(things, 5)
     ensure_version(things.connection, Counted)
     with held(connect(), "lock table event_store.model_locks in access exclusive mode"):
         building = start(lambda: build(f"{dsn}&options=-c%20statement_timeout%3D1s", mark))
         late = "select now() - query_start > interval '1 s' from pg_stat_activity where pid = %s"
-        wait_until(lambda: value(observer, late, wait_blocked_in(observer, "lock_model")), "it waits for longer")
+        wait_until(lambda: value(observer, late, drains.wait_blocked_in(observer, "lock_model")), "it waits for longer")
     with pytest.raises(AssertionError, match="nothing is to be built"):
         building.result(patience())
 
 
-def test_what_is_over_of_an_owner_that_one_is_no_member_of_stays_for_that_one(things: EventStore) -> None:
+def test_what_is_over_of_another_owner_stays_for_that_one(things: EventStore) -> None:
     connection = things.connection
     mark, counted = filled(things, 5), with_upcasts(connection, Counted)
     ensure_version(connection, counted)
@@ -261,7 +236,7 @@ def test_what_is_over_of_an_owner_that_one_is_no_member_of_stays_for_that_one(th
     assert relations(connection) == before
 
 
-def test_a_build_that_another_declaration_has_overtaken_does_not_say_that_this_one_is_built(things: EventStore) -> None:
+def test_an_overtaken_build_does_not_say_that_this_one_is_built(things: EventStore) -> None:
     mark, connection = things.mark_log("now"), things.connection
     overtaken = note(connection, Counted, mark, timedelta(days=1))
     note(connection, replace(Counted, events=("made",)), mark, timedelta(days=1))
@@ -269,7 +244,7 @@ def test_a_build_that_another_declaration_has_overtaken_does_not_say_that_this_o
     assert [one.built_at for one in all_as_of(connection, "counted")] == [None]
 
 
-def test_of_two_that_build_the_same_the_one_that_is_done_last_removes_the_view(things: EventStore) -> None:
+def test_of_two_that_build_the_same_the_last_one_removes_the_view(things: EventStore) -> None:
     connection, mark = things.connection, filled(things)
     noted, past = note(connection, Counted, mark, as_of.KEEP), ensure_version(connection, at_mark(Counted, mark))
     lease = things.claim_partition(past.view, 0, "last", 60)

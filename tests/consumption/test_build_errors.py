@@ -19,18 +19,11 @@ if TYPE_CHECKING:
 
 # what our own and Spark's errors say, as an event may say it
 WORDS = (
-    "event_log: ",
-    "No space left on device",
-    "ExecutorLostFailure",
-    "OutOfMemoryError",
-    "Python worker exited unexpectedly",
-    "HistoryShortened",
-    "adbc_driver_manager.OperationalError: no",
+    "event_log: ", "No space left on device", "ExecutorLostFailure", "OutOfMemoryError",
+    "Python worker exited unexpectedly", "HistoryShortened", "adbc_driver_manager.OperationalError: no",
     "\nTraceback (most recent call last):\n  File x\npsycopg.OperationalError: the connection is lost",
-    "INVALID_HANDLE.SESSION_CLOSED",
-    "UNAVAILABLE",
-    "SQLSTATE: 53100",
-)
+    "INVALID_HANDLE.SESSION_CLOSED", "UNAVAILABLE", "SQLSTATE: 53100",
+)  # fmt: skip
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -59,7 +52,7 @@ def in_a_task(spark: "SparkSession", task: Task) -> Exception:
     return error_of(spark.range(1).mapInArrow(task, "id bigint").collect)
 
 
-def test_an_error_that_quotes_a_value_is_the_events_fault_whatever_the_value_says(spark: "SparkSession") -> None:
+def test_an_error_that_quotes_a_value_is_the_events_fault(spark: "SparkSession") -> None:
     from pyspark.sql import functions as f
 
     words = "; ".join(WORDS)
@@ -85,16 +78,12 @@ def test_a_file_that_spark_cannot_read_is_no_events_fault(spark: "SparkSession",
 
 def test_an_error_of_python_in_a_task_is_told_by_its_class(spark: "SparkSession") -> None:
     raised: list[tuple[type[Exception], tuple[object, ...], Fault]] = [
-        (Unreadable, ("host=x", "the connection is lost"), Fault.SERVER),
-        (DataLoss, ("this", "that"), Fault.SERVER),
-        (FileUnreadable, ("gone",), Fault.SERVER),
-        (HistoryShortened, ("begins at 5",), Fault.SERVER),
+        (Unreadable, ("host=x", "the connection is lost"), Fault.SERVER), (DataLoss, ("this", "that"), Fault.SERVER),
+        (FileUnreadable, ("gone",), Fault.SERVER), (HistoryShortened, ("begins at 5",), Fault.SERVER),
         (psycopg.errors.AdminShutdown, ("terminating",), Fault.SERVER),
-        (psycopg.errors.NumericValueOutOfRange, ("too large",), Fault.EVENTS),
-        (OSError, (28, "full"), Fault.UNCLEAR),
-        (MemoryError, (), Fault.UNCLEAR),
-        (OfTheUser, ("no",), Fault.EVENTS),
-    ]
+        (psycopg.errors.NumericValueOutOfRange, ("too large",), Fault.EVENTS), (OSError, (28, "full"), Fault.UNCLEAR),
+        (MemoryError, (), Fault.UNCLEAR), (OfTheUser, ("no",), Fault.EVENTS),
+    ]  # fmt: skip
     found = [(kind, fault_of(in_a_task(spark, raising(kind, *arguments)))) for kind, arguments, _ in raised]
     assert found == [(kind, fault) for kind, _, fault in raised]
 
@@ -116,24 +105,18 @@ def test_the_source_a_plan_a_lost_worker_and_a_failing_sum_are_told_apart(spark:
         "a sum": fault_of(error_of(spark.range(1).select(f.lit(2**63 - 1) + one).collect)),
     }
     assert faults == {
-        "planning": Fault.SERVER,
-        "reading": Fault.SERVER,
-        "no such column": Fault.SERVER,
-        "a crash": Fault.UNCLEAR,
+        "planning": Fault.SERVER, "reading": Fault.SERVER, "no such column": Fault.SERVER, "a crash": Fault.UNCLEAR,
         "a sum": Fault.EVENTS,
-    }
+    }  # fmt: skip
 
 
 def test_an_error_of_a_merge_is_told_by_its_sqlstate() -> None:
     faults: dict[Exception, Fault] = {
-        psycopg.errors.NumericValueOutOfRange(): Fault.EVENTS,
-        psycopg.errors.CheckViolation(): Fault.EVENTS,
-        psycopg.errors.ProgramLimitExceeded(): Fault.EVENTS,
-        psycopg.errors.DiskFull("value event_log: "): Fault.SERVER,
-        psycopg.OperationalError("the connection is lost"): Fault.SERVER,
-        psycopg.errors.UndefinedTable(): Fault.SERVER,
+        psycopg.errors.NumericValueOutOfRange(): Fault.EVENTS, psycopg.errors.CheckViolation(): Fault.EVENTS,
+        psycopg.errors.ProgramLimitExceeded(): Fault.EVENTS, psycopg.errors.DiskFull("value event_log: "): Fault.SERVER,
+        psycopg.OperationalError("the connection is lost"): Fault.SERVER, psycopg.errors.UndefinedTable(): Fault.SERVER,
         ValueError("no error of a build"): Fault.SERVER,
-    }
+    }  # fmt: skip
     assert {error: fault_of(error) for error in faults} == faults
 
 
@@ -152,7 +135,7 @@ def test_in_a_local_session_a_class_is_found_too() -> None:
     assert fault_of(Captured("")) is Fault.SERVER
 
 
-def test_of_a_python_stack_the_last_line_is_told_and_of_a_java_stack_nothing() -> None:
+def test_of_a_stack_of_python_one_line_is_told_and_of_java_none() -> None:
     text = "Traceback (most recent call last):\n  File x\nValueError: no amount\n\nJVM stacktrace:\norg.apache.spark.X\n\tat a.b"
     assert cause(RuntimeError(text)) == "ValueError: no amount"
     # of one that states a remedy, too

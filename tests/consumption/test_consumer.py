@@ -6,68 +6,48 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
+from psycopg import Connection
 from pyspark.errors import AnalysisException
 
 from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    all_blocked,
-    assert_equals_a_clean_run,
-    drain,
-    fill,
-    held,
-    observer,
-    staged,
-    thing,
-    things,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Counted, Crossing, all_blocked, held, staged, thing, wait_blocked_in
+from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS, correct, poison
-from tests.support.factories import Connect, at_once, rows, start, value
+from tests.support.factories import Connect, at_once, rows, start
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["observer", "things"]
-
-
-# Budget, idle, stop ----------------------------------------------------------------------------------------
-
-
-def test_a_drain_without_budget_takes_nothing(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    fill(things, 10)
-    with Consumer(dsn, Counted, lambda: spark, "next") as consumer:
+def test_a_drain_without_budget_takes_nothing(lab: Lab) -> None:
+    lab.fill(10)
+    with lab.consumer(Counted) as consumer:
         assert consumer.drain(budget_s=0, idle_s=60) == DrainReport()
-    assert things.lease_owners("counted") == []
-    assert rows(things.connection, "select view from event_store.consumers") == []
+    assert lab.lease_owners("counted") == []
+    assert lab.rows("select view from event_store.consumers") == []
 
 
-def test_a_drain_that_is_told_to_stop_ends_after_its_batch(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    fill(things, 60)
+def test_a_drain_that_is_told_to_stop_ends_after_its_batch(lab: Lab) -> None:
+    lab.fill(60)
     stop = threading.Event()
-    with Consumer(dsn, Counted, lambda: spark, "next") as consumer:
+    with lab.consumer(Counted) as consumer:
         report = consumer.drain(
             budget_s=patience(), idle_s=60, batch_events=10, stop=stop, on_commit=lambda _: stop.set()
         )
     assert (report.batches, report.events) == (1, 10)
-    assert things.lease_owners("counted") == []
+    assert lab.lease_owners("counted") == []
 
 
-def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_time(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection
-) -> None:
+def test_an_idle_drain_takes_what_comes_before_it_ends(lab: Lab, observer: Connection) -> None:
     asked: list[int] = []
     idle = replace(Counted, pooling_delay_s=0)
-    with Consumer(dsn, idle, lambda: spark, "next") as consumer:
+    with lab.consumer(idle) as consumer:
         running = start(
             lambda: consumer.drain(budget_s=patience(), idle_s=1, on_commit=lambda c: asked.append(c.events))
         )
@@ -77,87 +57,67 @@ def test_an_idle_drain_takes_what_comes_and_ends_when_nothing_came_for_its_idle_
             ),
             "the drain polled and found nothing",
         )
-        fill(things, 30)
+        lab.fill(30)
         report = running.result(patience())
     assert (report.events, sum(asked)) == (30, 30)
-    assert_equals_a_clean_run(things, Counted)
+    lab.is_clean(Counted)
 
 
-def test_few_events_are_committed_without_staging_and_what_is_more_or_follows_a_failure_is_staged(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_events_are_committed_without_staging(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_round, "ROUND_EVENTS", 2)
     numbers = "select case when is_called then last_value else 0 end from read_models.batch_seq"
-    with Consumer(dsn, WORTHS, lambda: spark, "next") as consumer:
+    with lab.consumer(WORTHS) as consumer:
 
         def drained(*events: NewEvent) -> list[tuple[int, bool]]:
             """Return of each commit with new events how many, and whether a batch was staged since the beginning."""
-            things.append_events(events)
+            lab.append_events(events)
             found: list[tuple[int, bool]] = []
-            before = value(things.connection, numbers)
+            before = lab.value(numbers)
             consumer.drain(
-                budget_s=patience(),
-                idle_s=0,
-                on_commit=lambda c: found.append((c.events, value(things.connection, numbers) > before)),
+                budget_s=patience(), idle_s=0, on_commit=lambda c: found.append((c.events, lab.value(numbers) > before))
             )
             return [commit for commit in found if commit[0]]
 
         assert drained(*(thing("t-1", worth=1) for _ in range(3))) == [(3, True)]
         assert drained(thing("t-1", worth=1)) == [(1, False)]
         assert drained(poison("t-2"), thing("t-1", worth=1)) == [(2, False)]
-        correct(things.connection, "t-2", '{"worth": 1}')
+        correct(lab.connection, "t-2", '{"worth": 1}')
         assert drained(thing("t-1", worth=1)) == [(1, False)]
         assert drained(thing("t-1", worth=1)) == [(1, False)]
-    assert rows(things.connection, "select events, worth from read_models.worths where thing_id = 't-1'") == [(7, 7)]
+    assert lab.rows("select events, worth from read_models.worths where thing_id = 't-1'") == [(7, 7)]
 
 
-def test_a_round_that_cannot_be_built_gives_its_leases_back_and_a_batch_is_staged(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 30)
-    asked: list[int] = []
+def test_where_a_round_cannot_be_built_a_batch_is(lab: Lab) -> None:
+    lab.fill(30)
 
-    def session() -> "SparkSession":
-        asked.append(1)
-        if len(asked) == 1:
-            raise AnalysisException("a plan that nobody can make for a moment")
-        return spark
+    def fail() -> None:
+        raise AnalysisException("a plan that nobody can make for a moment")
 
-    with Consumer(dsn, Counted, session, "next") as consumer:
+    with Consumer(lab.dsn, Counted, lab.once(fail), "next") as consumer:
         assert consumer.drain(budget_s=patience(), idle_s=0).events == 30
-    assert_equals_a_clean_run(things, Counted)
+    lab.is_clean(Counted)
 
 
-# Staged and shared ----------------------------------------------------------------------------------------
-
-
-def test_a_batch_that_is_not_committed_leaves_no_staged_rows(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
+def test_a_batch_that_is_not_committed_leaves_no_rows(lab: Lab) -> None:
+    lab.fill(60)
     lost = threading.Event()
 
     def spark_whose_leases_are_lost_meanwhile() -> "SparkSession":
-        things.connection.execute("update event_store.checkpoints set lease_token = lease_token + 1")
+        lab.execute("update event_store.checkpoints set lease_token = lease_token + 1")
         lost.set()
-        return spark
+        return lab.spark
 
-    with Consumer(dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
+    with Consumer(lab.dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
         report = staged(consumer).drain(budget_s=patience(), idle_s=0, stop=lost)
         assert (report.batches, report.failed) == (0, {})
-    assert rows(things.connection, "select count(*) from read_models.counted_staging") == [(0,)]
+    assert lab.rows("select count(*) from read_models.counted_staging") == [(0,)]
 
 
-def test_a_model_whose_key_crosses_streams_is_drained_by_two_and_equals_a_clean_run(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 80)
-    ensure_version(things.connection, Crossing)
-    at_once([lambda: drain(dsn, spark, Crossing, "A"), lambda: drain(dsn, spark, Crossing, "B")])
-    assert_equals_a_clean_run(things, Crossing)
-
-
-# Interrupted, as Dagster does where a run is terminated ---------------------------------------------------
+def test_a_model_whose_key_crosses_streams_is_drained_by_two(lab: Lab) -> None:
+    lab.fill(80)
+    ensure_version(lab.connection, Crossing)
+    at_once([lambda: lab.drain(Crossing, "A"), lambda: lab.drain(Crossing, "B")])
+    lab.is_clean(Crossing)
 
 
 class Interrupted(BaseException):
@@ -175,26 +135,24 @@ def interrupts() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interrupts")
-def test_a_commit_that_waits_for_a_table_frees_every_lease_while_the_table_is_still_in_use(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, observer: psycopg.Connection
-) -> None:
-    fill(things, 40)
-    ensure_version(things.connection, Counted)
+def test_an_interrupted_commit_frees_every_lease_at_once(lab: Lab, connect: Connect, observer: Connection) -> None:
+    lab.fill(40)
+    ensure_version(lab.connection, Counted)
     main = threading.main_thread().ident
     assert main is not None
 
     def interrupt_in_its_wait() -> list[str]:
         wait_blocked_in(observer, Counted.name)
-        owners = things.lease_owners(Counted.view)
+        owners = lab.lease_owners(Counted.view)
         signal.pthread_kill(main, signal.SIGUSR1)
         return owners
 
     with held(connect(), f"lock table read_models.{Counted.name} in exclusive mode"):
         interrupted = start(interrupt_in_its_wait)
         with pytest.raises(Interrupted):
-            drain(dsn, spark, Counted, owner="interrupted")
+            lab.drain(Counted, owner="interrupted")
         assert interrupted.result(patience()) == ["interrupted"]
-        assert things.lease_owners(Counted.view) == []
+        assert lab.lease_owners(Counted.view) == []
         assert all_blocked(observer, Counted.name) == []
-    drain(dsn, spark, Counted)
-    assert_equals_a_clean_run(things, Counted)
+    lab.drain(Counted)
+    lab.is_clean(Counted)

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, LiteralString
 
-import psycopg
 import pytest
-from psycopg import sql
+from psycopg import Connection
 from pyspark.errors import PySparkException
 
 from millrace import fold
 from millrace.resources.consumption import failing_streams, limits
 from millrace.resources.consumption.commit import Commit, Work
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import Failure, Part
 from millrace.resources.consumption.misread import MisreadEvent
 from millrace.resources.consumption.parts import LeasedParts
@@ -24,126 +22,107 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
-from tests.support.building.drains import (
-    Counted,
-    assert_equals_a_clean_run,
-    drain,
-    fill,
-    observer,
-    rows_of,
-    staged,
-    thing,
-    things,
-)
-from tests.support.building.poison import TOTALS, WORTHS, assert_holds_all_but, at, correct, locks, offsets_of, poison
+from tests.support.building.drains import Counted, staged, thing
+from tests.support.building.lab import Lab
+from tests.support.building.poison import TOTALS, WORTHS, assert_holds_all_but, correct, locks, offsets_of, poison
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows
 from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-__all__ = ["observer", "things"]
 
 OF_JAVA = ("\tat ", "java.", "org.apache.spark", "JVM stacktrace", "Traceback")
 
 
-def test_failing_streams_wait_in_order_are_tried_again_and_are_dead_letters_in_the_end_which_are_retried_or_given_up(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_failing_streams_wait_and_are_dead_letters_at_last(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(failing_streams, "ALL_FAIL", 2)
-    bad, other = (ids_of_one_partition(things.connection, 1, partition)[0] for partition in (2, 9))
-    fill(things, 60)
-    things.append_events([thing(bad, worth=1), poison(bad), thing(bad, worth=2), poison(other), thing("good", worth=2)])
-    report = drain(at(dsn, 0), spark, WORTHS)
+    bad, other = (ids_of_one_partition(lab.connection, 1, partition)[0] for partition in (2, 9))
+    lab.fill(60)
+    lab.append_events([thing(bad, worth=1), poison(bad), thing(bad, worth=2), poison(other), thing("good", worth=2)])
+    report = lab.at(0).drain(WORTHS)
     assert (report.batches, report.events, report.failed_streams, report.failed) == (1, 65, 2, {})
-    first, failing, *_ = offsets_of(things, bad)
-    assert_holds_all_but(things, [*offsets_of(things, bad)[1:], *offsets_of(things, other)], WORTHS)
-    reasons = dict(
-        rows(things.connection, "select decider_id, (last_offset, last_error) from event_store.stream_locks")
-    )
+    first, failing, *_ = offsets_of(lab, bad)
+    assert_holds_all_but(lab, [*offsets_of(lab, bad)[1:], *offsets_of(lab, other)], WORTHS)
+    reasons = dict(lab.rows("select decider_id, (last_offset, last_error) from event_store.stream_locks"))
     assert first <= int(reasons[bad][0]) < failing
     assert all("'a lot'" in error and "\n" not in error for _, error in reasons.values())
     # neither there nor in the log of the drain
     assert not [word for word in OF_JAVA if word in f"{reasons}{caplog.text}"]
 
     # what follows waits behind it
-    things.append_events([thing(bad, worth=3), thing("good", worth=3)])
-    drain(at(dsn, 1), spark, WORTHS)
-    assert_holds_all_but(things, [*offsets_of(things, bad)[1:], *offsets_of(things, other)], WORTHS)
-    assert dict(locks(things)) == {bad: 1, other: 1}
+    lab.append_events([thing(bad, worth=3), thing("good", worth=3)])
+    lab.at(1).drain(WORTHS)
+    assert_holds_all_but(lab, [*offsets_of(lab, bad)[1:], *offsets_of(lab, other)], WORTHS)
+    assert dict(locks(lab)) == {bad: 1, other: 1}
     # of those that are tried again all fail again: that is theirs
-    assert drain(at(dsn, 5), spark, WORTHS).failed_streams == 2
-    assert dict(locks(things)) == {bad: 2, other: 2}
+    assert lab.at(5).drain(WORTHS).failed_streams == 2
+    assert dict(locks(lab)) == {bad: 2, other: 2}
 
     # two more would do the same
-    things.connection.execute("update event_store.stream_locks set attempts = 4")
-    assert things.dead_letters(WORTHS.view) == []
-    drain(at(dsn, 20), spark, WORTHS)
-    letters = {letter.decider_id: letter for letter in things.dead_letters(WORTHS.view)}
+    lab.execute("update event_store.stream_locks set attempts = 4")
+    assert lab.dead_letters(WORTHS.view) == []
+    lab.at(20).drain(WORTHS)
+    letters = {letter.decider_id: letter for letter in lab.dead_letters(WORTHS.view)}
     assert letters.keys() == {bad, other}
     assert (letters[bad].attempts, letters[bad].waiting, letters[bad].offset) == (5, 3, failing)
     assert "'a lot'" in letters[bad].last_error
-    assert drain(at(dsn, 3000), spark, WORTHS) == DrainReport()
-    things.discard_dead_letter(WORTHS.view, DECIDER, bad, "nobody knows what it is worth")
-    correct(things.connection, other, '{"worth": 7}')
-    assert things.retry_dead_letters(WORTHS.view, DECIDER, other) == 1
-    retried = drain(at(dsn, 3001), spark, WORTHS)
-    assert (retried.batches, retried.failed_streams, locks(things)) == (1, 0, [])
-    assert_holds_all_but(things, [failing], WORTHS)
+    assert lab.at(3000).drain(WORTHS) == DrainReport()
+    lab.discard_dead_letter(WORTHS.view, DECIDER, bad, "nobody knows what it is worth")
+    correct(lab.connection, other, '{"worth": 7}')
+    assert lab.retry_dead_letters(WORTHS.view, DECIDER, other) == 1
+    retried = lab.at(3001).drain(WORTHS)
+    assert (retried.batches, retried.failed_streams, locks(lab)) == (1, 0, [])
+    assert_holds_all_but(lab, [failing], WORTHS)
 
     # as where the declaration is wrong: if all new events fail, nobody is blamed
-    things.append_events([poison(f"new-{n}") for n in range(3)])
+    lab.append_events([poison(f"new-{n}") for n in range(3)])
     with pytest.raises(PartitionsFailed, match="'a lot'"):
-        drain(at(dsn, 3002), spark, WORTHS)
-    assert locks(things) == []
-    assert sum(lag.behind for lag in things.view_lag(WORTHS.view)) == 3
+        lab.at(3002).drain(WORTHS)
+    assert locks(lab) == []
+    assert sum(lag.behind for lag in lab.view_lag(WORTHS.view)) == 3
 
 
-def test_a_rebuild_lets_those_wait_that_fail_frees_those_that_do_not_and_tries_discarded_events_again(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_a_rebuild_frees_streams_that_do_not_fail(lab: Lab) -> None:
     partition = 3
-    freed, failing, parked, good = ids_of_one_partition(things.connection, 4, partition)
-    things.append_events([poison(freed), thing(failing, worth=1), poison(parked), thing(parked, worth=2), thing(good)])
+    freed, failing, parked, good = ids_of_one_partition(lab.connection, 4, partition)
+    lab.append_events([poison(freed), thing(failing, worth=1), poison(parked), thing(parked, worth=2), thing(good)])
 
     def park_what_fails() -> None:
         """Let each failing stream be a dead letter, as after its last attempt."""
-        things.connection.execute(
+        lab.execute(
             "update event_store.stream_locks set attempts = 5, parked_at = updated_at, locked_until = 'infinity'"
         )
 
     def rebuild(seconds: int) -> set[str]:
-        with Consumer(at(dsn, seconds), WORTHS, lambda: spark, "rebuilder") as consumer:
-            return {failure.stream.decider_id for failure in consumer.rebuild(partition).failures}
+        return {failure.stream.decider_id for failure in lab.at(seconds).rebuild(WORTHS, partition).failures}
 
-    drain(at(dsn, 0), spark, WORTHS)
+    lab.at(0).drain(WORTHS)
     park_what_fails()
-    assert {letter.decider_id for letter in things.dead_letters()} == {freed, parked}
-    correct(things.connection, freed, '{"worth": 3}')
-    correct(things.connection, failing, '{"worth": "a lot"}')
+    assert {letter.decider_id for letter in lab.dead_letters()} == {freed, parked}
+    correct(lab.connection, freed, '{"worth": 3}')
+    correct(lab.connection, failing, '{"worth": "a lot"}')
     assert rebuild(6) == {failing, parked}
-    assert dict(locks(things)) == {failing: 1, parked: 6}
-    assert {letter.decider_id for letter in things.dead_letters()} == {parked}
-    assert_holds_all_but(things, [*offsets_of(things, failing), *offsets_of(things, parked)], WORTHS)
+    assert dict(locks(lab)) == {failing: 1, parked: 6}
+    assert {letter.decider_id for letter in lab.dead_letters()} == {parked}
+    assert_holds_all_but(lab, [*offsets_of(lab, failing), *offsets_of(lab, parked)], WORTHS)
 
-    correct(things.connection, failing, '{"worth": 1}')
-    given_up = offsets_of(things, parked)[:1]
-    things.discard_dead_letter(WORTHS.view, DECIDER, parked, "a lot")
-    drain(at(dsn, 12), spark, WORTHS)
-    assert locks(things) == []
-    assert_holds_all_but(things, given_up, WORTHS)
+    correct(lab.connection, failing, '{"worth": 1}')
+    given_up = offsets_of(lab, parked)[:1]
+    lab.discard_dead_letter(WORTHS.view, DECIDER, parked, "a lot")
+    lab.at(12).drain(WORTHS)
+    assert locks(lab) == []
+    assert_holds_all_but(lab, given_up, WORTHS)
     # increments with discards equal a rebuild with the same discards
     assert rebuild(13) == {parked}
     park_what_fails()
-    assert [letter.offset for letter in things.dead_letters()] == given_up
-    things.discard_dead_letter(WORTHS.view, DECIDER, parked, "a lot")
-    drain(at(dsn, 20), spark, WORTHS)
-    assert_holds_all_but(things, given_up, WORTHS)
+    assert [letter.offset for letter in lab.dead_letters()] == given_up
+    lab.discard_dead_letter(WORTHS.view, DECIDER, parked, "a lot")
+    lab.at(20).drain(WORTHS)
+    assert_holds_all_but(lab, given_up, WORTHS)
 
 
 @fold(view="crashes", deciders=[DECIDER], key="thing_id", columns={"n": "int"})
@@ -156,23 +135,32 @@ def crashes(state: State | None, event: FoldEvent) -> State | None:
     return {"n": (state or {"n": 0})["n"] + 1}
 
 
-def test_an_event_that_makes_its_process_crash_fails_its_own_stream_alone(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing("a"), thing("bad", crash=True), thing("b")])
-    report = drain(dsn, spark, crashes)
+@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"n": "bigint", "first_at": "timestamp"})
+def moments(events: "DataFrame") -> "DataFrame":
+    """One row per thing, with a time that Postgres may not hold."""
+    from pyspark.sql import functions as f
+
+    micros = f.get_json_object("data", "$.micros").cast("bigint")
+    first_at = f.min(f.timestamp_micros(micros)).alias("first_at")
+    return events.groupBy("decider_id").agg(f.count("*").alias("n"), first_at)
+
+
+@pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])
+def test_an_event_that_nobody_takes_fails_its_stream_alone(lab: Lab, model: ReadModel) -> None:
+    lab.append_events([thing("a", micros=0), thing("bad", crash=True, micros=-(2**62)), thing("b", micros=1)])
+    report = lab.drain(model)
     assert (report.failed_streams, report.failed) == (1, {})
-    assert rows(things.connection, "select thing_id from read_models.crashes order by 1") == [("a",), ("b",)]
-    assert locks(things) == [("bad", 1)]
+    assert lab.rows(f"select thing_id from read_models.{model.name} order by 1") == [("a",), ("b",)]
+    assert locks(lab) == [("bad", 1)]
 
 
-def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait_are_kept(
-    things: EventStore, dsn: str, spark: "SparkSession", observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+def test_leases_are_kept_while_others_are_built(
+    lab: Lab, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    things.append_events(thing(ids_of_one_partition(things.connection, 1, partition)[0]) for partition in (2, 5, 9))
+    lab.append_events(thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (2, 5, 9))
     waited: list[int] = []
     leased: LiteralString = "select partition, leased_until from event_store.checkpoints where partition = any (%s)"
-    with Consumer(dsn, Counted, lambda: spark, "next", lease_s=3) as consumer:
+    with lab.consumer(Counted, lease_s=3) as consumer:
         build, stage = StagedBuilds.build, StagedBuilds.stage
 
         def one_by_one(builds: StagedBuilds, store: EventStore, work: Work) -> Commit:
@@ -196,10 +184,7 @@ def test_while_log_partitions_are_built_one_by_one_the_leases_of_those_that_wait
         monkeypatch.setattr(StagedBuilds, "stage", slow)
         report = staged(consumer).drain(budget_s=patience(), idle_s=0)
     assert (waited, report.failed, report.events, report.batches) == ([], {}, 3, 3)
-    assert_equals_a_clean_run(things, Counted)
-
-
-# Reasons that no single event tells of: the search goes by halves ------------------------------------------
+    lab.is_clean(Counted)
 
 
 def refused(decider_id: str) -> NewEvent:
@@ -207,38 +192,29 @@ def refused(decider_id: str) -> NewEvent:
     return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)
 
 
-def test_streams_that_are_misread_and_such_as_postgres_refuses_wait_from_one_batch_on_and_all_others_are_built(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_misread_and_refused_streams_wait_from_one_batch_on(lab: Lab) -> None:
     odd = [thing("odd", owner="q", units=units) for units in (1, "a lot", 2)]
-    things.append_events([thing("good", owner="p", units=1), refused("bad"), *odd])
-    report = drain(at(dsn, 0), spark, TOTALS)
+    lab.append_events([thing("good", owner="p", units=1), refused("bad"), *odd])
+    report = lab.at(0).drain(TOTALS)
     assert (report.batches, report.failed_streams, report.failed) == (1, 2, {})
-    assert locks(things) == [("bad", 1), ("odd", 1)]
-    assert sorted(rows_of(things.connection, TOTALS)) == [("p", 1), ("q", 1)]
+    assert locks(lab) == [("bad", 1), ("odd", 1)]
+    assert sorted(lab.rows_of(TOTALS)) == [("p", 1), ("q", 1)]
 
 
-def test_a_rebuild_names_more_streams_than_one_search_of_a_drain(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuild_names_more_streams_than_a_search(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
     monkeypatch.setattr(failing_streams, "MOST_BUILDS", 3)
-    good, *bad = ids_of_one_partition(things.connection, 3, partition=3)
-    things.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
-    things.sequence_events()
-    with Consumer(at(dsn, 0), TOTALS, lambda: spark, "rebuilder") as consumer:
-        commit = consumer.rebuild(3)
+    good, *bad = ids_of_one_partition(lab.connection, 3, partition=3)
+    lab.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    lab.sequence_events()
+    commit = lab.at(0).rebuild(TOTALS, 3)
     assert {failure.stream.decider_id for failure in commit.failures} == {*bad}
-    assert dict(locks(things)) == dict.fromkeys(bad, 1)
-    assert rows_of(things.connection, TOTALS) == [("p", 1)]
+    assert dict(locks(lab)) == dict.fromkeys(bad, 1)
+    assert lab.rows_of(TOTALS) == [("p", 1)]
 
 
-def test_a_search_that_has_had_its_time_sets_aside_those_that_it_named_and_the_rest_is_read_again(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_a_search_out_of_time_sets_aside_those_that_it_named(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     searches: list[LeasedParts] = []
     offsets_of_part = LeasedParts.offsets
@@ -252,64 +228,46 @@ def test_a_search_that_has_had_its_time_sets_aside_those_that_it_named_and_the_r
         return found
 
     monkeypatch.setattr(LeasedParts, "offsets", last_look)
-    good, *bad = ids_of_one_partition(things.connection, 3, partition=3)
-    things.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
-    report = drain(at(dsn, 0), spark, TOTALS)
+    good, *bad = ids_of_one_partition(lab.connection, 3, partition=3)
+    lab.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    report = lab.at(0).drain(TOTALS)
     assert len({id(parts) for parts in searches}) == 2
     assert (report.batches, report.failed_streams) == (1, 2)
-    assert dict(locks(things)) == dict.fromkeys(bad, 1)
-    assert rows_of(things.connection, TOTALS) == [("p", 1)]
+    assert dict(locks(lab)) == dict.fromkeys(bad, 1)
+    assert lab.rows_of(TOTALS) == [("p", 1)]
     assert "The search for failing streams had not ended after 1800 s. The 1 that it named wait" in caplog.text
-    assert rows(things.connection, "select count(*) from read_models.amounts_staging") == [(0,)]
+    assert lab.rows("select count(*) from read_models.amounts_staging") == [(0,)]
 
 
-def test_a_search_that_named_nobody_in_its_time_fails_its_log_partition_and_says_so(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_named_nobody_fails_its_partition(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SEARCH_BUILDS", 0)
-    (bad,) = ids_of_one_partition(things.connection, 1, partition=3)
-    (good,) = ids_of_one_partition(things.connection, 1, partition=4)
-    things.append_events([refused(bad), thing(good, owner="p", units=1)])
+    (bad,) = ids_of_one_partition(lab.connection, 1, partition=3)
+    (good,) = ids_of_one_partition(lab.connection, 1, partition=4)
+    lab.append_events([refused(bad), thing(good, owner="p", units=1)])
     with pytest.raises(PartitionsFailed, match="1 log partition") as failed:
-        drain(at(dsn, 0), spark, TOTALS)
+        lab.at(0).drain(TOTALS)
     said = "The search for failing streams had not ended after 0 s, and named none: "
     assert said in str(failed.value) + (failed.value.detail or "")
-    assert locks(things) == []
+    assert locks(lab) == []
     # the others were built by themselves
-    assert rows_of(things.connection, TOTALS) == [("p", 1)]
-    with (
-        Consumer(at(dsn, 100), TOTALS, lambda: spark, "rebuilder") as consumer,
-        pytest.raises(PartitionsFailed) as failed,
-    ):
+    assert lab.rows_of(TOTALS) == [("p", 1)]
+    with lab.at(100).consumer(TOTALS, "rebuilder") as consumer, pytest.raises(PartitionsFailed) as failed:
         consumer.rebuild(3)
     assert said in (failed.value.detail or "")
 
 
-@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"n": "bigint", "first_at": "timestamp"})
-def moments(events: "DataFrame") -> "DataFrame":
-    """One row per thing, with a time that Postgres may not hold."""
-    from pyspark.sql import functions as f
-
-    micros = f.get_json_object("data", "$.micros").cast("bigint")
-    return events.groupBy("decider_id").agg(
-        f.count("*").alias("n"), f.min(f.timestamp_micros(micros)).alias("first_at")
-    )
-
-
 @pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])
-def test_a_search_that_gives_up_moves_no_checkpoint_and_a_stream_that_it_named_goes_on_from_its_rows(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, model: ReadModel
-) -> None:
+def test_a_search_that_gives_up_moves_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch, model: ReadModel) -> None:
     monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
-    things.append_events([thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
-    with Consumer(at(dsn, 0), model, lambda: spark, "first") as consumer:
+    lab.append_events([thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
+    with lab.at(0).consumer(model, "first") as consumer:
         work = Work(model, tuple(consumer._store.claim_batch(model.view, "first", 2)))
         assert not consumer._rounds.builds.build(consumer._store, work).whole
-    counted = sql.SQL("select thing_id, n from read_models.{}").format(sql.Identifier(model.name))
-    assert things.connection.execute(counted).fetchall() == [("bad", 1)]
-    correct(things.connection, "bad", "{}")
-    with Consumer(at(dsn, 100), model, lambda: spark, "next") as consumer:
+    counted = f"select thing_id, n from read_models.{model.name}"
+    assert lab.rows(counted) == [("bad", 1)]
+    correct(lab.connection, "bad", "{}")
+    with lab.at(100).consumer(model) as consumer:
         report = staged(consumer).drain(budget_s=patience(), idle_s=0)
     # two positions: the checkpoint was at the beginning
-    assert (report.events, report.failed_streams, locks(things)) == (2, 0, [])
-    assert things.connection.execute(counted).fetchall() == [("bad", 2)]
+    assert (report.events, report.failed_streams, locks(lab)) == (2, 0, [])
+    assert lab.rows(counted) == [("bad", 2)]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.consumption import commit as commits
@@ -26,22 +26,10 @@ from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.bounded import TookTooLong
-from tests.support.building.drains import (
-    Counted,
-    Everything,
-    assert_equals_a_clean_run,
-    drain,
-    fill,
-    held,
-    observer,
-    staged,
-    thing,
-    things,
-    wait_blocked_in,
-)
+from tests.support.building.drains import Counted, Everything, fill, held, staged, thing, wait_blocked_in
+from tests.support.building.lab import Lab
 from tests.support.building.poison import TOTALS
 from tests.support.building.relay import Relay
-from tests.support.building.shared_drains import share
 from tests.support.factories import Connect, ids_of_one_partition, rows, start
 from tests.support.patience import patience, wait_until
 
@@ -49,38 +37,33 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-__all__ = ["observer", "things"]
-
-
-def test_a_failing_partition_is_named_with_its_reason_does_not_hold_up_others_and_is_consumed_once_it_can_be(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_a_failing_partition_is_named_and_holds_up_no_others(lab: Lab) -> None:
     # no stream's fault: a trigger of an operator's
-    two = ids_of_one_partition(things.connection, 2, partition=3)
-    (good,) = ids_of_one_partition(things.connection, 1, partition=5)
-    ensure_version(things.connection, TOTALS)
-    things.connection.execute(
+    two = ids_of_one_partition(lab.connection, 2, partition=3)
+    (good,) = ids_of_one_partition(lab.connection, 1, partition=5)
+    ensure_version(lab.connection, TOTALS)
+    lab.execute(
         "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not now'; end $$"
     )
-    things.connection.execute(
+    lab.execute(
         "create trigger refuse before insert on read_models.amounts_state_parts for each row when (new.partition = 3)"
         " execute function refuse()"
     )
-    things.append_events([thing(bad, owner="o", units=8) for bad in two] + [thing(good, owner="p", units=7)])
+    lab.append_events([thing(bad, owner="o", units=8) for bad in two] + [thing(good, owner="p", units=7)])
     with pytest.raises(PartitionsFailed) as failed:
-        drain(dsn, spark, TOTALS)
+        lab.drain(TOTALS)
     (line,) = (failed.value.detail or "").splitlines()
     assert line.startswith("p03: ")
     assert "not now" in line
     assert not [word for word in ("\tat ", "java.lang", "Traceback") if word in line]
-    assert {lag.partition: lag.behind for lag in things.view_lag(TOTALS.view) if lag.behind} == {3: 2}
-    assert rows(things.connection, "select * from read_models.amounts") == [("p", 7)]
-    assert rows(things.connection, "select from event_store.stream_locks") == []
-    assert things.lease_owners(TOTALS.view) == []
+    assert {lag.partition: lag.behind for lag in lab.view_lag(TOTALS.view) if lag.behind} == {3: 2}
+    assert lab.rows("select * from read_models.amounts") == [("p", 7)]
+    assert lab.rows("select from event_store.stream_locks") == []
+    assert lab.lease_owners(TOTALS.view) == []
 
-    things.connection.execute("drop trigger refuse on read_models.amounts_state_parts")
-    drain(dsn, spark, TOTALS)
-    assert rows(things.connection, "select * from read_models.amounts order by owner") == [("o", 16), ("p", 7)]
+    lab.execute("drop trigger refuse on read_models.amounts_state_parts")
+    lab.drain(TOTALS)
+    assert lab.rows("select * from read_models.amounts order by owner") == [("o", 16), ("p", 7)]
 
 
 def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventStore, dsn: str) -> None:
@@ -92,10 +75,7 @@ def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventSt
 
     fill(things, 20)
     ensure_version(things.connection, Counted)
-    with (
-        Drain(dsn, [Counted, Everything], starts, "all") as shared,
-        pytest.raises(Unreachable, match="start here"),
-    ):
+    with Drain(dsn, [Counted, Everything], starts, "all") as shared, pytest.raises(Unreachable, match="start here"):
         shared.run(budget_s=patience(), idle_s=0)
     assert tries == ["one"]
     with Consumer(dsn, Counted, starts, "run") as consumer, pytest.raises(Unreachable, match="start here"):
@@ -104,86 +84,70 @@ def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventSt
     assert things.lease_owners(Counted.view) == []
 
 
-def test_a_postgres_that_refuses_every_write_ends_the_drain_with_its_reason(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing(ids_of_one_partition(things.connection, 1, partition)[0]) for partition in (3, 5)])
-    ensure_version(things.connection, Counted)
+def test_a_postgres_that_refuses_writes_ends_the_drain(lab: Lab) -> None:
+    lab.append_events([thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (3, 5)])
+    ensure_version(lab.connection, Counted)
     # stands for a full disk: an OperationalError of a connection that is well
-    things.connection.execute(
+    lab.execute(
         "create function refuse() returns trigger language plpgsql as"
         " $$ begin raise exception 'could not extend file: No space left on device' using errcode = '53100'; end $$"
     )
-    things.connection.execute(
+    lab.execute(
         "create trigger refuse before insert on read_models.counted_state for each row execute function refuse()"
     )
     with pytest.raises(PartitionsFailed, match="No space left on device"):
-        drain(dsn, spark, Counted)
-    things.connection.execute("drop trigger refuse on read_models.counted_state")
-    drain(dsn, spark, Counted)
-    assert_equals_a_clean_run(things, Counted)
+        lab.drain(Counted)
+    lab.execute("drop trigger refuse on read_models.counted_state")
+    lab.drain(Counted)
+    lab.is_clean(Counted)
 
 
 @pytest.mark.parametrize(("table", "statement"), [("staging", "copy"), ("state", "insert into")])
 def test_time_limits_of_a_login_end_no_drain(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    observer: psycopg.Connection,
-    table: str,
-    statement: str,
+    lab: Lab, connect: Connect, observer: Connection, table: str, statement: str
 ) -> None:
     """Neither in a task nor in its commit."""
-    fill(things, 50)
-    limited = f"{dsn}&options=-c%20statement_timeout%3D1s"
-    with Consumer(limited, Everything, lambda: spark, "limited") as consumer:
+    lab.fill(50)
+    limited = f"{lab.dsn}&options=-c%20statement_timeout%3D1s"
+    with Consumer(limited, Everything, lab.session, "limited") as consumer:
         with held(connect(), f"lock table read_models.everything_{table} in access exclusive mode"):
             draining = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
             late = "select now() - query_start > interval '1 s' from pg_stat_activity where pid = %s"
             waits = wait_blocked_in(observer, f"{statement}%everything_{table}")
             wait_until(lambda: rows(observer, late, waits) != [(False,)], "it waits for longer")
         draining.result(patience())
-    assert_equals_a_clean_run(things, Everything)
+    lab.is_clean(Everything)
 
 
-def in_rounds(dsn: str, spark: "SparkSession") -> None:
-    assert set(share(dsn, spark, [Everything]).values()) == {None}
+def in_rounds(lab: Lab) -> None:
+    assert set(lab.share([Everything]).values()) == {None}
 
 
-def alone(dsn: str, spark: "SparkSession") -> None:
-    with Consumer(dsn, Everything, lambda: spark, "alone") as consumer:
+def alone(lab: Lab) -> None:
+    with lab.consumer(Everything, "alone") as consumer:
         assert staged(consumer).drain(budget_s=patience(), idle_s=0).batches == 1
 
 
 @pytest.mark.parametrize(("door", "merge"), [(in_rounds, "merge_rows"), (alone, "merge_batch")])
-def test_a_drain_that_was_paused_in_its_commit_lets_others_on_and_commits_anew(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    observer: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    door: Callable[[str, "SparkSession"], None],
-    merge: str,
+def test_a_drain_that_was_paused_in_its_commit_commits_anew(
+    lab: Lab, observer: Connection, monkeypatch: pytest.MonkeyPatch, door: Callable[[Lab], None], merge: str
 ) -> None:
     monkeypatch.setattr(connection, "STANDS_STILL", "100ms")
     whole = getattr(commits, merge)
 
-    def paused(session: psycopg.Connection, *given: object) -> object:
+    def paused(session: Connection, *given: object) -> object:
         monkeypatch.setattr(commits, merge, whole)
         (pid,) = rows(session, "select pg_backend_pid()")[0]
         wait_until(lambda: not rows(observer, "select from pg_stat_activity where pid = %s", pid), "it is let go")
         return whole(session, *given)
 
     monkeypatch.setattr(commits, merge, paused)
-    fill(things, 50)
-    door(dsn, spark)
-    assert_equals_a_clean_run(things, Everything)
+    lab.fill(50)
+    door(lab)
+    lab.is_clean(Everything)
 
 
-def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leases_back(
-    things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_spark_server_a_drain_says_so(things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(things, 20)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://127.0.0.1:{free_port()}")
 
@@ -198,29 +162,25 @@ def test_without_a_spark_server_a_drain_fails_in_one_sentence_and_gives_its_leas
 
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
-def test_a_spark_server_that_dies_in_mid_drain_fails_it_and_the_next_drain_goes_on(
-    things: EventStore, dsn: str, spark_remote: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(things, 40)
+def test_after_spark_died_the_next_drain_goes_on(lab: Lab, spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.fill(40)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with (
         spark_session() as session,
-        Consumer(dsn, Counted, lambda: session, "next") as consumer,
+        Consumer(lab.dsn, Counted, lambda: session, "next") as consumer,
         # it gives up by itself, whatever its budget is
         pytest.raises(Unreachable, match="Spark"),
     ):
         consumer.drain(budget_s=float("inf"), idle_s=0, batch_events=20, on_commit=lambda _: relay.cut())
-    assert things.lease_owners("counted") == []
-    drain(dsn, spark, Counted)
-    assert_equals_a_clean_run(things, Counted)
+    assert lab.lease_owners("counted") == []
+    lab.drain(Counted)
+    lab.is_clean(Counted)
 
 
-def test_each_commit_is_told_at_once_and_what_a_log_partition_that_failed_keeps_leased_is_not_built_again(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bad, good, other = (ids_of_one_partition(things.connection, 1, partition)[0] for partition in (3, 5, 7))
-    things.append_events([thing(bad), thing(good), thing(other)])
+def test_each_commit_is_told_and_no_failed_one_is_built_twice(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good, other = (ids_of_one_partition(lab.connection, 1, partition)[0] for partition in (3, 5, 7))
+    lab.append_events([thing(bad), thing(good), thing(other)])
     build, collect = StagedBuilds.build, rounds.Rounds._collected
     told: list[Commit] = []
     seen: list[tuple[set[int], int]] = []
@@ -239,11 +199,11 @@ def test_each_commit_is_told_at_once_and_what_a_log_partition_that_failed_keeps_
     def more(commit: Commit) -> None:
         told.append(commit)
         if len(told) <= 3:
-            things.append_events([thing(good)])
+            lab.append_events([thing(good)])
 
     monkeypatch.setattr(StagedBuilds, "build", built)
     monkeypatch.setattr(rounds.Rounds, "_collected", collecting)
-    with Consumer(dsn, Counted, lambda: spark, "own") as consumer, pytest.raises(PartitionsFailed, match="1 log"):
+    with lab.consumer(Counted, "own") as consumer, pytest.raises(PartitionsFailed, match="1 log"):
         staged(consumer).drain(budget_s=patience(), idle_s=0, on_commit=more)
     assert seen[0] == ({3, 5, 7}, 0)
     alone = [tells for partitions, tells in seen[1:] if partitions & {5, 7}]
@@ -269,33 +229,29 @@ class Clock(threading.Event):
         return False
 
 
-def test_a_drain_asks_once_more_after_each_delay_before_it_ends(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_asks_once_more_after_each_delay(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     later: list[int] = []
 
     def more() -> None:
         if not later:
             later.append(7)
-            fill(things, 7, seed=2)
+            lab.fill(7, seed=2)
 
     clock = Clock(more)
     monkeypatch.setattr(draining, "time", clock)
-    fill(things, 5)
-    with Consumer(dsn, replace(Counted, pooling_delay_s=9), lambda: spark, "own") as consumer:
+    lab.fill(5)
+    with lab.consumer(replace(Counted, pooling_delay_s=9), "own") as consumer:
         assert consumer.drain(budget_s=100, idle_s=5, stop=clock).events == 12
 
 
-def test_a_drain_that_nothing_could_be_built_in_says_so_at_once(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_that_builds_nothing_says_so_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def built(*_: object) -> Commit:
         raise NothingBuilds("not now")
 
     clock = Clock()
     monkeypatch.setattr(draining, "time", clock)
     monkeypatch.setattr(StagedBuilds, "build", built)
-    fill(things, 5)
-    with Consumer(dsn, Counted, lambda: spark, "own") as consumer, pytest.raises(PartitionsFailed, match="not now"):
+    lab.fill(5)
+    with lab.consumer(Counted, "own") as consumer, pytest.raises(PartitionsFailed, match="not now"):
         staged(consumer).drain(budget_s=100, idle_s=50, stop=clock)
     assert clock.now < 50

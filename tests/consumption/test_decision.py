@@ -2,22 +2,12 @@
 
 from dataclasses import replace
 
-from millrace.resources.consumption.decision import (
-    JOIN_S,
-    LARGE_BACKLOG,
-    SHARED_FAILURES,
-    SHARED_REST_S,
-    Start,
-    alone_behind,
-    in_turn,
-    plan,
-)
+from millrace.resources.consumption import decision
+from millrace.resources.consumption.decision import JOIN_S, SHARED_REST_S, Start, alone_behind, in_turn, plan
 from millrace.resources.event_store import DrainState, ViewPoll
 
 ORDERS = ViewPoll("orders", "bulk", enabled=True, pooling_delay_s=1, edge_function_url=None, due=5, consumers=0)
-PUSHED = ViewPoll(
-    "mails", "rows", enabled=True, pooling_delay_s=None, edge_function_url="http://x/", due=1, consumers=0
-)
+PUSHED = replace(ORDERS, view="mails", mode="rows", pooling_delay_s=None, edge_function_url="http://x/", due=1)
 CONSUMED = replace(ORDERS, consumers=1)
 RETRIED = replace(ORDERS, retries=2)
 IDLE, BUSY = DrainState("orders"), DrainState("orders", "a run", since_s=3.0)
@@ -65,15 +55,13 @@ def test_views_take_turns_behind_the_one_that_was_last() -> None:
     assert in_turn(["a"], None, 0) == in_turn(["a"], None, -3) == in_turn([], None, 3) == []
 
 
-# A run of many views ----------------------------------------------------------------------------------------------
-
 NONE = DrainState("")
 ASKED = DrainState("", since_s=3.0)
 BEGAN = DrainState("", "a run", since_s=JOIN_S - 1, lives=True)
 JOINED = replace(BEGAN, since_s=JOIN_S)
 FAILED = DrainState("orders", failures=1, error="a bad value", ended_s=9.0)
 WAITS = replace(FAILED, failures=3, wait_s=4.0)
-FAILING = DrainState("", failures=SHARED_FAILURES, ended_s=SHARED_REST_S - 1)
+FAILING = DrainState("", failures=decision.SHARED_FAILURES, ended_s=SHARED_REST_S - 1)
 # its row, how its own drain stands and that of all views: who drains a view now, and what is said
 SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] = (
     (ORDERS, IDLE, NONE, TOGETHER, "orders: 5 due"),
@@ -104,15 +92,16 @@ SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] =
 )  # fmt: skip
 
 
-def test_whether_a_view_is_drained_with_others_is_decided_by_the_shared_drain_and_its_own() -> None:
+def test_the_shared_drain_and_its_own_decide_who_drains_a_view() -> None:
     for row, own, shared, start, said in SHARED:
         poll = plan(row, own, shared)
         assert (poll.view, poll.start) == ("orders", start), (row, own, shared)
         assert said in poll.reason, (said, poll.reason)
 
 
-def test_a_view_that_alone_is_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
-    far, near = replace(ORDERS, ahead=LARGE_BACKLOG + 1), replace(ORDERS, view="near", ahead=LARGE_BACKLOG)
+def test_a_view_far_behind_gets_its_own_drain_unless_it_is_served() -> None:
+    near = replace(ORDERS, view="near", ahead=decision.LARGE_BACKLOG)
+    far = replace(ORDERS, ahead=decision.LARGE_BACKLOG + 1)
     assert alone_behind([near, far]) == "orders"
     assert alone_behind([near, far, replace(far, view="as far")]) is None
     assert alone_behind([near]) is None

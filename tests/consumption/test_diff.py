@@ -19,35 +19,14 @@ from millrace.resources.errors import BelongsToReadModel, MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, field, last, sum_
-from millrace.resources.read_models.stored.differences import (
-    Diff,
-    Found,
-    NothingToCompare,
-    compare,
-    diffs,
-    examples,
-    take,
-)
+from millrace.resources.read_models.stored import differences
+from millrace.resources.read_models.stored.differences import Diff, Found, NothingToCompare, compare, diffs, take
 from millrace.resources.read_models.stored.past import all_as_of, at_mark, named, note, remove_expired
-from millrace.resources.read_models.stored.versions import (
-    ensure_version,
-    with_upcasts,
-)
+from millrace.resources.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support import command_line
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    all_events,
-    busiest,
-    drain,
-    fill,
-    machines,
-    observer,
-    rows_of,
-    thing,
-    things,
-)
+from tests.support.building.drains import Counted, Crossing, all_events, busiest, drain, fill, machines, no_spark, thing
+from tests.support.building.lab import Lab
 from tests.support.building.model_versions import Wider, built, relations
 from tests.support.building.oracle import expected_rows
 from tests.support.factories import Killed, at_once, rows
@@ -56,7 +35,7 @@ from tests.support.logins import logins
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["built", "observer", "things"]
+__all__ = ["built"]
 
 ALL = (Crossing, machines, cast("ReadModel", models.uses))
 
@@ -66,38 +45,33 @@ def found(diff: Diff) -> Found:
     return diff.outcome
 
 
-def test_a_diff_with_itself_is_empty_also_of_a_sample_from_archive_and_log_while_events_come(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
-    fill(things, 60)
+def test_a_diff_with_itself_is_empty_while_events_come(lab: Lab, tmp_path: Path) -> None:
+    lab.fill(60)
     for model in ALL:
-        drain(dsn, spark, model)
-    before = relations(things.connection)
-    served = {model.name: rows_of(things.connection, model) for model in ALL}
-    busy = busiest(things)
+        lab.drain(model)
+    before = relations(lab.connection)
+    served = {model.name: lab.rows_of(model) for model in ALL}
+    busy = busiest(lab)
     # all of them lag from now on
-    fill(things, 30, seed=2)
+    lab.fill(30, seed=2)
     for partition in range(16):
-        archive_partition(dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
-        position = rows(
-            things.connection, "select min(position) from event_store.checkpoints where partition = %s", partition
-        )[0][0]
-        ArchiveStore(things.connection).raise_low_water_mark(partition, position)
-        ArchiveStore(things.connection).purge_events(partition)
+        archive_partition(lab.dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
+        position = lab.rows("select min(position) from event_store.checkpoints where partition = %s", partition)[0][0]
+        ArchiveStore(lab.connection).raise_low_water_mark(partition, position)
+        ArchiveStore(lab.connection).purge_events(partition)
     # a sample of rows that add up over log partitions
     for model, sample in (*((model, None) for model in ALL), (Crossing, busy)):
-        diff = diff_with_serving(dsn, model, lambda: spark, partition=sample, archive=tmp_path)
+        diff = diff_with_serving(lab.dsn, model, lab.session, partition=sample, archive=tmp_path)
         assert not found(diff).differs, found(diff)
         assert found(diff).rows_before == found(diff).rows_after > 0
         assert sample is not None or found(diff).rows_before == len(served[model.name])
-        assert rows(things.connection, f"select * from read_models.{diff.name}") == []
-    assert {re.sub("[0-9]+", "N", name) for name in relations(things.connection) - before} == {
-        f"{model.name}_diff_N" for model in ALL
-    }
-    things.connection.execute("update read_models.diffs set expires_at = now()")
-    assert len(remove_expired(things.connection)) == len(ALL) + 1
-    assert relations(things.connection) == before
-    assert rows(things.connection, "select view from event_store.views order by 1") == sorted((m.view,) for m in ALL)
+        assert lab.rows(f"select * from read_models.{diff.name}") == []
+    made = {re.sub("[0-9]+", "N", name) for name in relations(lab.connection) - before}
+    assert made == {f"{model.name}_diff_N" for model in ALL}
+    lab.execute("update read_models.diffs set expires_at = now()")
+    assert len(remove_expired(lab.connection)) == len(ALL) + 1
+    assert relations(lab.connection) == before
+    assert lab.rows("select view from event_store.views order by 1") == sorted((m.view,) for m in ALL)
 
 
 def summed(
@@ -107,81 +81,66 @@ def summed(
     return replace(Counted, columns=columns, events=taken, deletes=deletes)
 
 
-def test_what_was_changed_is_found_and_nothing_else(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    fill(things, 60)
-    things.append_events([thing("bad", amount="no number")])
+def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
+    lab.fill(60)
+    lab.append_events([thing("bad", amount="no number")])
     # after this event nothing comes that the serving declaration takes: it stands before events that the other takes
     serving = summed(taken=("made", "used"))
-    drain(dsn, spark, serving)
-    mark = things.mark_log("before")
-    build_as_of(dsn, serving, lambda: spark, mark)
-    things.append_events([NewEvent("thing", "only broken", "broken"), NewEvent("thing", "thing-1", "broken")])
-    after_all = things.mark_log("after")
+    lab.drain(serving)
+    mark = lab.mark_log("before")
+    build_as_of(lab.dsn, serving, lab.session, mark)
+    lab.append_events([NewEvent("thing", "only broken", "broken"), NewEvent("thing", "thing-1", "broken")])
+    after_all = lab.mark_log("after")
     changed = summed(["made"], deletes=("broken",))
     two = dict(changed.columns)
     changed.columns["amounts"] = sum_("data.amount", type="decimal(18,2)")
 
-    diff = diff_with_serving(dsn, changed, lambda: spark)
-    before = {key: values for key, *values in expected_rows(serving, all_events(things))}
-    good = [event for event in all_events(things) if event.decider_id != "bad"]
+    diff = diff_with_serving(lab.dsn, changed, lab.session)
+    before = {key: values for key, *values in expected_rows(serving, all_events(lab))}
+    good = [event for event in all_events(lab) if event.decider_id != "bad"]
     after = {key: values[:2] for key, *values in expected_rows(replace(changed, columns=two), good)}
     counted = {key for key in before.keys() & after.keys() if before[key][0] != after[key][0]}
     last_ones = {key for key in before.keys() & after.keys() if before[key][1] != after[key][1]}
     assert found(diff) == Found(
-        rows_before=len(before),
-        rows_after=len(after),
-        same_key=True,
-        gone=len(before.keys() - after.keys()),
-        new=len(after.keys() - before.keys()),
-        changed=len(counted | last_ones),
+        rows_before=len(before), rows_after=len(after), same_key=True, gone=len(before.keys() - after.keys()),
+        new=len(after.keys() - before.keys()), changed=len(counted | last_ones),
         columns={name: len(keys) for name, keys in (("events", counted), ("latest", last_ones)) if keys},
-        added=["amounts"],
-        failed_streams=1,
-    )
+        added=["amounts"], failed_streams=1,
+    )  # fmt: skip
     # nulls are compared, too
     assert any(before[key][1] is not None and after[key][1] is None for key in last_ones)
     assert "thing-1" in before.keys() - after.keys()
-    kept = rows(things.connection, f"select * from read_models.{diff.name}")
+    kept = lab.rows(f"select * from read_models.{diff.name}")
     assert {key for key, how, *_ in kept if how == "gone"} == before.keys() - after.keys()
     for key, how, columns, old, new in kept:
         assert how != "changed" or columns == [n for n, k in (("events", counted), ("latest", last_ones)) if key in k]
         assert (old and [old["events"], old["latest"]]) == before.get(key)
         assert (new and [new["events"], new["latest"]]) == after.get(key)
-    shown = examples(things.connection, diff)
+    shown = differences.examples(lab.connection, diff)
     assert len(shown) == len(kept) < 20
     assert {(one.before is None, one.after is None) for one in shown if one.change == "gone"} == {(False, True)}
 
     # as of the moment before, what came since counts for neither
-    past = diff_with_serving(dsn, summed(taken=("made", "used")), lambda: spark, mark=mark)
+    past = diff_with_serving(lab.dsn, summed(taken=("made", "used")), lab.session, mark=mark)
     assert (found(past).rows_before, found(past).differs, past.marks) == (len(before), False, mark.marks)
     other = replace(Counted, keys={"owner": field("data.owner")})
-    assert "The key is another one" in str(found(diff_with_serving(dsn, other, lambda: spark)))
+    assert "The key is another one" in str(found(diff_with_serving(lab.dsn, other, lab.session)))
     with pytest.raises(NothingToCompare, match="not built as of moment"):
-        diff_with_serving(dsn, changed, no_spark, mark=after_all)
+        diff_with_serving(lab.dsn, changed, no_spark, mark=after_all)
     with pytest.raises(NothingToCompare, match="No version of read model machines serves"):
-        diff_with_serving(dsn, machines, no_spark)
-
-
-def no_spark() -> "SparkSession":
-    raise AssertionError("nothing is to be built")
+        diff_with_serving(lab.dsn, machines, no_spark)
 
 
 # each place between two transactions, and after the last one
 STEPS: list[tuple[object, str, bool]] = [
-    (diffing, "take", False),
-    (as_of, "ensure_version", False),
-    (Rebuild, "_build", False),
-    (diffing, "compare", False),
+    (diffing, "take", False), (as_of, "ensure_version", False), (Rebuild, "_build", False), (diffing, "compare", False),
     (diffing, "compare", True),
-]
+]  # fmt: skip
 
 
-def test_killed_anywhere_the_next_call_goes_on(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, Counted)
-    served, before = rows_of(things.connection, Counted), relations(things.connection)
+def test_killed_anywhere_the_next_call_goes_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.fill(30).drain(Counted)
+    served, before = lab.rows_of(Counted), relations(lab.connection)
     for owner, name, late in STEPS:
         work: Callable[..., Any] = getattr(owner, name)
 
@@ -193,19 +152,17 @@ def test_killed_anywhere_the_next_call_goes_on(
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, dying)
             with pytest.raises(Killed):
-                diff_with_serving(dsn, Counted, lambda: spark)
+                diff_with_serving(lab.dsn, Counted, lab.session)
         # the leases of a killed process end by themselves
-        things.connection.execute(
-            "update event_store.checkpoints set leased_until = '-infinity' where leased_until > now()"
-        )
+        lab.execute("update event_store.checkpoints set leased_until = '-infinity' where leased_until > now()")
     # what was copied first was compared in the end
-    (diff,) = diffs(things.connection, "counted")
+    (diff,) = diffs(lab.connection, "counted")
     assert (found(diff).differs, found(diff).rows_before) == (False, len(served))
-    assert relations(things.connection) - before == {diff.name}
-    assert rows(things.connection, "select view from event_store.views") == [("counted",)]
+    assert relations(lab.connection) - before == {diff.name}
+    assert lab.rows("select view from event_store.views") == [("counted",)]
     # whoever asks again is told of what serves now
-    declared = with_upcasts(things.connection, Counted)
-    assert take(things.connection, declared, None).number > diff.number
+    declared = with_upcasts(lab.connection, Counted)
+    assert take(lab.connection, declared, None).number > diff.number
 
 
 def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: EventStore, spark: "SparkSession") -> None:

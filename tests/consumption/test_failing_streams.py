@@ -7,19 +7,8 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.consumption.failing_streams import (
-    ALL_FAIL,
-    MOST_BUILDS,
-    MOST_FAILURES,
-    MOST_UNCERTAIN,
-    End,
-    Findings,
-    OutOfTime,
-    Part,
-    PartFails,
-    Stream,
-    find_failing_streams,
-)
+from millrace.resources.consumption import failing_streams
+from millrace.resources.consumption.failing_streams import ALL_FAIL, End, Part, PartFails, Stream, find_failing_streams
 
 # stream -> its offsets, and those of the events that cannot be built
 Events = dict[Stream, list[int]]
@@ -78,7 +67,7 @@ def stream(number: int) -> Stream:
     return Stream(number % 16, "thing", f"thing-{number}")
 
 
-def flat(found: Findings[set[tuple[Stream, int]]]) -> list[tuple[Stream, int]]:
+def flat(found: failing_streams.Findings[set[tuple[Stream, int]]]) -> list[tuple[Stream, int]]:
     return sorted(event for part in found.built for event in part)
 
 
@@ -91,8 +80,7 @@ def before(events: Events, poison: Poison) -> list[tuple[Stream, int]]:
     return sorted((s, offset) for s, offsets in events.items() for offset in offsets if offset < first.get(s, 2**40))
 
 
-def assert_before_them(found: Findings[set[tuple[Stream, int]]], events: Events) -> None:
-    """Assert that it built what comes before the failing events, and no more."""
+def assert_before_them(found: failing_streams.Findings[set[tuple[Stream, int]]], events: Events) -> None:
     assert sorted(event for part in found.before for event in part) == sorted(
         (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
     )
@@ -110,22 +98,20 @@ def test_one_of_many_streams_is_found_in_few_builds() -> None:
         assert batch.looks <= 4
 
 
-def test_where_many_fail_it_ends_with_those_that_it_found_and_what_comes_before_their_failing_events() -> None:
+def test_where_many_fail_it_ends_with_those_that_it_found() -> None:
     events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(1000)}
     poison: Poison = {stream(n): {10_000 * (n % 3) + n} for n in range(0, 1000, 4)}
     found = find_failing_streams(Simulated(events, poison), retries=False)
     assert found.end is End.MANY
-    assert 50 <= len(found.failures) <= MOST_FAILURES
-    assert found.builds <= MOST_BUILDS
+    assert 50 <= len(found.failures) <= failing_streams.MOST_FAILURES
+    assert found.builds <= failing_streams.MOST_BUILDS
     assert all({failure.offset} == poison[failure.stream] for failure in found.failures)
     assert_before_them(found, events)
 
 
 @settings(max_examples=60, deadline=None)
 @given(builds=st.lists(st.booleans(), min_size=1, max_size=12), others=st.integers(0, 5))
-def test_the_event_that_is_named_is_one_with_which_the_stream_fails_and_without_which_it_does_not(
-    builds: list[bool], others: int
-) -> None:
+def test_with_the_named_event_a_stream_fails_and_without_it_does_not(builds: list[bool], others: int) -> None:
     """Whatever makes a stream fail: also its full length alone, or a sum that leaves its bounds and comes back."""
     events = {stream(n): [1000 * k + n for k in range(len(builds))] for n in range(others + 1)}
 
@@ -149,7 +135,7 @@ def test_the_event_that_is_named_is_one_with_which_the_stream_fails_and_without_
         assert sorted(event for part in found.before for event in part) == [(stream(0), o) for o in offsets[:failing]]
 
 
-def test_with_many_retried_streams_that_all_fail_again_those_that_are_named_are_named_exactly() -> None:
+def test_of_many_retried_streams_that_fail_again_the_named_ones_are_exact() -> None:
     events = {stream(n): [n, 10_000 + n] for n in range(1000)}
     poison: Poison = {stream(n): {10_000 + n} for n in range(1000)}
     found = find_failing_streams(Simulated(events, poison, frozenset(events)), ranges=False, retries=True)
@@ -203,26 +189,23 @@ def test_a_stream_is_to_blame_for_a_crash_if_others_are_built_meanwhile() -> Non
     assert len(flat(found)) == 99
 
 
-def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash_and_the_search_ends_soon() -> None:
+def test_where_nothing_is_built_no_stream_is_to_blame_for_a_crash() -> None:
     for number in (1, 3, 1000):
         events = {stream(n): [n] for n in range(number)}
         poison: Poison = {one: set(offsets) for one, offsets in events.items()}
         found = find_failing_streams(Crashing(events, poison), retries=False)
         assert found.blameless or (found.end is End.ALL and not found.failures)
-        assert found.builds <= MOST_UNCERTAIN
+        assert found.builds <= failing_streams.MOST_UNCERTAIN
         assert not find_failing_streams(Simulated(events, poison), retries=False).blameless
 
 
-# How long it goes on: to the end of its time, or until it names enough --------------------------------------
-
-
-def test_where_no_batch_comes_after_it_the_search_goes_on_until_each_is_named() -> None:
+def test_where_no_batch_comes_after_it_each_is_named() -> None:
     events = {stream(n): [n, 10_000 + n, 20_000 + n] for n in range(600)}
     batch = Simulated(events, {stream(n): {10_000 * (n % 3) + n} for n in range(0, 600, 2)})
     found = find_failing_streams(batch, retries=False, to_the_end=True)
     assert found.end is End.FOUND
-    assert len(found.failures) == 300 > MOST_FAILURES
-    assert found.builds > MOST_BUILDS
+    assert len(found.failures) == 300 > failing_streams.MOST_FAILURES
+    assert found.builds > failing_streams.MOST_BUILDS
     assert {failure.stream: failure.offset for failure in found.failures} == first_of(batch.poison)
     assert flat(found) == before(events, batch.poison)
     # a shared cause blames nobody, here too
@@ -239,20 +222,16 @@ class Hurried(Simulated):
 
     def of(self, part: Part) -> Events:
         if not self.left:
-            raise OutOfTime
+            raise failing_streams.OutOfTime
         self.left -= 1
         return super().of(part)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    left=st.integers(0, 120),
-    failing=st.sets(st.integers(0, 299), min_size=1, max_size=20),
-    to_the_end=st.booleans(),
+    left=st.integers(0, 120), failing=st.sets(st.integers(0, 299), min_size=1, max_size=20), to_the_end=st.booleans()
 )
-def test_whenever_its_time_is_over_it_ends_with_what_it_named_and_names_nobody_for_that(
-    left: int, failing: set[int], to_the_end: bool
-) -> None:
+def test_whenever_its_time_is_over_it_ends_as_it_is(left: int, failing: set[int], to_the_end: bool) -> None:
     events = {stream(n): [n, 1000 + n, 2000 + n] for n in range(300)}
     batch = Hurried(events, {stream(n): {1000 * (n % 3) + n} for n in failing}, left)
     found = find_failing_streams(batch, retries=False, to_the_end=to_the_end)

@@ -15,37 +15,29 @@ from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption import staged as staged_builds
 from millrace.resources.consumption import staging
 from millrace.resources.consumption.build_errors import in_one_line
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.failing_streams import PartFails
 from millrace.resources.consumption.misread import MisreadEvent
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
-from tests.support.building.drains import close, drain, thing, things
-from tests.support.building.poison import at, locks
+from tests.support.building.drains import close, thing
+from tests.support.building.lab import Lab
+from tests.support.building.poison import locks
 from tests.support.building.read_models import DECIDER
-from tests.support.building.shared_drains import share
-from tests.support.factories import rows, value
 from tests.support.hostile_json import NUMBERS, UNREADABLE, WORDS, append_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-__all__ = ["things"]
 
 # by type: values that it holds
 GOOD: dict[str, tuple[object, ...]] = {
-    "bigint": (1, -(2**40), "12", " 7 "),
-    "int": (1, "0", -5),
-    "double": (1.5, "2e3", 7),
-    "boolean": (True, "no", "T"),
-    "date": ("2024-02-29", " 2024-1-5 "),
-    "timestamp": ("2024-02-29", "2024-02-29 10:00:00.5", "2024-02-29T10:00:00Z"),
-    "decimal(5,2)": (1.5, "100.250", 7),
-    "decimal(38,0)": (10**30, 5),
-}
+    "bigint": (1, -(2**40), "12", " 7 "), "int": (1, "0", -5), "double": (1.5, "2e3", 7), "boolean": (True, "no", "T"),
+    "date": ("2024-02-29", " 2024-1-5 "), "timestamp": ("2024-02-29", "2024-02-29 10:00:00.5", "2024-02-29T10:00:00Z"),
+    "decimal(5,2)": (1.5, "100.250", 7), "decimal(38,0)": (10**30, 5),
+}  # fmt: skip
 # and values that it does not hold exactly; some speak as a lost server does
 BAD: dict[str, tuple[object, ...]] = {
     "bigint": (
@@ -133,61 +125,53 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return times
 
 
-def test_a_value_that_its_column_does_not_hold_fails_its_stream_alone_and_all_are_named_in_one_look(
-    things: EventStore, dsn: str, spark: "SparkSession", staged: list[int]
-) -> None:
+def test_a_value_that_does_not_fit_fails_its_stream_alone(lab: Lab, staged: list[int]) -> None:
     model = cast("ReadModel", Typed)
     events, fails = typed_events()
-    things.append_events(events)
-    report = drain(at(dsn, 0), spark, model)
+    lab.append_events(events)
+    report = lab.at(0).drain(model)
     assert (report.batches, report.failed_streams, report.failed) == (1, len(fails), {})
     # by a round
     assert len(staged) == 0
-    assert {*locks(things)} == {(name, 1) for name in fails}
-    told = rows(things.connection, "select decider_id, last_error from event_store.stream_locks")
+    assert {*locks(lab)} == {(name, 1) for name in fails}
+    told = lab.rows("select decider_id, last_error from event_store.stream_locks")
     wrong = [(name, error) for name, error in told if fails[name] not in error or "\n" in error or len(error) > 2000]
     assert wrong == []
     # the event before the failing one is taken, those behind it are not; of the others those that have a key
-    taken = rows(things.connection, "select events, count(*) from read_models.typed group by 1 order by 1")
+    taken = lab.rows("select events, count(*) from read_models.typed group by 1 order by 1")
     assert taken == [(1, len(fails)), (2, 2), (3, 3)]
 
-    things.connection.execute("delete from read_models.typed_state")
-    things.connection.execute("delete from read_models.typed_state_parts")
-    with Consumer(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
-        commit = consumer.rebuild(*range(16))
+    lab.execute("delete from read_models.typed_state")
+    lab.execute("delete from read_models.typed_state_parts")
+    commit = lab.at(1).rebuild(model)
     assert {failure.stream.decider_id for failure in commit.failures} == fails.keys()
     # all, and all others
     assert len(staged) == 2
-    assert rows(things.connection, "select events, count(*) from read_models.typed group by 1 order by 1") == taken
+    assert lab.rows("select events, count(*) from read_models.typed group by 1 order by 1") == taken
 
 
-def test_where_nothing_of_their_streams_follows_misread_events_the_pass_that_tells_of_them_is_the_last(
-    things: EventStore, dsn: str, spark: "SparkSession", staged: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misread_events_at_the_end_take_one_pass(lab: Lab, staged: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     model = replace(cast("ReadModel", Typed), events=("made",))
     key = {"owner": 1, "born": "2024-02-29"}
     bad = {f"bad {n}": value for n, value in enumerate(BAD["bigint"])}
-    things.append_events([thing(name, **key, bigint=1) for name in ("good", *bad)])
-    things.append_events([thing(name, **key, bigint=value) for name, value in bad.items()])
+    lab.append_events([thing(name, **key, bigint=1) for name in ("good", *bad)])
+    lab.append_events([thing(name, **key, bigint=value) for name, value in bad.items()])
     # what the model does not take does not count
-    things.append_events([replace(thing(name, bigint=1), event="used") for name in bad])
-    report = drain(at(dsn, 0), spark, model)
+    lab.append_events([replace(thing(name, bigint=1), event="used") for name in bad])
+    report = lab.at(0).drain(model)
     assert (report.batches, report.failed_streams, report.failed) == (1, len(bad), {})
     # a round
     assert len(staged) == 0
-    assert {*locks(things)} == {(name, 1) for name in bad}
+    assert {*locks(lab)} == {(name, 1) for name in bad}
 
     # of a list that is full nobody knows who else fails
     monkeypatch.setattr(staging, "MOST_MISREAD", 2)
-    with Consumer(at(dsn, 1), model, lambda: spark, "rebuilder") as consumer:
-        commit = consumer.rebuild(*range(16))
+    commit = lab.at(1).rebuild(model)
     assert {failure.stream.decider_id for failure in commit.failures} == bad.keys()
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))])
-def test_a_round_a_batch_a_look_at_its_events_and_a_search_by_halves_find_the_same_streams(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_every_way_to_look_finds_the_same_failing_streams(lab: Lab, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     model, random = cast("ReadModel", Typed), Random(seed)
     bad = [(type_, value) for type_, values in BAD.items() for value in values]
     names = [f"thing {n}" for n in range(9)]
@@ -199,17 +183,17 @@ def test_a_round_a_batch_a_look_at_its_events_and_a_search_by_halves_find_the_sa
             data |= {type_: random.choice(values) for type_, values in GOOD.items() if random.random() < 0.5}
             if name in failing and random.random() < 0.6:
                 data |= dict([random.choice([random.choice(bad), ("owner", "a lot"), ("born", "soon")])])
-            things.append_events([thing(name, **data)])
+            lab.append_events([thing(name, **data)])
 
     def found() -> list[object]:
-        reset_model(things.connection, model)
-        things.connection.execute("delete from event_store.stream_locks")
-        report = drain(at(dsn, 0), spark, model)
+        reset_model(lab.connection, model)
+        lab.execute("delete from event_store.stream_locks")
+        report = lab.at(0).drain(model)
         assert report.failed == {}
         waiting = "select decider_id, last_offset, attempts, last_error from event_store.stream_locks order by 1"
-        return [rows(things.connection, waiting), close(rows(things.connection, "select * from read_models.typed"))]
+        return [lab.rows(waiting), close(lab.rows("select * from read_models.typed"))]
 
-    ensure_version(things.connection, model)
+    ensure_version(lab.connection, model)
     told = found()
     assert told[0]
 
@@ -230,8 +214,6 @@ def test_a_round_a_batch_a_look_at_its_events_and_a_search_by_halves_find_the_sa
     monkeypatch.setattr(staging, "MOST_MISREAD", 1000)
     assert found() == told
 
-
-# Whole documents ------------------------------------------------------------------------------------------
 
 LONG = "k" * 64
 
@@ -264,79 +246,53 @@ def lengths(events: "DataFrame") -> "DataFrame":
     return events.groupBy("decider_id").agg(f.sum(f.length("data")).cast("int").alias("length"))
 
 
-@recompute(view="moments", deciders=[DECIDER], key=["thing_id"], columns={"at": "timestamp"})
-def moments(events: "DataFrame") -> "DataFrame":
-    """One row per thing: a time that Spark has, and Postgres maybe not."""
-    from pyspark.sql import functions as f
-
-    micros = f.get_json_object("data", "$.micros").cast("bigint")
-    return events.groupBy("decider_id").agg(f.max(f.timestamp_micros(micros)).alias("at"))
-
-
-def test_columns_of_texts_and_a_recompute_take_every_json_and_a_fold_fails_at_what_python_cannot_read(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_every_json_is_taken_but_by_folds_what_python_cannot_read(lab: Lab) -> None:
     words = [json.dumps(word) for word in WORDS]
     values = [*words, *NUMBERS, "{}", "[]", "[null]", *UNREADABLE.values()]
     documents = [*values, *(f'{{"v": {value}, "{LONG}": {value}}}' for value in values)]
-    things.append_events([thing(f"good-{n}", v="1") for n in range(len(documents))])
+    lab.append_events([thing(f"good-{n}", v="1") for n in range(len(documents))])
     for n, document in enumerate(documents):
-        append_text(things, f"evil-{n}", document, event="made", decider=DECIDER)
+        append_text(lab, f"evil-{n}", document, event="made", decider=DECIDER)
 
     texts = cast("ReadModel", Texts)
     by_itself = replace(texts, name="texts_by_itself", view="texts_by_itself")
-    away = share(dsn, spark, [texts, kept])
+    away = lab.share([texts, kept])
     assert away == {"texts": None, "kept": None}
     for model in (by_itself, lengths):
-        report = drain(dsn, spark, model)
+        report = lab.drain(model)
         assert (report.failed, report.failed_streams) == ({}, 0)
-    wanted = rows(
-        things.connection,
+    wanted = lab.rows(
         "select decider_id, data #>> '{v}', data #>> array[%s], data #>> '{v,v,v}', length(data::text)"
         " from event_store.events order by 1",
         LONG,
     )
     for name in ("texts", "texts_by_itself"):
-        found = things.connection.execute(
+        found = lab.execute(
             f"select thing_id, value, long, deep, length from read_models.{name} join read_models.lengths"
             " using (thing_id) where (smallest, largest) is not distinct from (value, value)"
-            " and all_ = array_remove(array[value], null) order by 1".replace("all_", '"all"').encode()
+            " and all_ = array_remove(array[value], null) order by 1".replace("all_", '"all"')
         ).fetchall()
         assert found == wanted
 
-    report = drain(dsn, spark, kept)
+    report = lab.drain(kept)
     assert report.failed == {}
-    failed = {name for name, _ in locks(things)}
+    failed = {name for name, _ in locks(lab)}
     evil = {document: f"evil-{n}" for n, document in enumerate(documents)}
     assert {evil[document] for document in UNREADABLE.values()} <= failed
     assert failed.isdisjoint(evil[word] for word in words)
     assert all(name.startswith("evil-") for name in failed)
-    errors = rows(things.connection, "select last_error from event_store.stream_locks")
+    errors = lab.rows("select last_error from event_store.stream_locks")
     assert [error for (error,) in errors if "read model kept failed at thing 'evil-" not in error] == []
-    assert value(things.connection, "select count(*) from read_models.kept") == 2 * len(documents) - len(failed)
+    assert lab.value("select count(*) from read_models.kept") == 2 * len(documents) - len(failed)
 
 
-def test_events_as_large_as_the_store_takes_them_pass_a_fold_and_columns(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_events_of_any_size_pass_a_fold_and_columns(lab: Lab) -> None:
     largest = "x" * (2**20 - 20)
-    things.append_events([thing(f"large-{n}", v=largest) for n in range(20)])
+    lab.append_events([thing(f"large-{n}", v=largest) for n in range(20)])
     for model in (cast("ReadModel", Texts), kept):
-        report = drain(dsn, spark, model)
+        report = lab.drain(model)
         assert (report.failed, report.failed_streams, report.events) == ({}, 0, 20)
-    assert rows(
-        things.connection,
-        "select (select min(length(value)) from read_models.texts), (select count(*) from read_models.kept)",
+    assert lab.rows(
+        "select (select min(length(value)) from read_models.texts), (select count(*) from read_models.kept)"
     ) == [(len(largest), 20)]
-    assert [len(event.data["v"]) for event in things.get_events("large-7", DECIDER)] == [len(largest)]
-
-
-def test_a_time_of_a_recompute_that_postgres_does_not_hold_fails_its_stream_alone(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    micros = {"good": 0, "evil": -(2**63) + 5, "other": 1, "worse": -(2**62)}
-    things.append_events([thing(name, micros=n) for name, n in micros.items()])
-    report = drain(dsn, spark, moments)
-    assert (report.failed, report.failed_streams) == ({}, 2)
-    assert locks(things) == [("evil", 1), ("worse", 1)]
-    assert rows(things.connection, "select thing_id from read_models.moments order by 1") == [("good",), ("other",)]
+    assert [len(event.data["v"]) for event in lab.get_events("large-7", DECIDER)] == [len(largest)]

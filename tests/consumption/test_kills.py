@@ -1,7 +1,4 @@
-"""Drains that lose their process, their connection or their staged rows at a step: the model equals a clean run.
-
-A kill for each step of a commit. More of them, and kills at random: `tests/processes/consumption`.
-"""
+"""Drains that lose their process, their connection or their staged rows at a step: the model equals a clean run."""
 
 import itertools
 import threading
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import Connection, sql
 
 from millrace.resources import connecting
 from millrace.resources.consumption.commit import StagedBatch, Work, commit_rebuild
@@ -20,53 +17,22 @@ from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows, next_batch, unmerged_rows
-from millrace.resources.read_models.stored.tables import (
-    listed,
-    merged_columns,
-    relation,
-    state_schema,
-    stored_columns,
-)
+from millrace.resources.read_models.stored.tables import listed, merged_columns, relation, state_schema, stored_columns
 from millrace.resources.read_models.stored.versions import ensure_version
+from tests.support.building import drains, killed_drains
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    Everything,
-    all_events,
-    assert_equals_a_clean_run,
-    close,
-    drain,
-    fill,
-    held,
-    later,
-    machines,
-    rows_of,
-    staged,
-    things,
-    wait_blocked_in,
-)
-from tests.support.building.killed_drains import (
-    consumed,
-    kill_at,
-    lease_taken,
-    merged_but_not_committed,
-    rows_staged,
-    sharing_victim,
-    some_commits,
-    some_views_committed_and_one_waits,
-    victim,
-)
+from tests.support.building.drains import Counted, Crossing, Everything, close, held, machines, rows_of, staged
+from tests.support.building.killed_drains import consumed, kill_at, lease_taken, rows_staged, some_commits, victim
+from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS, assert_holds_all_but, locks, offsets_of, poison
 from tests.support.building.read_models import expected_uses
-from tests.support.building.shared_drains import TOGETHER, share
+from tests.support.building.shared_drains import TOGETHER
 from tests.support.factories import Connect, rows, start, terminate, value
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["things"]
 
 Uses = cast("ReadModel", models.uses)
 STATE, PARTS = "read_models.crossing_state", "read_models.crossing_state_parts"
@@ -76,66 +42,57 @@ NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 # folds read stored states and functions whole streams: a kill must leave both as they were
 @pytest.mark.usefixtures("spark_remote")
 @pytest.mark.parametrize(("model", "step"), [(machines, lease_taken), (Everything, rows_staged), (Uses, some_commits)])
-def test_after_a_kill_at_a_step_the_next_consumer_makes_the_model_equal_a_clean_run(
-    things: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    connect: Connect,
-    model: ReadModel,
-    step: Callable[[psycopg.Connection], bool],
+def test_after_a_kill_at_a_step_the_next_run_is_clean(
+    lab: Lab, connect: Connect, model: ReadModel, step: Callable[[Connection], bool]
 ) -> None:
-    fill(things, 100)
-    ensure_version(things.connection, model)
-    with victim(dsn, batch_events=40, model=NAMES[model.name]) as process:
+    lab.fill(100)
+    ensure_version(lab.connection, model)
+    with victim(lab.dsn, batch_events=40, model=NAMES[model.name]) as process:
         kill_at(process, connect(), step)
-    assert consumed(things.connection) < 100
-    drain(later(dsn), spark, model)
+    assert consumed(lab.connection) < 100
+    lab.later().drain(model)
     if model is Uses:
-        assert close(rows_of(things.connection, Uses)) == close(expected_uses(all_events(things)))
+        assert close(lab.rows_of(Uses)) == close(expected_uses(drains.all_events(lab)))
     else:
-        assert_equals_a_clean_run(things, model)
+        lab.is_clean(model)
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_kill_after_the_failing_streams_were_handed_over_and_before_the_commit_changes_nothing(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 40)
-    things.append_events([poison("bad")])
-    ensure_version(things.connection, WORTHS)
+def test_a_kill_between_failing_streams_and_commit_changes_nothing(lab: Lab, connect: Connect) -> None:
+    lab.fill(40)
+    lab.append_events([poison("bad")])
+    ensure_version(lab.connection, WORTHS)
     holder = connect()
     with (
         held(holder, "lock table read_models.worths_state in share mode"),
-        victim(dsn, batch_events=1000, model="Worths") as process,
+        victim(lab.dsn, batch_events=1000, model="Worths") as process,
     ):
-        kill_at(process, connect(), merged_but_not_committed)
-    assert (locks(things), consumed(things.connection)) == ([], 0)
-    assert drain(later(dsn), spark, WORTHS).failed_streams == 1
-    assert locks(things) == [("bad", 1)]
-    assert_holds_all_but(things, offsets_of(things, "bad"), WORTHS)
+        kill_at(process, connect(), killed_drains.merged_but_not_committed)
+    assert (locks(lab), consumed(lab.connection)) == ([], 0)
+    assert lab.later().drain(WORTHS).failed_streams == 1
+    assert locks(lab) == [("bad", 1)]
+    assert_holds_all_but(lab, offsets_of(lab, "bad"), WORTHS)
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_after_a_kill_between_the_commits_of_two_views_every_view_is_as_if_it_had_not_been(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 100)
+def test_a_kill_between_the_commits_of_two_views_changes_nothing(lab: Lab, connect: Connect) -> None:
+    lab.fill(100)
     for model in TOGETHER:
-        ensure_version(things.connection, model)
+        ensure_version(lab.connection, model)
     holder = connect()
-    with held(holder, "lock table read_models.going_state in share mode"), sharing_victim(dsn, 40) as process:
-        kill_at(process, connect(), some_views_committed_and_one_waits)
-    assert consumed(things.connection) < 100 * len(TOGETHER)
-    share(later(dsn), spark)
-    assert_equals_a_clean_run(things, *TOGETHER)
+    with (
+        held(holder, "lock table read_models.going_state in share mode"),
+        killed_drains.sharing_victim(lab.dsn, 40) as process,
+    ):
+        kill_at(process, connect(), killed_drains.some_views_committed_and_one_waits)
+    assert consumed(lab.connection) < 100 * len(TOGETHER)
+    lab.later().share()
+    lab.is_clean(*TOGETHER)
 
 
-def test_wherever_a_rebuild_of_a_key_of_many_streams_dies_rows_are_what_their_parts_add_up_to(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 60)
-    drain(dsn, spark, Crossing)
-    connection, model, columns = things.connection, Crossing, ", ".join(state_schema(Crossing))
+def test_wherever_a_rebuild_dies_rows_are_what_their_parts_add_up_to(lab: Lab, connect: Connect) -> None:
+    lab.fill(60).drain(Crossing)
+    connection, model, columns = lab.connection, Crossing, ", ".join(state_schema(Crossing))
     gone, less, more = (p for (p,) in rows(connection, f"select distinct partition from {PARTS} order by 1 limit 3"))
     right = rows_of(connection, model)
     for statement in (
@@ -160,18 +117,18 @@ def test_wherever_a_rebuild_of_a_key_of_many_streams_dies_rows_are_what_their_pa
         ):
             connection.execute(statement.encode())
         staged_rows = [StagedRows(1, value(connection, "select count(*) from right_parts"))]
-        leases = [things.claim_partition(model.view, p, "doomed", 600) for p in (gone, less, more)]
+        leases = [lab.claim_partition(model.view, p, "doomed", 600) for p in (gone, less, more)]
         whole = tuple(replace(lease, from_position=0) for lease in leases)
         work = Work(model, whole, rebuild=True, rows=StagedBatch(batch, tuple(staged_rows)))
         with (
             suppress(psycopg.OperationalError),
-            connecting.connect(dsn, cursor_factory=dying(observer, step)) as doomed,
+            connecting.connect(lab.dsn, cursor_factory=dying(observer, step)) as doomed,
         ):
             commit_rebuild(EventStore(doomed), work)
             done = True
         if done:
             break
-        things.release_owner("doomed")
+        lab.release_owner("doomed")
         assert unmerged_rows(connection, model) == 0, step
         for partition in (gone, less, more):
             one = " union all ".join(
@@ -184,7 +141,7 @@ def test_wherever_a_rebuild_of_a_key_of_many_streams_dies_rows_are_what_their_pa
     assert unmerged_rows(connection, model) == 0
 
 
-def dying(observer: psycopg.Connection, step: int) -> type[psycopg.Cursor[Any]]:
+def dying(observer: Connection, step: int) -> type[psycopg.Cursor[Any]]:
     """Return cursors whose session ends before its statement of a number."""
     statements = itertools.count(1)
 
@@ -199,30 +156,24 @@ def dying(observer: psycopg.Connection, step: int) -> type[psycopg.Cursor[Any]]:
 
 def merged_from_parts(model: ReadModel) -> str:
     keys = listed(model.keys)
-    query = sql.SQL("select {}, {} from {} group by {}").format(
-        keys, merged_columns(model), relation(model.parts_table), keys
-    )
-    return query.as_string()
+    query, parts = sql.SQL("select {}, {} from {} group by {}"), relation(model.parts_table)
+    return query.format(keys, merged_columns(model), parts, keys).as_string()
 
 
-def test_a_terminated_connection_during_the_merge_is_replaced_and_the_drain_goes_on_by_itself(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 100)
-    ensure_version(things.connection, Counted)
+def test_a_connection_that_ends_during_the_merge_is_replaced(lab: Lab, connect: Connect) -> None:
+    lab.fill(100)
+    ensure_version(lab.connection, Counted)
     observer, holder = connect(), connect()
     with held(holder, "lock table read_models.counted_state in share mode"):
-        running = start(lambda: drain(dsn, spark, Counted))
-        terminate(observer, wait_blocked_in(observer, 'insert into "read_models"'))
+        running = start(lambda: lab.drain(Counted))
+        terminate(observer, drains.wait_blocked_in(observer, 'insert into "read_models"'))
     assert running.result(patience()).events == 100
-    assert_equals_a_clean_run(things, Counted)
+    lab.is_clean(Counted)
 
 
-def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 60)
-    ensure_version(things.connection, Counted)
+def test_of_vanished_staged_rows_the_batch_is_built_again(lab: Lab, connect: Connect) -> None:
+    lab.fill(60)
+    ensure_version(lab.connection, Counted)
     observer, holder = connect(), connect()
     claimed = threading.Event()
     interfered = threading.Event()
@@ -232,15 +183,15 @@ def test_staged_rows_that_vanish_are_noticed_and_the_batch_is_built_again(
         builds.append(1)
         claimed.set()
         assert interfered.wait(patience())
-        return spark
+        return lab.spark
 
-    with Consumer(dsn, Counted, building, "next") as consumer:
+    with Consumer(lab.dsn, Counted, building, "next") as consumer:
         running = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
         assert claimed.wait(patience())
         with held(holder, "select from event_store.checkpoints for update"):
             interfered.set()
-            wait_blocked_in(observer, "commit_batch")
+            drains.wait_blocked_in(observer, "commit_batch")
             observer.execute("truncate read_models.counted_staging")
         report = running.result(patience())
     assert (report.batches, report.events, len(builds)) == (1, 60, 2)
-    assert_equals_a_clean_run(things, Counted)
+    lab.is_clean(Counted)

@@ -2,25 +2,17 @@
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from millrace import fold
 from millrace.ops import ReadModel
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore
 from millrace.rows import FoldEvent, State
-from tests.support.building.drains import Counted, staged, thing, things
+from tests.support.building.drains import Counted, staged, thing
+from tests.support.building.lab import Lab
 from tests.support.building.poison import locks
 from tests.support.building.read_models import DECIDER
-from tests.support.building.shared_drains import share
-from tests.support.factories import rows
 from tests.support.hostile_json import WORDS
 from tests.support.patience import patience
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["things"]
 
 
 def in_itself() -> list[Any]:
@@ -31,33 +23,21 @@ def in_itself() -> list[Any]:
 
 # what a fold may return, or do, when an event says so
 ODDITIES: dict[str, Callable[[], Any]] = {
-    "nan": lambda: {"n": float("nan")},
-    "infinite": lambda: {"x": float("inf")},
-    "huge": lambda: {"n": 10**400},
-    "beyond digits": lambda: {"x": 10**5000},
-    "half a surrogate in the state": lambda: {"t": "ok", "hidden": "\ud800"},
-    "half a surrogate in a column": lambda: {"t": "\udfff"},
-    "nul in the state": lambda: {"t": "ok", "hidden": "a\0b"},
-    "nul in a column": lambda: {"t": "a\0b"},
-    "a mebibyte": lambda: {"t": "x" * 2**20},
+    "nan": lambda: {"n": float("nan")}, "infinite": lambda: {"x": float("inf")}, "huge": lambda: {"n": 10**400},
+    "beyond digits": lambda: {"x": 10**5000}, "half a surrogate in the state": lambda: {"t": "ok", "hidden": "\ud800"},
+    "half a surrogate in a column": lambda: {"t": "\udfff"}, "nul in the state": lambda: {"t": "ok", "hidden": "a\0b"},
+    "nul in a column": lambda: {"t": "a\0b"}, "a mebibyte": lambda: {"t": "x" * 2**20},
     "letters that JSON escapes": lambda: {"t": "ok", "hidden": "ä" * 2**16},
     "deep": lambda: {"t": "ok", "hidden": json.loads('{"a":' * 500 + "1" + "}" * 500)},
-    "in itself": lambda: {"hidden": in_itself()},
-    "a tuple": lambda: {"hidden": (1, 2)},
-    "no dict": lambda: [1],
-    "keys of numbers": lambda: {1: 2},
-    "words": lambda: {"t": "ok", "hidden": [*WORDS]},
-    "a wrong type": lambda: {"n": "1"},
-    "a boolean number": lambda: {"n": True},
-    "minus nought": lambda: {"d": -0.0},
-    "a least double": lambda: {"d": 5e-324},
-    "the end of time": lambda: {"at": "9999-12-31T23:59:59.999999+14:00"},
+    "in itself": lambda: {"hidden": in_itself()}, "a tuple": lambda: {"hidden": (1, 2)}, "no dict": lambda: [1],
+    "keys of numbers": lambda: {1: 2}, "words": lambda: {"t": "ok", "hidden": [*WORDS]},
+    "a wrong type": lambda: {"n": "1"}, "a boolean number": lambda: {"n": True}, "minus nought": lambda: {"d": -0.0},
+    "a least double": lambda: {"d": 5e-324}, "the end of time": lambda: {"at": "9999-12-31T23:59:59.999999+14:00"},
     "the beginning of time": lambda: {"at": "0001-01-01T00:00:00-14:00", "day": "0001-01-01"},
     "before time": lambda: {"at": "0001-01-01T00:00:00+14:00"},
     "as many digits as there are": lambda: {"x": "9" * 38, "y": "0." + "9" * 38},
-    "a digit more": lambda: {"x": "9" * 39},
-    "a number too small": lambda: {"y": "1e-39"},
-}
+    "a digit more": lambda: {"x": "9" * 39}, "a number too small": lambda: {"y": "1e-39"},
+}  # fmt: skip
 
 
 # of these a stream waits: no table holds them, or JSON would change them
@@ -88,26 +68,23 @@ def odd(before: State | None, event: FoldEvent) -> State:
 Odd = cast("ReadModel", odd)
 
 
-def test_whatever_a_fold_returns_both_doors_take_the_same_and_let_the_same_streams_wait(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_whatever_a_fold_returns_both_doors_take_the_same(lab: Lab) -> None:
     models = [Odd, Counted]
     events = [thing(f"{told} {n}", text=told if n == 1 else "nothing") for told in ODDITIES for n in range(2)]
-    things.append_events([*events, thing("raise 1", text="raise")])
-    assert share(dsn, spark, models) == {"odd": None, "counted": None}
-    assert {name for name, _ in locks(things)} == {f"{name} 1" for name in REFUSED}
-    for (why,) in rows(things.connection, "select last_error from event_store.stream_locks"):
+    lab.append_events([*events, thing("raise 1", text="raise")])
+    assert lab.share(models) == {"odd": None, "counted": None}
+    assert {name for name, _ in locks(lab)} == {f"{name} 1" for name in REFUSED}
+    for (why,) in lab.rows("select last_error from event_store.stream_locks"):
         assert "\n" not in why
         assert len(why.encode()) <= 4000
 
     # the others again, by the other door: what a round takes, that takes, too
     taken = sorted({*ODDITIES} - REFUSED)
-    things.append_events([thing(f"{told} staged", text=told) for told in taken])
-    with Consumer(dsn, Odd, lambda: spark, "by itself") as consumer:
+    lab.append_events([thing(f"{told} staged", text=told) for told in taken])
+    with lab.consumer(Odd, "by itself") as consumer:
         staged(consumer).drain(budget_s=patience(), idle_s=0)
     for told in taken:
-        (both,) = rows(
-            things.connection,
+        (both,) = lab.rows(
             "select count(*), count(distinct (n, d, t, x, y, at, day)) from read_models.odd where thing_id in (%s, %s)",
             f"{told} 1",
             f"{told} staged",

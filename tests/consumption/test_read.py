@@ -25,7 +25,7 @@ def delivered(store: EventStore, leases: Sequence[Lease]) -> list[tuple[str, int
     return sorted((e.decider_id, e.offset) for lease in leases for e in store.read_batch("v", lease))
 
 
-def test_it_reads_ranges_without_locked_streams_and_what_the_lease_tries_again(
+def test_it_reads_ranges_without_locked_streams(
     bulk: EventStore, dsn: str, spark: "SparkSession", streams: list[str]
 ) -> None:
     due, waiting, good = streams

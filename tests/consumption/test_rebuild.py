@@ -6,7 +6,6 @@ import threading
 import time
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
@@ -15,45 +14,22 @@ import pytest
 from millrace import count, field, sum_
 from millrace.ops import ReadModel
 from millrace.resources.consumption.commit import Commit, transaction
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
 from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.stored.merge import (
-    StagedRows,
-    forget_batch,
-    merge_rows,
-    next_batch,
-    replace_partition,
-)
+from millrace.resources.read_models.stored import merge
+from millrace.resources.read_models.stored.merge import StagedRows, merge_rows, next_batch, replace_partition
 from millrace.resources.read_models.stored.tables import state_schema
 from millrace.resources.read_models.stored.versions import ensure_version
-from tests.support.building.drains import (
-    Counted,
-    assert_equals_a_clean_run,
-    busiest,
-    drain,
-    fill,
-    rows_of,
-    thing,
-    things,
-)
+from tests.support.building.drains import Counted, busiest, thing
+from tests.support.building.lab import Lab
 from tests.support.factories import Connect, at_once, rows, start, value
 from tests.support.patience import patience, wait_until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-
-__all__ = ["things"]
-
-
-def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run_and_no_reader_sees_a_half(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 120)
-    drain(dsn, spark, Counted)
-    partition, done, stop = busiest(things), threading.Event(), threading.Event()
+def test_no_reader_sees_half_of_a_rebuild_while_others_drain(lab: Lab, connect: Connect) -> None:
+    lab.fill(120).drain(Counted)
+    partition, done, stop = busiest(lab), threading.Event(), threading.Event()
     reader = connect()
 
     def read() -> int:
@@ -74,103 +50,90 @@ def test_a_rebuild_while_others_drain_and_events_are_appended_equals_a_clean_run
         return looks
 
     def consume() -> DrainReport:
-        with Consumer(dsn, Counted, lambda: spark, "drainer") as consumer:
+        with lab.consumer(Counted, "drainer") as consumer:
             return consumer.drain(budget_s=patience(), idle_s=patience(), stop=stop, batch_events=40)
 
     looking, draining = start(read), start(consume)
     try:
-        with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+        with lab.consumer(Counted, "rebuilder") as consumer:
             for seed, partitions in ((2, [partition]), (3, range(16))):
-                fill(things, 40, seed)
+                lab.fill(40, seed)
                 consumer.rebuild(*partitions, wait_s=patience())
     finally:
         stop.set()
         draining.result(patience())
         done.set()
     assert looking.result(patience()) > 3
-    drain(dsn, spark, Counted)
-    assert_equals_a_clean_run(things, Counted)
+    lab.drain(Counted)
+    lab.is_clean(Counted)
 
 
-def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
-    ensure_version(things.connection, Counted)
-    partition = busiest(things)
-    lease = things.claim_partition(Counted.view, partition, "somebody else", 600)
-    with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+def test_a_rebuild_waits_for_a_leased_partition_and_says_who_has_it(lab: Lab) -> None:
+    lab.fill(60)
+    ensure_version(lab.connection, Counted)
+    partition = busiest(lab)
+    lease = lab.claim_partition(Counted.view, partition, "somebody else", 600)
+    with lab.consumer(Counted, "rebuilder") as consumer:
         with pytest.raises(PartitionLeased, match="somebody else"):
             consumer.rebuild(partition, wait_s=0.3)
-        since = value(things.connection, "select clock_timestamp()")
+        since = lab.value("select clock_timestamp()")
         running = start(lambda: consumer.rebuild(partition, wait_s=patience()))
         asked = "select from pg_stat_activity where query_start > %s and state = 'idle' and query ilike %s"
-        wait_until(lambda: rows(things.connection, asked, since, "%claim_partition(%"), "it asked in vain")
-        things.release_batch(Counted.view, [lease])
+        wait_until(lambda: lab.rows(asked, since, "%claim_partition(%"), "it asked in vain")
+        lab.release_batch(Counted.view, [lease])
         assert running.result(patience()).leases[0].partition == partition
-    drain(dsn, spark, Counted)
-    assert_equals_a_clean_run(things, Counted)
+    lab.drain(Counted)
+    lab.is_clean(Counted)
 
 
-def test_several_log_partitions_are_rebuilt_together_or_none_is_and_two_that_do_so_take_turns(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 80)
-    drain(dsn, spark, Counted)
-    before = rows_of(things.connection, Counted)
-    things.connection.execute("update read_models.counted_state set events = 0")
-    damaged = rows_of(things.connection, Counted)
-    lease = things.claim_partition(Counted.view, 15, "somebody else", 600)
-    with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+def test_several_are_rebuilt_together_or_none_and_two_take_turns(lab: Lab) -> None:
+    lab.fill(80).drain(Counted)
+    before = lab.rows_of(Counted)
+    lab.execute("update read_models.counted_state set events = 0")
+    damaged = lab.rows_of(Counted)
+    lease = lab.claim_partition(Counted.view, 15, "somebody else", 600)
+    with lab.consumer(Counted, "rebuilder") as consumer:
         with pytest.raises(PartitionLeased, match="somebody else"):
             consumer.rebuild(*range(16), wait_s=0)
-        assert things.lease_owners(Counted.view) == ["somebody else"]
-        assert rows_of(things.connection, Counted) == damaged
-        things.release_batch(Counted.view, [lease])
+        assert lab.lease_owners(Counted.view) == ["somebody else"]
+        assert lab.rows_of(Counted) == damaged
+        lab.release_batch(Counted.view, [lease])
         commit = consumer.rebuild(*range(16), wait_s=0)
     assert (commit.events, len(commit.leases), sum(commit.rows_of.values())) == (80, 16, commit.rows)
-    assert rows_of(things.connection, Counted) == before
+    assert lab.rows_of(Counted) == before
 
     def rebuild(owner: str, *partitions: int) -> Commit:
-        with Consumer(dsn, Counted, lambda: spark, owner) as consumer:
-            return consumer.rebuild(*partitions, wait_s=patience())
+        return lab.rebuild(Counted, *partitions, owner=owner)
 
     one, two = at_once([lambda: rebuild("A", *range(16)), lambda: rebuild("B", *reversed(range(16)))])
     # there is nothing to mend
     assert one.result().rows == two.result().rows == 0
-    assert_equals_a_clean_run(things, Counted)
+    lab.is_clean(Counted)
 
 
-def test_a_rebuild_waits_for_no_reader_and_whoever_reads_as_of_before_it_sees_the_rows_of_then(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    things.append_events([thing("only", text="a", units=1)])
-    drain(dsn, spark, Counted)
-    things.connection.execute("update read_models.counted_state set events = 7")
-    full, reader = busiest(things), connect()
-    with Consumer(dsn, Counted, lambda: spark, "rebuilder") as consumer:
+def test_a_rebuild_waits_for_no_reader_who_sees_the_rows_of_then(lab: Lab, connect: Connect) -> None:
+    lab.append_events([thing("only", text="a", units=1)])
+    lab.drain(Counted)
+    lab.execute("update read_models.counted_state set events = 7")
+    full, reader = busiest(lab), connect()
+    with lab.consumer(Counted, "rebuilder") as consumer:
         with reader.transaction():
             reader.execute("set transaction isolation level repeatable read")
             assert value(reader, "select events from read_models.counted") == 7
             assert (consumer.rebuild(full).rows, consumer.rebuild(full).rows) == (1, 0)
             assert value(reader, "select events from read_models.counted") == 7
         assert consumer.rebuild((full + 1) % 16).rows == 0
-    assert_equals_a_clean_run(things, Counted)
+    lab.is_clean(Counted)
 
 
 RACE_S = 3
 CROSSING = ReadModel(
-    name="crossing_uses",
-    view="crossing_uses",
-    description="One row per text.",
-    keys={"text": field("data.text")},
+    name="crossing_uses", view="crossing_uses", description="One row per text.", keys={"text": field("data.text")},
     columns={"units": sum_("data.units"), "events": count()},
-)
+)  # fmt: skip
 
 
-def test_commits_and_rebuilds_of_a_key_that_crosses_streams_lose_nothing_of_each_other(
-    things: EventStore, connect: Connect
-) -> None:
+def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: EventStore, connect: Connect) -> None:
     """Parts that several log partitions share, last parts that go, and new ones, at once, for some seconds."""
     model = ensure_version(things.connection, CROSSING)
     until = time.monotonic() + RACE_S
@@ -209,7 +172,7 @@ def test_commits_and_rebuilds_of_a_key_that_crosses_streams_lose_nothing_of_each
                 )
             with transaction(EventStore(connection), model):
                 replace_partition(connection, model, partition, batch, [StagedRows(1, len(keys))])
-                forget_batch(connection, model, batch)
+                merge.forget_batch(connection, model, batch)
         raise AssertionError
 
     works = [*(partial(merges, seed) for seed in (0, 1, 2)), partial(rebuilds, 14), partial(rebuilds, 15)]

@@ -22,27 +22,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Options ---------------------------------------------------------------------------------------------------
-
-
 CHOSEN: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
-    ({}, ALL),
-    ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
+    ({}, ALL), ({"startingOffsets": "earliest", "endingOffsets": "latest"}, ALL),
     ({"startingOffsets": {"0": 3, "1": 3}}, [(0, 3), (0, 4), (2, 0)]),
     ({"endingOffsets": {"0": 2, "1": 0}}, [(0, 0), (0, 1), (2, 0)]),
     ({"startingOffsets": {"0": 1, "1": 1}, "endingOffsets": {"0": 2, "1": 3}}, [(0, 1), (1, 1), (1, 2)]),
-    ({"startingOffsets": {"0": 2}, "endingOffsets": {"0": 2}}, []),
-    ({"startingOffsets": {}, "endingOffsets": {}}, []),
-    ({"partitions": [1, 2]}, [(1, 0), (1, 1), (1, 2), (2, 0)]),
-    ({"partitions": [15]}, []),
-    ({"partitions": []}, []),
-    ({"deciders": ["invoice"]}, [(0, 1), (0, 3), (1, 1)]),
-    ({"deciders": ["nobody"]}, []),
-    ({"deciders": []}, []),
+    ({"startingOffsets": {"0": 2}, "endingOffsets": {"0": 2}}, []), ({"startingOffsets": {}, "endingOffsets": {}}, []),
+    ({"partitions": [1, 2]}, [(1, 0), (1, 1), (1, 2), (2, 0)]), ({"partitions": [15]}, []), ({"partitions": []}, []),
+    ({"deciders": ["invoice"]}, [(0, 1), (0, 3), (1, 1)]), ({"deciders": ["nobody"]}, []), ({"deciders": []}, []),
     ({"events": ["placed"]}, [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]),
     ({"deciders": ["order"], "events": ["paid", "shipped"]}, [(0, 2), (0, 4), (1, 2)]),
     ({"MAXRECORDSPERPARTITION": "2", "STARTINGOFFSETS": "earliest"}, ALL),
-]
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("log")
@@ -54,10 +45,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"partitions": [3, 99]}, "option 'partitions' is 99; allowed: log partitions 0, 1, 2"),
     ({"startingOffsets": {"99": 0}}, "option 'startingOffsets' is 99; allowed: log partitions 0, 1, 2"),
     ({"endingOffsets": {"99": 0}}, "option 'endingOffsets' is 99; allowed: log partitions 0, 1, 2"),
-    (
-        {"startingOffsets": {"2": 0}, "partitions": [0, 1]},
-        "option 'startingOffsets' is 2; allowed: log partitions 0, 1",
-    ),
+    ({"startingOffsets": {"2": 0}, "partitions": [0, 1]}, "option 'startingOffsets' is 2; allowed: log partitions 0, 1"),
     (
         {"startingOffsets": {"0": 0, "1": 0}, "endingOffsets": {"0": 5}},
         "option 'startingOffsets' is '{\"0\": 0, \"1\": 0}'; allowed: exactly those that endingOffsets names: 0",
@@ -66,25 +54,19 @@ REFUSED: list[tuple[dict[str, object], str]] = [
         {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 5}, "partitions": [0, 1]},
         "option 'partitions' is [0, 1]; allowed: exactly those that endingOffsets names: 0",
     ),
-    (
-        {"startingOffsets": {"99": 0}, "endingOffsets": {"99": 5}},
-        "'endingOffsets' is 99; allowed: log partitions 0, 1, 2",
-    ),
+    ({"startingOffsets": {"99": 0}, "endingOffsets": {"99": 5}}, "'endingOffsets' is 99; allowed: log partitions 0, 1, 2"),
     (
         {"startingOffsets": {"0": 3}, "endingOffsets": {"0": 2}},
         "'startingOffsets' is 3; allowed: positions up to 2 of log partition 0, where endingOffsets ends",
     ),
     ({"startingOffsets": {"0": 6}}, "option 'startingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
     ({"endingOffsets": {"0": 6}}, "option 'endingOffsets' is 6; allowed: positions 0 to 5 of log partition 0"),
-    (
-        {"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}},
-        "option 'endingOffsets' is 4; allowed: positions 0 to 3 of log partition 1",
-    ),
-]
+    ({"startingOffsets": {"1": 0}, "endingOffsets": {"1": 4}}, "option 'endingOffsets' is 4; allowed: positions 0 to 3 of log partition 1"),
+]  # fmt: skip
 
 
 @pytest.mark.usefixtures("log")
-def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(dsn: str) -> None:
+def test_what_the_log_does_not_hold_is_refused(dsn: str) -> None:
     unsaid = []
     for options, sentence in REFUSED:
         with pytest.raises(InvalidOption) as refused:
@@ -94,9 +76,7 @@ def test_what_the_log_does_not_hold_is_refused_and_never_read_as_fewer_rows(dsn:
     assert unsaid == []
 
 
-def test_history_that_is_removed_is_refused_where_it_is_asked_for_or_left_out_with_a_warning(
-    log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_removed_history_is_refused_or_warned_of(log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     purge(log, 0, 2)
     kept = [(0, 2), (0, 3), (0, 4)]
     holds = "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0"
@@ -112,9 +92,7 @@ def test_history_that_is_removed_is_refused_where_it_is_asked_for_or_left_out_wi
         with pytest.raises(DataLoss) as lost:
             read(dsn, **options)
         assert holds in str(lost.value)
-        assert "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on with what is there" in str(
-            lost.value
-        )
+        assert "'failOnDataLoss' is 'true'; allowed: true, or false to go on with what is there" in str(lost.value)
         caplog.clear()
         assert positions(read(dsn, failOnDataLoss="false", **options)) == kept
         assert holds in caplog.text
@@ -126,16 +104,11 @@ def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: Eve
     reader = reader_of(dsn, partitions=[0])
     (task,) = reader.partitions()
     purge(log, 0, 3)
-    with pytest.raises(
-        DataLoss, match="positions 0 to 5 of log partition 0 are to be read, and it holds positions 3 to 5"
-    ):
+    with pytest.raises(DataLoss, match="0 to 5 of log partition 0 are to be read, and it holds positions 3 to 5"):
         list(reader.read(task))
 
 
-# The connection --------------------------------------------------------------------------------------------
-
-
-def test_who_does_not_answer_is_named_without_the_password_and_a_dsn_that_cannot_be_read_is_not_shown() -> None:
+def test_who_does_not_answer_is_named_without_the_password() -> None:
     in_a_task = {"startingOffsets": {"0": 0}, "endingOffsets": {"0": 1}}
     for nowhere in (
         "postgresql://me:hunter2@127.0.0.1:1/events?sslpassword=hunter2",
@@ -149,9 +122,7 @@ def test_who_does_not_answer_is_named_without_the_password_and_a_dsn_that_cannot
             assert "hunter2" not in "".join(traceback.format_exception(failed.value))
     for unreadable in ("hunter2", "postgresql://me:hun ter2@h:x/", "host=h pasword=hunter2"):
         for options in ({}, in_a_task):
-            with pytest.raises(
-                InvalidOption, match="option 'dsn' is '…'; allowed: a Postgres connection string"
-            ) as refused:
+            with pytest.raises(InvalidOption, match="'dsn' is '…'; allowed: a Postgres connection string") as refused:
                 read(unreadable, **options)
             assert "hun" not in "".join(traceback.format_exception_only(refused.value))
     assert "hunter2" not in repr(options_of(dsn="password=hunter2"))
@@ -171,9 +142,6 @@ def test_a_database_without_an_event_log_is_said(postgres: EmbeddedPostgres) -> 
         read(postgres.dsn("postgres"))
 
 
-# Tasks -----------------------------------------------------------------------------------------------------
-
-
 def tasks(dsn: str, **options: object) -> list[list[tuple[int, int, int]]]:
     parts = reader_of(dsn, **options).partitions()
     assert all(isinstance(part, EventLogInput) for part in parts)
@@ -181,7 +149,7 @@ def tasks(dsn: str, **options: object) -> list[list[tuple[int, int, int]]]:
 
 
 @pytest.mark.usefixtures("log")
-def test_tasks_are_as_few_as_may_be_and_each_has_a_slice_of_every_log_partition(dsn: str) -> None:
+def test_tasks_are_few_and_have_a_slice_of_every_log_partition(dsn: str) -> None:
     for records, expected in (
         (100, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
         (9, [[(0, 0, 5), (1, 0, 3), (2, 0, 1)]]),
@@ -239,9 +207,6 @@ def test_an_empty_log_has_no_tasks_and_no_rows(dsn: str, spark: "SparkSession") 
     assert load(spark, dsn).count() == 0
 
 
-# Times -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hours(store: EventStore) -> EventStore:
     """Log partition 0 holds an event of each hour from 0 to 4 o'clock of a day, partition 1 one of 2 o'clock."""
@@ -280,11 +245,8 @@ TIMES: list[tuple[dict[str, object], list[tuple[int, int]]]] = [
 
 
 @pytest.mark.usefixtures("hours")
-def test_times_choose_from_the_first_event_at_or_after_one_to_the_first_at_or_after_the_other(dsn: str) -> None:
+def test_times_choose_the_events_between_them(dsn: str) -> None:
     assert [(options, positions(read(dsn, **options))) for options, _ in TIMES] == TIMES
-
-
-# Through Spark ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("log")

@@ -30,10 +30,8 @@ def test_the_module_imports_neither_dagster_nor_anything_of_ours() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True)
     package = "millrace.resources.event_log_source"
     assert [module for module in done.stdout.split() if not module.startswith(package)] == [
-        "millrace",
-        "millrace.late_imports",
-        "millrace.resources",
-    ]
+        "millrace", "millrace.late_imports", "millrace.resources",
+    ]  # fmt: skip
     for file in (PROJECT / "resources" / "event_log_source").glob("*.py"):
         assert not re.search(r"(import|from) (millrace|dagster)", file.read_text()), file
 
@@ -52,9 +50,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 @pytest.mark.usefixtures("log")
-def test_the_folder_alone_can_be_sent_to_workers_that_do_not_have_it(
-    dsn: str, spark: "SparkSession", copied: ModuleType, tmp_path: Path
-) -> None:
+def test_the_folder_alone_can_be_sent(dsn: str, spark: "SparkSession", copied: ModuleType, tmp_path: Path) -> None:
     named = type("Copied", (copied.EventLogSource,), {"name": classmethod(lambda _: "copied_event_log")})
     spark.dataSource.register(named)
     found = spark.read.format("copied_event_log").option("dsn", dsn).option("minPartitions", 3).load()

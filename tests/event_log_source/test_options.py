@@ -126,7 +126,7 @@ def test_the_table_in_the_documentation_says_the_same() -> None:
     assert re.findall(r"`(\w+)`", columns) == list(COLUMNS)
 
 
-def test_the_table_in_the_text_has_every_option_with_its_default_and_where_it_applies() -> None:
+def test_the_table_in_the_text_has_every_option_with_its_default() -> None:
     told = re.findall(r"^\| `(\w+)` +\| (.*?) +\| (.*?) +\|$", event_log_source.__doc__ or "", re.MULTILINE)
     assert [name for name, _, _ in told] == list(OPTIONS)
     for name, _, meaning in told:

@@ -13,9 +13,7 @@ SIZES = st.lists(st.integers(0, 200), max_size=8)
 
 
 def covered(parts: Sequence[LogRange]) -> list[tuple[int, int]]:
-    return sorted(
-        (part.partition, position) for part in parts for position in range(part.from_position, part.to_position)
-    )
+    return sorted((p.partition, position) for p in parts for position in range(p.from_position, p.to_position))
 
 
 @given(
@@ -23,9 +21,7 @@ def covered(parts: Sequence[LogRange]) -> list[tuple[int, int]]:
     max_records=LIMITS,
     min_tasks=LIMITS,
 )
-def test_tasks_cover_each_position_once_and_are_as_many_and_as_small_as_wanted(
-    ranges: list[tuple[int, int]], max_records: int, min_tasks: int
-) -> None:
+def test_tasks_cover_each_position_once(ranges: list[tuple[int, int]], max_records: int, min_tasks: int) -> None:
     wanted = [LogRange(partition, first, first + size) for partition, (first, size) in enumerate(ranges)]
     tasks = split(wanted, max_records, min_tasks)
     assert covered([part for task in tasks for part in task]) == covered(wanted)
@@ -38,9 +34,7 @@ def test_tasks_cover_each_position_once_and_are_as_many_and_as_small_as_wanted(
 
 
 @given(sizes=SIZES, limit=st.none() | LIMITS, max_records=LIMITS, min_tasks=LIMITS)
-def test_batches_cover_each_position_once_and_none_is_above_the_limit(
-    sizes: list[int], limit: int | None, max_records: int, min_tasks: int
-) -> None:
+def test_batches_cover_all_once(sizes: list[int], limit: int | None, max_records: int, min_tasks: int) -> None:
     position = {partition: 10 * partition for partition in range(len(sizes))}
     target = {partition: position[partition] + size for partition, size in enumerate(sizes)}
     wanted = [LogRange(p, first, target[p]) for p, first in position.items()]

@@ -11,14 +11,7 @@ from psycopg import sql
 
 from millrace.resources.event_log_source import LogRange, Unreadable, reading
 from millrace.resources.event_log_source.arrow import KEPT, arrow_connection
-from millrace.resources.event_log_source.reading import (
-    DENSE_OFFSETS,
-    DENSE_PLAN,
-    DENSE_POSITIONS,
-    PLAN,
-    dense_offsets,
-    query,
-)
+from millrace.resources.event_log_source.reading import DENSE_PLAN, DENSE_POSITIONS, PLAN, dense_offsets, query
 from millrace.resources.event_store import EventStore
 from millrace.resources.settings import PROJECT
 from tests.support.building.event_log_reads import ALL, options_of, positions, read, reader_of
@@ -28,9 +21,7 @@ EVERYTHING = [LogRange(partition, 0, 1_000_000) for partition in range(16)]
 MANY = "select g, repeat('x', 1000) as text from generate_series(1, 100000) g"
 
 
-def test_a_process_reads_the_types_of_a_store_once_and_remembers_few_stores(
-    dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_reads_the_types_once_and_remembers_few_stores(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     make = adbc_driver_postgresql.connect
 
@@ -65,7 +56,7 @@ def test_all_statements_see_one_snapshot(log: EventStore, dsn: str) -> None:
         assert events == 10
 
 
-def test_a_statement_that_fails_after_its_first_rows_is_an_error_and_no_end(dsn: str) -> None:
+def test_a_statement_that_fails_after_its_first_rows_is_an_error(dsn: str) -> None:
     with arrow_connection(dsn) as connection:
         batches = connection.batches("select 1 / (90000 - g), repeat('x', 1000) from generate_series(1, 100000) g")
         assert next(batches).num_rows > 0
@@ -73,7 +64,7 @@ def test_a_statement_that_fails_after_its_first_rows_is_an_error_and_no_end(dsn:
             list(batches)
 
 
-def test_what_is_not_read_to_its_end_ends_with_the_next_statement_and_with_the_connection(dsn: str) -> None:
+def test_what_is_not_read_to_its_end_ends_with_the_next_statement(dsn: str) -> None:
     with arrow_connection(dsn) as connection:
         batches = connection.batches(MANY)
         assert next(batches).num_rows > 0
@@ -142,9 +133,7 @@ def test_only_the_positions_asked_for_come_and_what_was_removed_stays_away(log: 
 
 
 @pytest.mark.usefixtures("few_are_enough")
-def test_what_is_appended_after_the_cut_stays_away_where_it_lies_between_events_of_the_cut(
-    log: EventStore, dsn: str, connect: Connect
-) -> None:
+def test_what_is_appended_after_the_cut_stays_away(log: EventStore, dsn: str, connect: Connect) -> None:
     late = connect(autocommit=False)
     append_to(
         EventStore(late), *ids_of_one_partition(late, 1, 3)
@@ -174,10 +163,9 @@ def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkey
     monkeypatch.setattr(reading, "DENSE_POSITIONS", 1)
     first, last = found_dense(dsn, together) or (0, 0)
     assert (first, last) == (1, 400)
-    spread = value(
-        store.connection, 'select max("offset") - min("offset") from event_store.event_log where partition = 0'
-    )
-    assert spread >= DENSE_OFFSETS * sizes[0]
+    query = 'select max("offset") - min("offset") from event_store.event_log where partition = 0'
+    spread = value(store.connection, query)
+    assert spread >= reading.DENSE_OFFSETS * sizes[0]
     assert found_dense(dsn, alone) is None
     assert found_dense(dsn, [LogRange(0, 0, 0)]) is None
 

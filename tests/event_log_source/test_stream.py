@@ -13,13 +13,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tenacity import Retrying, retry_if_exception_message, stop_after_delay
 
-from millrace.resources.event_log_source import (
-    DataLoss,
-    EventLogOptions,
-    EventLogStreamReader,
-    InvalidOption,
-    Unreadable,
-)
+from millrace.resources import event_log_source
+from millrace.resources.event_log_source import DataLoss, EventLogStreamReader, InvalidOption, Unreadable
 from millrace.resources.event_log_source.reading import EventLogInput
 from millrace.resources.event_store import EventStore
 from tests.support.building.event_log_reads import SPARK_TYPES, stream
@@ -31,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Positions = list[tuple[int, int]]
+ReaderOf = Callable[..., EventLogStreamReader]
 COLUMNS = ("partition", "position")
 
 
@@ -45,22 +41,18 @@ def all_of(orders: EventStore) -> Positions:
     return rows(orders.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
-# What Spark's driver asks the reader ------------------------------------------------------------------------
-
-
 @pytest.fixture
-def reader_of(dsn: str, request: pytest.FixtureRequest) -> Callable[..., EventLogStreamReader]:
+def reader_of(dsn: str, request: pytest.FixtureRequest) -> ReaderOf:
     """Return a function that makes readers as Spark does; they are stopped when the test ends."""
     from pyspark.sql.types import StructField, StructType
 
-    schema = StructType(
-        [StructField(name, SPARK_TYPES[type_]) for name, type_ in zip(COLUMNS, ("int", "bigint"), strict=True)]
-    )
+    columns = zip(COLUMNS, ("int", "bigint"), strict=True)
+    schema = StructType([StructField(name, SPARK_TYPES[type_]) for name, type_ in columns])
 
     def make(**options: object) -> EventLogStreamReader:
         given = {name: o if isinstance(o, str) else json.dumps(o) for name, o in options.items()}
         given |= {"columns": json.dumps(COLUMNS)} | ({} if "dsn" in given else {"dsn": dsn})
-        reader = EventLogStreamReader(EventLogOptions.read(given, "stream"), schema)
+        reader = EventLogStreamReader(event_log_source.EventLogOptions.read(given, "stream"), schema)
         request.addfinalizer(reader.stop)
         return reader
 
@@ -68,7 +60,6 @@ def reader_of(dsn: str, request: pytest.FixtureRequest) -> Callable[..., EventLo
 
 
 def read(reader: EventLogStreamReader, start: dict[str, int], end: dict[str, int]) -> Positions:
-    """Read a batch as Spark's tasks do."""
     tasks = reader.partitions(start, end)
     assert all(isinstance(task, EventLogInput) for task in tasks)
     found = [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
@@ -80,9 +71,7 @@ def offset(**stated: int) -> dict[str, int]:
     return {str(p): stated.get(f"p{p}", 0) for p in range(16)}
 
 
-def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_order(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_a_new_query_begins_where_the_options_say(orders: EventStore, reader_of: ReaderOf) -> None:
     set_clock(orders.connection, "2030-01-31 00:00:00+00")
     grow(orders, {0: 3, 2: 4, 10: 1})
     set_clock(orders.connection, "2030-01-31 01:00:00+00")
@@ -101,9 +90,7 @@ def test_a_new_query_begins_where_the_options_say_and_names_log_partitions_in_or
         assert json.dumps(reader_of(**options).initialOffset()) == json.dumps(expected)
 
 
-def test_a_batch_takes_what_the_limit_allows_and_spark_may_ask_for_everything(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_a_batch_takes_what_the_limit_allows(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 20, 1: 10})
     limited = reader_of(maxOffsetsPerTrigger="6")
     assert limited.getDefaultReadLimit() == ReadMaxRows(6)
@@ -119,9 +106,7 @@ def test_a_batch_takes_what_the_limit_allows_and_spark_may_ask_for_everything(
     assert json.dumps(limited.latestOffset(last, ReadMaxRows(6))) == json.dumps(last)
 
 
-def test_available_now_ends_where_the_log_ended_though_it_grows(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_available_now_ends_where_the_log_ended(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3})
     reader = reader_of()
     reader.prepareForTriggerAvailableNow()
@@ -131,18 +116,14 @@ def test_available_now_ends_where_the_log_ended_though_it_grows(
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_batch_is_read_again_with_the_same_rows_though_the_log_grew(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_a_batch_is_read_again_with_the_same_rows(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3, 1: 2})
     first = read(reader_of(), offset(p0=1), offset(p0=3, p1=2))
     grow(orders, {0: 3, 1: 2, 2: 1})
     assert read(reader_of(minPartitions="3"), offset(p0=1), offset(p0=3, p1=2)) == first
 
 
-def test_log_partitions_other_than_those_of_the_checkpoint_are_refused(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_other_log_partitions_than_the_checkpoint_s_are_refused(orders: EventStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3})
     for reader in (reader_of(), reader_of(partitions=[0, 1])):
         with pytest.raises(
@@ -151,16 +132,14 @@ def test_log_partitions_other_than_those_of_the_checkpoint_are_refused(
             reader.latestOffset({"0": 0}, ReadAllAvailable())
 
 
-def test_history_that_was_removed_while_the_query_was_down_fails_it_or_is_passed_over_with_a_warning(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
+def test_removed_history_fails_the_query_or_is_warned_of(
+    orders: EventStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5, 1: 2})
     purge(orders, 0, 3)
     strict = reader_of(maxOffsetsPerTrigger="1")
     lost = "Option 'failOnDataLoss' is 'true'; allowed: true, or false to go on"
-    with pytest.raises(
-        DataLoss, match=f"stands at position 1 of log partition 0, and it holds positions 3 to 5.*{lost}"
-    ):
+    with pytest.raises(DataLoss, match=f"at position 1 of log partition 0, and it holds positions 3 to 5.*{lost}"):
         strict.latestOffset(offset(p0=1), ReadAllAvailable())
     with pytest.raises(DataLoss, match=f"positions 1 to 4 of log partition 0 are to be read, and it holds.*{lost}"):
         strict.partitions(offset(p0=1), offset(p0=4))
@@ -173,8 +152,8 @@ def test_history_that_was_removed_while_the_query_was_down_fails_it_or_is_passed
     assert "positions 1 to 4 of log partition 0 are to be read, and it holds positions 3 to 5" in caplog.text
 
 
-def test_a_log_that_ends_before_the_checkpoint_fails_the_query_or_is_waited_for_with_one_warning(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader], caplog: pytest.LogCaptureFixture
+def test_a_log_before_the_checkpoint_fails_the_query(
+    orders: EventStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5})
     with pytest.raises(DataLoss, match="stands at position 6 of log partition 0, and it holds positions 0 to 5"):
@@ -187,9 +166,7 @@ def test_a_log_that_ends_before_the_checkpoint_fails_the_query_or_is_waited_for_
     assert lenient.latestOffset(offset(p0=6), ReadAllAvailable()) == offset(p0=7)
 
 
-def test_one_connection_looks_at_the_log_and_a_new_one_where_postgres_ended_it(
-    orders: EventStore, reader_of: Callable[..., EventLogStreamReader]
-) -> None:
+def test_one_connection_looks_until_postgres_ends_it(orders: EventStore, reader_of: ReaderOf) -> None:
     there = value(orders.connection, "select array_agg(pid) from pg_stat_activity")
     others = "select array_agg(pid) from pg_stat_activity where datname = current_database() and pid <> all(%s)"
     reader = reader_of()
@@ -204,9 +181,6 @@ def test_one_connection_looks_at_the_log_and_a_new_one_where_postgres_ended_it(
     wait_until(lambda: value(orders.connection, others, there) is None, "the reader's connection ended")
     with pytest.raises(Unreadable, match="option 'dsn' is 'host=/nowhere'"):
         reader_of(dsn="host=/nowhere").initialOffset()
-
-
-# Through Spark ---------------------------------------------------------------------------------------------
 
 
 class Query:
@@ -281,7 +255,7 @@ def query(spark: "SparkSession", dsn: str, tmp_path: Path) -> Iterator[Query]:
         left.stop()
 
 
-def test_each_event_comes_once_though_the_query_is_killed_and_the_log_grows(orders: EventStore, query: Query) -> None:
+def test_each_event_comes_once_though_the_query_is_killed(orders: EventStore, query: Query) -> None:
     grow(orders, {0: 9, 3: 5, 7: 1})
     with pytest.raises(StreamingQueryException):
         query.available_now(once_per_batch(query.batches, die_after=1), maxOffsetsPerTrigger="6")

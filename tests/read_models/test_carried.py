@@ -15,12 +15,11 @@ from millrace.events import rename
 from millrace.ops import ReadModel
 from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.declared.carried import Carried
-from tests.support.building.drains import drain, rows_of, staged
+from tests.support.building.drains import staged
+from tests.support.building.lab import Lab
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -41,83 +40,76 @@ class Patients:
 PATIENTS = cast("ReadModel", Patients)
 # of no event that the model takes, of none before it, of an older shape, with a null, of another one from then on
 EVENTS = [
-    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
-    NewEvent("visit", "v-1", "seen"),
+    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}), NewEvent("visit", "v-1", "seen"),
     NewEvent("visit", "v-1", "seen", data={"who": {"id": "ann"}}),
     NewEvent("visit", "v-2", "seen", data={"who": {"id": "eve%"}}),
     NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
     NewEvent("visit", "v-1", "gone", data={"patient": None}),
     NewEvent("visit", "v-2", "gone", data={"patient": {"id": "ann"}}),
     NewEvent("visit", "v-1", "gone", data={"patient": {"id": "eve%"}}),
-    NewEvent("visit", "v-2", "gone", data={"patient": {"id": None}}),
-    NewEvent("visit", "v-1", "gone"),
-]
+    NewEvent("visit", "v-2", "gone", data={"patient": {"id": None}}), NewEvent("visit", "v-1", "gone"),
+]  # fmt: skip
 WANTED = [("ann", 4, 2), ("eve%", 3, 2)]
 
 
 @pytest.fixture
-def visits(store: EventStore) -> EventStore:
+def lab(store: EventStore, dsn: str, spark: "SparkSession") -> Lab:
     for event, version in (("said", 1), ("seen", 1), ("seen", 2), ("gone", 1)):
         store.register_decider_event("visit", event, "", version)
     store.register_event_upcast("visit", "seen", 2, [rename("who", "patient")])
-    return store
+    return Lab(store.connection, dsn, spark)
 
 
-def in_rounds(dsn: str, spark: "SparkSession", append: Callable[[], bool]) -> None:
-    with Drain(dsn, [PATIENTS], lambda: spark, "rounds") as shared:
+def in_rounds(lab: Lab, append: Callable[[], bool]) -> None:
+    with lab.together([PATIENTS]) as shared:
         while append():
             shared.run(budget_s=patience(), idle_s=0)
 
 
-def alone(dsn: str, spark: "SparkSession", append: Callable[[], bool]) -> None:
-    with Consumer(dsn, PATIENTS, lambda: spark, "alone") as consumer:
+def alone(lab: Lab, append: Callable[[], bool]) -> None:
+    with lab.consumer(PATIENTS, "alone") as consumer:
         while append():
             staged(consumer).drain(budget_s=patience(), idle_s=0)
 
 
 @pytest.mark.parametrize("door", [in_rounds, alone])
-def test_each_event_has_the_key_of_its_stream_though_each_is_read_alone_and_in_a_rebuild(
-    visits: EventStore, dsn: str, spark: "SparkSession", door: Callable[..., None], tmp_path: Path
+def test_each_event_has_its_stream_s_key_however_it_is_read(
+    lab: Lab, door: Callable[..., None], tmp_path: Path
 ) -> None:
     left = [*EVENTS]
 
     def append() -> bool:
-        return bool(left and visits.append_events([left.pop(0)]))
+        return bool(left and lab.append_events([left.pop(0)]))
 
-    door(dsn, spark, append)
-    assert rows_of(visits.connection, PATIENTS) == WANTED
+    door(lab, append)
+    assert lab.rows_of(PATIENTS) == WANTED
     for partition in range(16):
-        archive_partition(dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
+        archive_partition(lab.dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
     for archive in (None, tmp_path):
-        with Consumer(dsn, PATIENTS, lambda: spark, "rebuilder", archive=archive) as consumer:
-            consumer.rebuild(*range(16))
-        assert rows_of(visits.connection, PATIENTS) == WANTED
+        lab.rebuild(PATIENTS, archive=archive)
+        assert lab.rows_of(PATIENTS) == WANTED
 
 
-def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(
-    visits: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
-    visits.append_events(EVENTS)
-    drain(dsn, spark, PATIENTS)
+def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(lab: Lab, tmp_path: Path) -> None:
+    lab.append_events(EVENTS)
+    lab.drain(PATIENTS)
     for partition in range(16):
-        archive_partition(dsn, tmp_path, partition, max_events=100, min_events=1, tail=True)
-    purge_before(visits.connection, tmp_path, datetime.now(UTC) + timedelta(days=1))
+        archive_partition(lab.dsn, tmp_path, partition, max_events=100, min_events=1, tail=True)
+    purge_before(lab.connection, tmp_path, datetime.now(UTC) + timedelta(days=1))
     # a new stream, and one that names its key anew, go on
-    visits.append_events(
-        [NewEvent("visit", "v-3", "seen"), NewEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})]
-    )
-    drain(dsn, spark, PATIENTS)
+    named = NewEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})
+    lab.append_events([NewEvent("visit", "v-3", "seen"), named])
+    lab.drain(PATIENTS)
     wanted = [("ann", 5, 3), ("eve%", 3, 2)]
-    assert rows_of(visits.connection, PATIENTS) == wanted
-    visits.append_events([NewEvent("visit", "v-2", "gone")])
+    assert lab.rows_of(PATIENTS) == wanted
+    lab.append_events([NewEvent("visit", "v-2", "gone")])
     with pytest.raises(PartitionsFailed, match=r"visit 'v-2' lost its first events to a purge, and no later one has"):
-        drain(dsn, spark, PATIENTS)
-    assert rows_of(visits.connection, PATIENTS) == wanted
+        lab.drain(PATIENTS)
+    assert lab.rows_of(PATIENTS) == wanted
     # the archive has them
-    with Consumer(dsn, PATIENTS, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
-        consumer.rebuild(*range(16))
-    drain(dsn, spark, PATIENTS)
-    assert rows_of(visits.connection, PATIENTS) == [("ann", 6, 3), ("eve%", 3, 2)]
+    lab.rebuild(PATIENTS, archive=tmp_path)
+    lab.drain(PATIENTS)
+    assert lab.rows_of(PATIENTS) == [("ann", 6, 3), ("eve%", 3, 2)]
 
 
 @given(
@@ -132,9 +124,7 @@ def test_events_are_filled_alike_however_they_are_split(events: list[Event], dic
         return own[-1] if own else None
 
     def ask(given: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return [
-            (end, last(decider_id, end), False) for decider_id, end in zip(given["ids"], given["offsets"], strict=True)
-        ]
+        return [(end, last(one, end), False) for one, end in zip(given["ids"], given["offsets"], strict=True)]
 
     key = Carried({"carried data.k": "data.k"}, None, "[]")
     first = dice.randrange(len(log) + 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import Any, LiteralString
 
 import pytest
 
@@ -13,28 +13,15 @@ from millrace import fold
 from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.event_store import EventStore
-from millrace.resources.read_models.built.fold_task import (
-    FoldTask,
-    StreamFold,
-    TaskQuery,
-    Watch,
-    stored_row,
-)
+from millrace.resources.read_models.built.fold_task import FoldTask, StreamFold, TaskQuery, Watch, stored_row
 from millrace.resources.read_models.declared.column_types import exact
 from millrace.resources.read_models.declared.declaration import InvalidReadModel
 from millrace.resources.read_models.declared.fold import Fold
 from millrace.resources.read_models.stored.merge import merge_batch, next_batch
 from millrace.rows import FoldEvent, State
-from tests.support.building.drains import drain, thing, things
+from tests.support.building.drains import thing
+from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
-from tests.support.factories import rows, value
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-__all__ = ["things"]
 
 
 def counted(state: State | None, event: FoldEvent) -> State | None:
@@ -57,9 +44,8 @@ def states(state: State | None, event: FoldEvent) -> Iterator[State | None]:
 
 
 def declare(function: Callable[..., State | None] = counted, **options: Any) -> Fold:  # noqa: ANN401 - also what is refused
-    return fold(**{"view": "counted", "deciders": [DECIDER], "key": "thing_id", "columns": {"n": "int"}} | options)(
-        function
-    )
+    given = {"view": "counted", "deciders": [DECIDER], "key": "thing_id", "columns": {"n": "int"}}
+    return fold(**given | options)(function)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -90,7 +76,7 @@ def test_whatever_a_fold_raises_is_the_failure_of_its_event(error: BaseException
     assert f"offset 7, event 'seen': {type(error).__name__}" in json.loads(told)["error"]
 
 
-def test_the_event_that_is_named_is_the_one_from_which_on_the_state_cannot_be_stored() -> None:
+def test_the_event_from_which_on_the_state_cannot_be_stored_is_named() -> None:
     # what the events add: a text is no int, and is made good by a number
     for added, failing in (
         ([1, "x", 2], None), ([1, "x", "y"], 1), (["x", "y"], 0), ([1, "x", 2, "y", "z"], 3), ([1, "x", "fail"], 1),
@@ -128,7 +114,7 @@ def test_a_fold_that_cannot_work_is_refused_in_a_sentence() -> None:
         assert sentence in str(refused.value)
 
 
-def test_a_fold_is_keyed_by_the_stream_with_its_decider_unless_that_is_always_the_same() -> None:
+def test_a_fold_is_keyed_by_stream_and_decider_if_they_differ() -> None:
     assert declare().public_columns() == {"thing_id": "text", "n": "int"}
     assert list(declare(deciders=["a", "b"]).keys) == list(declare(deciders=None).keys) == ["decider", "thing_id"]
 
@@ -156,20 +142,12 @@ def test_the_fingerprint_changes_with_the_code_and_with_nothing_around_it() -> N
 
 
 TAKEN: list[tuple[object, str, object]] = [
-    (5, "int", 5),
-    (2**63 - 1, "bigint", 2**63 - 1),
-    (1, "double", 1.0),
-    (0.5, "double", 0.5),
-    (True, "boolean", True),
-    ("12.5", "decimal(18,2)", Decimal("12.50")),
-    (0.1, "decimal(18,2)", Decimal("0.10")),
-    (12, "decimal(3,1)", Decimal("12.0")),
-    ("9" * 38, "decimal(38,0)", Decimal("9" * 38)),
-    ("-0." + "9" * 38, "decimal(38,38)", Decimal("-0." + "9" * 38)),
-    ("2024-02-29", "date", date(2024, 2, 29)),
-    ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)),
-    ("ä", "string", "ä"),
-]
+    (5, "int", 5), (2**63 - 1, "bigint", 2**63 - 1), (1, "double", 1.0), (0.5, "double", 0.5), (True, "boolean", True),
+    ("12.5", "decimal(18,2)", Decimal("12.50")), (0.1, "decimal(18,2)", Decimal("0.10")),
+    (12, "decimal(3,1)", Decimal("12.0")), ("9" * 38, "decimal(38,0)", Decimal("9" * 38)),
+    ("-0." + "9" * 38, "decimal(38,38)", Decimal("-0." + "9" * 38)), ("2024-02-29", "date", date(2024, 2, 29)),
+    ("2024-02-29T12:00:00+02:00", "timestamp", datetime(2024, 2, 29, 10, tzinfo=UTC)), ("ä", "string", "ä"),
+]  # fmt: skip
 
 
 def test_a_value_of_a_state_is_taken_as_it_is() -> None:
@@ -178,28 +156,12 @@ def test_a_value_of_a_state_is_taken_as_it_is() -> None:
 
 
 NOT_HELD: list[tuple[object, str]] = [
-    (2**31, "int"),
-    (5.0, "int"),
-    (True, "int"),
-    ("5", "int"),
-    (True, "bigint"),
-    (True, "double"),
-    (False, "double"),
-    (float("nan"), "double"),
-    (1, "boolean"),
-    ("12.345", "decimal(18,2)"),
-    (100, "decimal(3,1)"),
-    ("NaN", "decimal(18,2)"),
-    ("Infinity", "decimal(18,2)"),
-    ("1e400", "decimal(18,2)"),
-    (True, "decimal(18,2)"),
-    ("2024-02-30", "date"),
-    ("yesterday", "timestamp"),
-    (5, "string"),
-    ("a\0b", "string"),
-    ("\ud800", "string"),
+    (2**31, "int"), (5.0, "int"), (True, "int"), ("5", "int"), (True, "bigint"), (True, "double"), (False, "double"),
+    (float("nan"), "double"), (1, "boolean"), ("12.345", "decimal(18,2)"), (100, "decimal(3,1)"),
+    ("NaN", "decimal(18,2)"), ("Infinity", "decimal(18,2)"), ("1e400", "decimal(18,2)"), (True, "decimal(18,2)"),
+    ("2024-02-30", "date"), ("yesterday", "timestamp"), (5, "string"), ("a\0b", "string"), ("\ud800", "string"),
     ([], "string"),
-]
+]  # fmt: skip
 
 
 def test_a_value_that_its_type_does_not_hold_is_never_changed() -> None:
@@ -211,11 +173,9 @@ def test_a_value_that_its_type_does_not_hold_is_never_changed() -> None:
 NO_STATES: list[tuple[Any, str]] = [
     ([1], "the state is a list; return a dict or None"),
     ({"a": (1, 2)}, "JSON would change the state: use texts as keys, and lists, not tuples"),
-    ({1: 2}, "JSON would change the state"),
-    ({"a": {1, 2}}, "set is not JSON serializable"),
-    ({"a": float("nan")}, "not JSON compliant"),
-    ({"n": "five"}, "column n: 'five' is not exactly a int"),
-]
+    ({1: 2}, "JSON would change the state"), ({"a": {1, 2}}, "set is not JSON serializable"),
+    ({"a": float("nan")}, "not JSON compliant"), ({"n": "five"}, "column n: 'five' is not exactly a int"),
+]  # fmt: skip
 
 
 def test_a_state_that_json_does_not_hold_as_it_is_is_refused() -> None:
@@ -224,24 +184,22 @@ def test_a_state_that_json_does_not_hold_as_it_is_is_refused() -> None:
             stored_row(state, {"n": "int"})
 
 
-def test_a_failure_names_its_event_in_one_line_and_what_is_folded_already_changes_nothing_when_it_is_read_again(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
-    things.append_events([replace(thing("a"), event="used")])
-    used = value(things.connection, "select \"offset\" from event_store.events where event = 'used'")
+def test_a_failure_names_its_event_and_no_event_is_folded_twice(lab: Lab) -> None:
+    lab.append_events([thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
+    lab.append_events([replace(thing("a"), event="used")])
+    used = lab.value("select \"offset\" from event_store.events where event = 'used'")
     model = declare()
-    drain(dsn, spark, model)
-    said = value(things.connection, "select last_error from event_store.stream_locks where view = 'counted'")
+    lab.drain(model)
+    said = lab.value("select last_error from event_store.stream_locks where view = 'counted'")
     assert f"read model counted failed at thing 'a', offset {used}, event 'used': KeyError: 'n'" in said
     # what came before it is there, and so is everybody else
-    assert rows(things.connection, "select * from read_models.counted order by 1") == [("a", 3), ("b", 3)]
+    assert lab.rows("select * from read_models.counted order by 1") == [("a", 3), ("b", 3)]
 
     stored: LiteralString = "select * from read_models.counted_state where thing_id = 'b'"
-    (before,) = rows(things.connection, stored)
-    lease = things.claim_partition("counted", before[0], "test", 600)
+    (before,) = lab.rows(stored)
+    lease = lab.claim_partition("counted", before[0], "test", 600)
     # as a drain that begins in the middle would
-    again, batch = replace(lease, from_position=before[2]), next_batch(things.connection)
-    staged, _ = StagedBuilds(dsn, lambda: spark, "test", 600, DEFAULTS).stage(Work(model, (again,)), batch)
-    assert (staged, merge_batch(things.connection, model, batch, staged)) == ([], 0)
-    assert rows(things.connection, stored) == [before]
+    again, batch = replace(lease, from_position=before[2]), next_batch(lab.connection)
+    staged, _ = StagedBuilds(lab.dsn, lab.session, "test", 600, DEFAULTS).stage(Work(model, (again,)), batch)
+    assert (staged, merge_batch(lab.connection, model, batch, staged)) == ([], 0)
+    assert lab.rows(stored) == [before]

@@ -1,8 +1,4 @@
-"""Given declared indexes of a read model, when they change, cannot be made or are in the way, then rows go on.
-
-Belongs here: which indexes a version has, who makes them, what fails nothing. Not here: what a page shows of them
-(`tests.assets.test_tables`).
-"""
+"""Given declared indexes of a read model, when they change, cannot be made or are in the way, then rows go on."""
 
 import logging
 import threading
@@ -10,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.indexing import Indexing
 from millrace.resources.consumption.member import Member
 from millrace.resources.event_store import EventStore
@@ -34,25 +30,11 @@ from millrace.resources.read_models.stored.past import named
 from millrace.resources.read_models.stored.versions import current_version, ensure_version, standing, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
-from tests.support.building.drains import (
-    Counted,
-    Crossing,
-    Everything,
-    assert_equals_a_clean_run,
-    drain,
-    fill,
-    thing,
-    things,
-)
-from tests.support.building.shared_drains import share
-from tests.support.factories import Connect, rows, start, value
+from tests.support.building.drains import Counted, Crossing, Everything, drain, thing
+from tests.support.building.lab import Lab
+from tests.support.factories import Connect, rows, start
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-__all__ = ["things"]
 
 
 @read_model(view="tagged", deciders=["thing"], key=["thing_id"])
@@ -94,7 +76,7 @@ def indexed(model: ReadModel, *indexes: Declared) -> ReadModel:
     return with_indexes(model, indexes)
 
 
-def names(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str, bool]]:
+def names(connection: Connection, model: ReadModel) -> list[tuple[str, bool]]:
     """Return the indexes of the version of a declaration: what each is of, and whether it is whole."""
     built = current_version(connection, model)
     assert built is not None
@@ -102,7 +84,7 @@ def names(connection: psycopg.Connection, model: ReadModel) -> list[tuple[str, b
 
 
 @contextmanager
-def snapshot(connection: psycopg.Connection) -> Iterator[None]:
+def snapshot(connection: Connection) -> Iterator[None]:
     """Have a snapshot, as a long report has: whoever makes an index meanwhile waits for its end."""
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
@@ -110,7 +92,7 @@ def snapshot(connection: psycopg.Connection) -> Iterator[None]:
         yield
 
 
-def maker(connection: psycopg.Connection) -> list[int]:
+def maker(connection: Connection) -> list[int]:
     """Return the sessions that make an index and wait for something."""
     found = rows(
         connection,
@@ -120,13 +102,12 @@ def maker(connection: psycopg.Connection) -> list[int]:
     return [pid for (pid,) in found]
 
 
-def test_a_version_has_an_index_of_each_column_that_it_declares_and_a_read_by_it_takes_that(things: EventStore) -> None:
+def test_a_read_takes_the_index_of_each_column_that_declares_one(things: EventStore) -> None:
     types = Everything.public_columns()
     columns = [name for name in types if name != "thing_id"]
     of = [index(name, using="gin") if types[name].endswith("[]") else name for name in columns]
-    declared = indexed(
-        replace(Everything, computed={"ratio": computed("units / used")}), *of, "ratio", ("thing_id", "used")
-    )
+    everything = replace(Everything, computed={"ratio": computed("units / used")})
+    declared = indexed(everything, *of, "ratio", ("thing_id", "used"))
     built = ensure_version(things.connection, declared)
     stored = stored_indexes(things.connection, built)
     assert len(stored) == len(columns) + 2
@@ -140,276 +121,230 @@ def test_a_version_has_an_index_of_each_column_that_it_declares_and_a_read_by_it
         assert f"everything_state_{digits}" in str(rows(things.connection, query)), name
 
 
-def test_other_indexes_are_made_of_the_same_version_and_what_people_made_stays(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, indexed(Counted, "events", ("thing_id", "events")))
-    things.connection.execute("create index by_hand on read_models.counted_state (events) where events > 3")
+def test_other_indexes_leave_the_version_and_what_people_made(lab: Lab) -> None:
+    lab.fill(30).drain(indexed(Counted, "events", ("thing_id", "events")))
+    lab.execute("create index by_hand on read_models.counted_state (events) where events > 3")
     other = indexed(Counted, "events", ("events", "thing_id"))
     assert other.fingerprint == Counted.fingerprint
-    assert standing(things.connection, other)[1]
-    drain(dsn, spark, other)
-    assert sorted(names(things.connection, other)) == [
-        ("btree (events)", True),
-        ("btree (events) WHERE (events > 3)", True),
-        ("btree (events, thing_id)", True),
-    ]
-    assert len(versions(things.connection, "counted")) == 1
-    assert not standing(things.connection, other)[1]
-    drain(dsn, spark, Counted)
-    assert names(things.connection, Counted) == [("btree (events) WHERE (events > 3)", True)]
-    assert_equals_a_clean_run(things, Counted)
+    assert standing(lab.connection, other)[1]
+    lab.drain(other)
+    assert sorted(names(lab.connection, other)) == [
+        ("btree (events)", True), ("btree (events) WHERE (events > 3)", True), ("btree (events, thing_id)", True),
+    ]  # fmt: skip
+    assert len(versions(lab.connection, "counted")) == 1
+    assert not standing(lab.connection, other)[1]
+    lab.drain(Counted)
+    assert names(lab.connection, Counted) == [("btree (events) WHERE (events > 3)", True)]
+    lab.is_clean(Counted)
 
 
-def test_a_switch_names_what_people_made(
-    things: EventStore, dsn: str, spark: "SparkSession", caplog: pytest.LogCaptureFixture
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, indexed(Counted, "events"))
-    things.connection.execute("create index by_hand on read_models.counted_state (events) where events > 3")
+def test_a_switch_names_what_people_made(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    lab.fill(30).drain(indexed(Counted, "events"))
+    lab.execute("create index by_hand on read_models.counted_state (events) where events > 3")
     changed = replace(Counted, columns=Counted.columns | {"at": max_("created_at")})
     with caplog.at_level(logging.WARNING):
-        drain(dsn, spark, changed)
-    assert [v.version for v in versions(things.connection, "counted") if v.serves] == [2]
+        lab.drain(changed)
+    assert [v.version for v in versions(lab.connection, "counted") if v.serves] == [2]
     (said,) = [record.getMessage() for record in caplog.records if "by_hand" in record.getMessage()]
     assert "by_hand (btree (events) WHERE (events > 3))" in said
     assert "read_models.counted_state_v2" in said
 
 
-def test_a_drain_goes_on_while_an_index_is_made_and_ends_with_it(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, Counted)
+def test_a_drain_goes_on_while_an_index_is_made(lab: Lab, connect: Connect) -> None:
+    lab.fill(30).drain(Counted)
     reader, other = connect(), indexed(Counted, "events")
 
     def drain_within_its_budget() -> None:
-        with Consumer(dsn, other, lambda: spark, "next") as consumer:
+        with lab.consumer(other) as consumer:
             consumer.drain(budget_s=0, idle_s=0)
 
     with snapshot(reader):
-        things.append_events([thing("late")])
+        lab.append_events([thing("late")])
         draining = start(drain_within_its_budget)
-        wait_until(lambda: maker(things.connection), "the index waits for the reader")
+        wait_until(lambda: maker(lab.connection), "the index waits for the reader")
         late = "select from read_models.counted where thing_id = 'late'"
-        wait_until(lambda: rows(things.connection, late), "it is consumed")
-        things.append_events([thing("later")])
+        wait_until(lambda: lab.rows(late), "it is consumed")
+        lab.append_events([thing("later")])
         later = "select from read_models.counted where thing_id = 'later'"
-        wait_until(lambda: rows(things.connection, later), "it is consumed, too")
+        wait_until(lambda: lab.rows(later), "it is consumed, too")
         assert not draining.done()
-        assert not are_due(things.connection, other)
+        assert not are_due(lab.connection, other)
     draining.result(patience())
-    assert names(things.connection, other) == [("btree (events)", True)]
+    assert names(lab.connection, other) == [("btree (events)", True)]
 
 
-def test_one_process_in_the_store_makes_indexes_and_nobody_waits_for_it(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, Counted)
+def test_one_process_makes_indexes_and_nobody_waits_for_it(lab: Lab, connect: Connect) -> None:
+    lab.fill(30).drain(Counted)
     other = indexed(Counted, "events")
     with only_one(connect()):
         with pytest.raises(psycopg.errors.LockNotAvailable), only_one(connect()):
             pass
-        assert not standing(things.connection, other)[1]
-        indexing = Indexing(dsn)
+        assert not standing(lab.connection, other)[1]
+        indexing = Indexing(lab.dsn)
         indexing._models.put(other)
         indexing._thread = threading.Thread(target=indexing._make_all)
         indexing._thread.start()
         assert indexing.end() == {}
-        assert names(things.connection, other) == []
-    drain(dsn, spark, other)
-    assert names(things.connection, other) == [("btree (events)", True)]
+        assert names(lab.connection, other) == []
+    lab.drain(other)
+    assert names(lab.connection, other) == [("btree (events)", True)]
 
 
-def test_what_a_dead_maker_left_is_made_anew_but_not_while_the_server_still_makes_it(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, Counted)
+def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect: Connect) -> None:
+    lab.fill(30).drain(Counted)
     other, reader, died = indexed(Counted, "events"), connect(), connect()
-    built = current_version(things.connection, other)
+    built = current_version(lab.connection, other)
     assert built is not None
     with snapshot(reader):
         # its own process is gone: nothing says so but its lock
         making = start(lambda: keep_indexes(died, built))
-        wait_until(lambda: maker(things.connection), "the index waits for the reader")
-        assert names(things.connection, other) == [("btree (events)", False)]
+        wait_until(lambda: maker(lab.connection), "the index waits for the reader")
+        assert names(lab.connection, other) == [("btree (events)", False)]
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            keep_indexes(things.connection, built)
+            keep_indexes(lab.connection, built)
         died.cancel_safe()
         with pytest.raises(psycopg.errors.QueryCanceled):
             making.result(patience())
-    assert names(things.connection, other) == [("btree (events)", False)]
-    assert standing(things.connection, other)[1]
-    drain(dsn, spark, other)
-    assert names(things.connection, other) == [("btree (events)", True)]
+    assert names(lab.connection, other) == [("btree (events)", False)]
+    assert standing(lab.connection, other)[1]
+    lab.drain(other)
+    assert names(lab.connection, other) == [("btree (events)", True)]
 
 
-def test_a_drain_that_is_told_to_stop_makes_no_more_and_the_next_one_does(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, Counted)
+def test_a_drain_that_is_to_stop_leaves_indexes_to_the_next_one(lab: Lab, connect: Connect) -> None:
+    lab.fill(30).drain(Counted)
     reader, other, stop = connect(), indexed(Counted, "events"), threading.Event()
 
     def drain_until_stopped() -> None:
-        with Consumer(dsn, other, lambda: spark, "stopped") as consumer:
+        with lab.consumer(other, "stopped") as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, stop=stop)
 
     with snapshot(reader):
         draining = start(drain_until_stopped)
-        wait_until(lambda: maker(things.connection), "the index waits for the reader")
+        wait_until(lambda: maker(lab.connection), "the index waits for the reader")
         stop.set()
         draining.result(patience())
-        assert not maker(things.connection)
-    drain(dsn, spark, other)
-    assert names(things.connection, other) == [("btree (events)", True)]
+        assert not maker(lab.connection)
+    lab.drain(other)
+    assert names(lab.connection, other) == [("btree (events)", True)]
 
 
-def test_where_postgres_refuses_an_index_the_drain_says_so_and_has_drained(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, Counted)
+def test_an_index_that_postgres_refuses_is_said_after_the_drain(lab: Lab) -> None:
+    lab.fill(30).drain(Counted)
     other = indexed(Counted, "events")
-    things.connection.execute(f"create table read_models.counted_state_{other.indexes[0].digits} ()")
-    fill(things, 30, seed=2)
+    lab.execute(f"create table read_models.counted_state_{other.indexes[0].digits} ()")
+    lab.fill(30, seed=2)
     with pytest.raises(IndexFailed, match="The indexes of read model counted cannot be made: events"):
-        drain(dsn, spark, other)
-    assert_equals_a_clean_run(things, Counted)
+        lab.drain(other)
+    lab.is_clean(Counted)
 
 
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
 @pytest.mark.parametrize(
     "model", [indexed(TAGGED, "events", "text", "same", ("other", "at")), OWNERS], ids=["stream", "crossing"]
 )
-def test_a_value_that_is_too_long_for_an_index_takes_it_away_and_fails_no_stream(
-    things: EventStore, dsn: str, spark: "SparkSession", model: ReadModel, text: str
-) -> None:
-    drain(dsn, spark)
-    things.append_events([thing("a", text="short", owner="ann")])
-    drain(dsn, spark, Counted)
-    drain(dsn, spark, model)
-    things.append_events([thing("b", text=text, owner="bob"), thing("a", text="later", owner="ann")])
-    report = drain(dsn, spark, model)
+def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, model: ReadModel, text: str) -> None:
+    lab.drain()
+    lab.append_events([thing("a", text="short", owner="ann")])
+    lab.drain(Counted)
+    lab.drain(model)
+    lab.append_events([thing("b", text=text, owner="bob"), thing("a", text="later", owner="ann")])
+    report = lab.drain(model)
     assert report.failed_streams == 0
-    assert rows(things.connection, f"select text from read_models.{model.name} order by 1 desc") == [
-        ("later",),
-        (text,),
-    ]
+    assert lab.rows(f"select text from read_models.{model.name} order by 1 desc") == [("later",), (text,)]
     left = [("btree (events)", True), ("btree (other, at)", True)] if model.name == "tagged" else []
-    assert sorted(names(things.connection, model)) == left
-    assert not standing(things.connection, model)[1]
+    assert sorted(names(lab.connection, model)) == left
+    assert not standing(lab.connection, model)[1]
     # a rebuild writes what is there, and does not ask for it
-    with Consumer(dsn, model, lambda: spark, "rebuild") as consumer:
-        assert consumer.rebuild(*range(16)).failures == ()
+    assert lab.rebuild(model).failures == ()
     # declared otherwise, and then so again, it is tried again
-    drain(dsn, spark, replace(model, indexes=()))
-    built = current_version(things.connection, model)
+    lab.drain(replace(model, indexes=()))
+    built = current_version(lab.connection, model)
     assert built is not None
-    assert given_up(things.connection, built) == set()
-    assert names(things.connection, model) == []
-    assert standing(things.connection, model)[1]
-    drain(dsn, spark, model)
-    assert sorted(names(things.connection, model)) == left
-    assert "read the view instead. A value is too long for: " in value(
-        things.connection, f"select obj_description('read_models.{model.state_table}'::regclass)"
+    assert given_up(lab.connection, built) == set()
+    assert names(lab.connection, model) == []
+    assert standing(lab.connection, model)[1]
+    lab.drain(model)
+    assert sorted(names(lab.connection, model)) == left
+    assert "read the view instead. A value is too long for: " in lab.value(
+        f"select obj_description('read_models.{model.state_table}'::regclass)"
     )
 
 
-def test_such_a_value_does_not_wait_for_an_index_that_is_being_made(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    drain(dsn, spark, OWNERS)
+def test_such_a_value_waits_for_no_index_that_is_being_made(lab: Lab, connect: Connect) -> None:
+    lab.drain(OWNERS)
     reader, more, stop = connect(), indexed(OWNERS, "text", ("owner", "text")), threading.Event()
 
     def drain_on() -> None:
-        with Consumer(dsn, more, lambda: spark, "next") as consumer:
+        with lab.consumer(more) as consumer:
             consumer.drain(budget_s=patience(), idle_s=patience(), stop=stop)
 
     with snapshot(reader):
         draining = start(drain_on)
-        wait_until(lambda: maker(things.connection), "the index waits for the reader")
-        things.append_events([thing("a", text=LONG, owner="ann")])
-        wait_until(lambda: rows(things.connection, "select from read_models.owners"), "it is consumed")
+        wait_until(lambda: maker(lab.connection), "the index waits for the reader")
+        lab.append_events([thing("a", text=LONG, owner="ann")])
+        wait_until(lambda: lab.rows("select from read_models.owners"), "it is consumed")
         stop.set()
         draining.result(patience())
-    drain(dsn, spark, more)
-    assert names(things.connection, more) == []
-    assert not standing(things.connection, more)[1]
+    lab.drain(more)
+    assert names(lab.connection, more) == []
+    assert not standing(lab.connection, more)[1]
 
 
-def test_a_member_of_the_owners_makes_and_drops_them_and_where_only_others_may_a_stream_fails(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
+def test_where_only_others_may_drop_an_index_a_stream_fails(lab: Lab, connect: Connect) -> None:
     with logins(connect()) as login:
         own = login("event_store_owner").info.dsn
-        drain(own, spark, OWNERS)
-        drain(own, spark, indexed(OWNERS, ("text", "owner")))
-        assert names(things.connection, OWNERS) == [("btree (text, owner)", True)]
-        things.append_events([thing("a", text=LONG, owner="ann")])
-        assert drain(own, spark, indexed(OWNERS, ("text", "owner"))).failed_streams == 0
-        assert names(things.connection, OWNERS) == []
-        drain(dsn, spark, indexed(Counted, "events"))
-        drain(own, spark, indexed(TAGGED, "other"))
-        things.connection.execute("alter table read_models.tagged_state owner to current_user")
-        things.connection.execute("grant all on read_models.tagged_state to event_store_owner")
-        things.append_events([thing("b", other=LONG), thing("c", other="x")])
-        assert drain(own, spark, indexed(TAGGED, "other")).failed_streams == 1
-        assert rows(things.connection, "select other from read_models.tagged where thing_id > 'a'") == [("x",)]
+        drain(own, lab.spark, OWNERS)
+        drain(own, lab.spark, indexed(OWNERS, ("text", "owner")))
+        assert names(lab.connection, OWNERS) == [("btree (text, owner)", True)]
+        lab.append_events([thing("a", text=LONG, owner="ann")])
+        assert drain(own, lab.spark, indexed(OWNERS, ("text", "owner"))).failed_streams == 0
+        assert names(lab.connection, OWNERS) == []
+        lab.drain(indexed(Counted, "events"))
+        drain(own, lab.spark, indexed(TAGGED, "other"))
+        lab.execute("alter table read_models.tagged_state owner to current_user")
+        lab.execute("grant all on read_models.tagged_state to event_store_owner")
+        lab.append_events([thing("b", other=LONG), thing("c", other="x")])
+        assert drain(own, lab.spark, indexed(TAGGED, "other")).failed_streams == 1
+        assert lab.rows("select other from read_models.tagged where thing_id > 'a'") == [("x",)]
 
 
-def test_a_shared_drain_makes_those_of_a_view_that_joins_while_it_makes_others(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(things, 30)
-    share(dsn, spark, [Crossing, Counted])
+def test_a_drain_makes_those_of_a_view_that_joins(lab: Lab, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.fill(30).share([Crossing, Counted])
     both, join, joined = [indexed(Crossing, "events"), indexed(Counted, "events")], Member.join, [0]
 
     def join_later(member: Member, *of: Any) -> None:  # noqa: ANN401 - as it is given
         if joined[0]:
-            wait_until(lambda: maker(things.connection), "the first one is being made")
+            wait_until(lambda: maker(lab.connection), "the first one is being made")
         join(member, *of)
         joined[0] += 1
 
     monkeypatch.setattr(Member, "join", join_later)
     with snapshot(connect()):
-        sharing = start(lambda: share(dsn, spark, both))
+        sharing = start(lambda: lab.share(both))
         wait_until(lambda: joined == [2], "both joined")
     sharing.result(patience())
-    assert [names(things.connection, model) for model in both] == [[("btree (events)", True)]] * 2
+    assert [names(lab.connection, model) for model in both] == [[("btree (events)", True)]] * 2
 
 
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
-def test_a_rebuild_and_a_search_for_failing_streams_go_on_without_the_index(
-    things: EventStore, dsn: str, spark: "SparkSession", text: str
-) -> None:
-    drain(dsn, spark, OWNERS)
+def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> None:
+    lab.drain(OWNERS)
     # a key that is too long for its index fails its stream, as ever
-    things.append_events(
-        [thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")]
-    )
-    with Consumer(dsn, OWNERS, lambda: spark, "rebuild") as consumer:
-        commit = consumer.rebuild(*range(16))
+    lab.append_events([thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")])
+    commit = lab.rebuild(OWNERS)
     assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
-    assert names(things.connection, OWNERS) == []
-    assert rows(things.connection, "select owner, text from read_models.owners order by 1") == [
-        ("ann", text),
-        ("bob", "x"),
-    ]
+    assert names(lab.connection, OWNERS) == []
+    assert lab.rows("select owner, text from read_models.owners order by 1") == [("ann", text), ("bob", "x")]
 
 
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
-def test_a_key_that_is_too_long_takes_no_index_away(
-    things: EventStore, dsn: str, spark: "SparkSession", text: str
-) -> None:
-    drain(dsn, spark, OWNERS)
+def test_a_key_that_is_too_long_takes_no_index_away(lab: Lab, text: str) -> None:
+    lab.drain(OWNERS)
     # what Postgres compresses fits
-    things.append_events([thing("a", owner=text, text="x" * 3_000), thing("b", owner="bob", text="y")])
-    assert drain(dsn, spark, OWNERS).failed_streams == 1
-    assert names(things.connection, OWNERS) == [("btree (text)", True)]
+    lab.append_events([thing("a", owner=text, text="x" * 3_000), thing("b", owner="bob", text="y")])
+    assert lab.drain(OWNERS).failed_streams == 1
+    assert names(lab.connection, OWNERS) == [("btree (text)", True)]
 
 
 @pytest.mark.parametrize(
@@ -426,16 +361,10 @@ def test_a_key_that_is_too_long_takes_no_index_away(
         ([index("tags", "at", using="gin")], "'at' has no elements"),
         ([("text",) * 33], "'text' is one column too many"),
         (["text", ("text",)], "'text' is declared twice in indexes="),
-        *(
-            (bad, "no list of columns, tuples of columns and index(…)")
-            for bad in (None, {"text": "gin"}, index("text"), b"text")
-        ),
-        *(
-            ([bad], "no column, no tuple of columns and no index(…)")
-            for bad in (None, 5, {"text"}, ["text", ["at"]], count())
-        ),
+        *((bad, "no list of columns, tuples of columns and index(…)") for bad in (None, {"text": "gin"}, index("text"), b"text")),
+        *(([bad], "no column, no tuple of columns and no index(…)") for bad in (None, 5, {"text"}, ["text", ["at"]], count())),
     ],
-)
+)  # fmt: skip
 def test_an_index_that_cannot_be_is_refused_with_the_reason(indexes: Any, said: str) -> None:  # noqa: ANN401
     with pytest.raises(InvalidReadModel, match="read model tagged: ") as refused:
         with_indexes(TAGGED, indexes)

@@ -24,7 +24,6 @@ ITEMS = Items("data.lines", {".".join(["item", *path]): tuple(path) for path in 
 
 
 def events(*texts: str | None, **others: str) -> pa.Table:
-    """Events of rising offsets, with these texts as their array."""
     columns = {name: [value] * len(texts) for name, value in others.items()}
     return pa.table({"offset": pa.array(range(len(texts)), pa.int64()), "data.lines": pa.array(texts), **columns})
 
@@ -66,9 +65,7 @@ FULL: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_line_that_does_not_fit_lets_its_stream_wait_with_all_lines_of_its_event(
-    store: EventStore, dsn: str, spark: "SparkSession", at_once: bool
-) -> None:
+def test_an_unfit_line_holds_its_event(store: EventStore, dsn: str, spark: "SparkSession", at_once: bool) -> None:
     store.register_decider_event("shelf", "filled", "")
     model = cast("ReadModel", Stock)
     odd: list[tuple[str, dict[str, Any]]] = [("e", {"shop": "odd", "lines": [{"pieces": 1}]}), ("f", {"shop": "odd"})]

@@ -1,7 +1,4 @@
-"""Given a text, when a Spark column, a fold, an import or SQL reads it, then one value, or a refusal.
-
-SQL reads more than the others, such as words for days; it must never read another value than they do.
-"""
+"""Given a text, when a Spark column, a fold, an import or SQL reads it, then one value, or a refusal."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

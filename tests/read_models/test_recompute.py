@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import pytest
 
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
-from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.built.plans import FunctionFailed
 from millrace.resources.read_models.declared.declaration import InvalidReadModel
 from millrace.resources.read_models.declared.recompute import Recompute
 from millrace.spark import recompute
-from tests.support.building.drains import drain, thing, things
+from tests.support.building.drains import thing
+from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
-from tests.support.factories import ids_of_one_partition, rows, value
+from tests.support.factories import ids_of_one_partition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-__all__ = ["things"]
+    from pyspark.sql import DataFrame
 
 
 def last_texts(events: "DataFrame") -> "DataFrame":
@@ -41,22 +37,19 @@ def undocumented(events: "DataFrame") -> "DataFrame":
 
 def declare(function: Callable[["DataFrame"], "DataFrame"] = last_texts, **options: Any) -> Recompute:  # noqa: ANN401 - also what is refused
     columns = {"number": "int", "text": "string"}
-    return recompute(
-        **{"view": "texts", "deciders": [DECIDER], "key": ["thing_id", "number"], "columns": columns} | options
-    )(function)
+    given = {"view": "texts", "deciders": [DECIDER], "key": ["thing_id", "number"], "columns": columns}
+    return recompute(**given | options)(function)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"key": "thing_id"}, "read model last_texts: 'key' is no list: begin with what the stream's decider_id is called"),
-    ({"key": []}, "'key' is no list"),
-    ({"key": ["thing_id", "line"]}, "'line' is named in key= but not in columns="),
+    ({"key": []}, "'key' is no list"), ({"key": ["thing_id", "line"]}, "'line' is named in key= but not in columns="),
     ({"key": ["number"]}, "'number' is a column and in the key: rename one"),
     ({"columns": {}}, "'columns' is empty: name at least one public column and its type"),
     ({"columns": {"number": "float"}}, "'number' has type 'float'; allowed: bigint"),
     ({"columns": {"number": "int", "batch": "int"}}, "'batch' is taken"),
-    ({"deciders": []}, "'deciders' is an empty list"),
-    ({"function": undocumented}, "'undocumented' has no docstring"),
-]
+    ({"deciders": []}, "'deciders' is an empty list"), ({"function": undocumented}, "'undocumented' has no docstring"),
+]  # fmt: skip
 
 
 def test_a_function_that_cannot_work_is_refused_in_a_sentence() -> None:
@@ -71,35 +64,28 @@ def test_the_public_columns_are_the_stream_and_those_declared() -> None:
     assert list(declare(deciders=None).public_columns()) == ["decider", "thing_id", "number", "text"]
 
 
-def test_rows_that_the_function_returns_no_more_are_gone_and_no_other_stream_is_touched_not_of_the_same_id_either(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_rows_that_the_function_returns_no_more_are_gone_and_no_others(lab: Lab) -> None:
     model = declare(deciders=None, key=["id", "number"])
     public: LiteralString = "select * from read_models.last_texts order by decider, id, number"
-    stored: LiteralString = (
-        "select xmin from read_models.last_texts_state where (decider, id) <> (%s, %s) order by decider, id"
-    )
-    things.register_decider_event("other", "made", "another thing was made")
-    a, b = ids_of_one_partition(things.connection, 2, partition=7)
-    things.append_events([thing(a, number=1, text="x"), thing(a, number=2, text=None), thing(b, number=1, text="ä")])
-    things.append_events([replace(thing(a, number=1, text="y"), decider="other")])
-    drain(dsn, spark, model)
+    stored = "select xmin from read_models.last_texts_state where (decider, id) <> (%s, %s) order by decider, id"
+    lab.register_decider_event("other", "made", "another thing was made")
+    a, b = ids_of_one_partition(lab.connection, 2, partition=7)
+    lab.append_events([thing(a, number=1, text="x"), thing(a, number=2, text=None), thing(b, number=1, text="ä")])
+    lab.append_events([replace(thing(a, number=1, text="y"), decider="other")])
+    lab.drain(model)
     others = sorted([("other", a, 1, "y"), (DECIDER, a, 2, None), (DECIDER, b, 1, "ä")])
-    assert rows(things.connection, public) == sorted([*others, (DECIDER, a, 1, "x")])
-    untouched = rows(things.connection, stored, DECIDER, a)
+    assert lab.rows(public) == sorted([*others, (DECIDER, a, 1, "x")])
+    untouched = lab.rows(stored, DECIDER, a)
     assert len(untouched) == 2
-    things.append_events([thing(a, number=1, text="gone")])
-    drain(dsn, spark, model)
-    assert rows(things.connection, public) == others
-    assert rows(things.connection, stored, DECIDER, a) == untouched
-    with Consumer(dsn, model, lambda: spark, "rebuilder") as consumer:
-        assert consumer.rebuild(7).rows_of == {7: 3}
-    assert rows(things.connection, public) == others
+    lab.append_events([thing(a, number=1, text="gone")])
+    lab.drain(model)
+    assert lab.rows(public) == others
+    assert lab.rows(stored, DECIDER, a) == untouched
+    assert lab.rebuild(model, 7).rows_of == {7: 3}
+    assert lab.rows(public) == others
 
 
-def test_two_rows_of_one_key_or_a_stream_that_nobody_has_fail_the_stream_and_say_so(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_two_rows_of_one_key_or_an_unknown_stream_fail_their_stream(lab: Lab) -> None:
     def twice(events: "DataFrame") -> "DataFrame":
         """One row per event, although the key says per thing."""
         return events.select("decider_id", "event")
@@ -110,17 +96,17 @@ def test_two_rows_of_one_key_or_a_stream_that_nobody_has_fail_the_stream_and_say
 
         return events.select(f.lit("nobody").alias("decider_id"), "event").limit(1)
 
-    things.append_events([thing("a"), thing("a")])
+    lab.append_events([thing("a"), thing("a")])
     for function, sentence in (
         (twice, "its function returned stream 'a', which has two rows of one key"),
         (made_up, "its function returned stream 'nobody', which it was given no event of"),
     ):
         model = declare(function, view=function.__name__, key=["thing_id"], columns={"event": "string"})
-        drain(dsn, spark, model)
+        lab.drain(model)
         query: LiteralString = "select last_error from event_store.stream_locks where view = %s"
-        assert sentence in value(things.connection, query, model.view)
+        assert sentence in lab.value(query, model.view)
     # what came before the event that made it two is there
-    assert rows(things.connection, "select * from read_models.twice order by 1") == [("a", "made")]
+    assert lab.rows("select * from read_models.twice order by 1") == [("a", "made")]
 
 
 def missing(events: "DataFrame") -> "DataFrame":
@@ -138,20 +124,18 @@ def no_frame(_: "DataFrame") -> "DataFrame":
     return cast("DataFrame", None)
 
 
-def test_a_function_that_fails_or_returns_other_columns_ends_the_drain_and_nothing_moves(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing("a")])
+def test_a_function_that_fails_or_has_other_columns_ends_the_drain(lab: Lab) -> None:
+    lab.append_events([thing("a")])
     for function, detail in (
         (missing, "number is missing, text is missing"),
         (other_type, "number is string"),
         (no_frame, "AttributeError: 'NoneType' object has no attribute 'schema'"),
     ):
         with pytest.raises(FunctionFailed) as failed:
-            drain(dsn, spark, declare(function, view=function.__name__))
+            lab.drain(declare(function, view=function.__name__))
         assert detail in (failed.value.detail or "")
         assert failed.value.message.startswith(f"Read model {function.__name__}: its function")
-        assert sum(lag.behind for lag in things.view_lag(function.__name__)) == 1
+        assert sum(lag.behind for lag in lab.view_lag(function.__name__)) == 1
 
 
 def endless(_: "DataFrame") -> "DataFrame":
@@ -162,13 +146,11 @@ def endless(_: "DataFrame") -> "DataFrame":
             time.sleep(3600)
 
 
-def test_a_function_that_does_not_return_a_plan_is_ended_and_named_and_its_leases_are_free(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_that_returns_no_plan_is_ended_and_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Limits, "plan_s", 0.2)
-    things.append_events([thing("a")])
+    lab.append_events([thing("a")])
     with pytest.raises(FunctionFailed, match="Read model endless: its function failed") as failed:
-        drain(dsn, spark, declare(endless, view="wrong"))
+        lab.drain(declare(endless, view="wrong"))
     assert failed.value.detail == "TimeoutError: the function had not returned after 0.2 s"
-    assert things.lease_owners("wrong") == []
-    assert sum(lag.behind for lag in things.view_lag("wrong")) == 1
+    assert lab.lease_owners("wrong") == []
+    assert sum(lag.behind for lag in lab.view_lag("wrong")) == 1

@@ -1,8 +1,4 @@
-"""Given rollups of read models, when rows, declarations and versions change, then groups are those of the rows.
-
-Belongs here: what keeps groups, who may be at work meanwhile, what a rollup refuses. Not here: groups beside DuckDB's
-(`test_sql_oracle`).
-"""
+"""Given rollups of read models, when rows, declarations and versions change, then groups are those of the rows."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,10 +10,9 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pyarrow as pa
 import pytest
-from psycopg import sql
+from psycopg import Connection, sql
 
 from millrace import avg, bucket, computed, count, last, lookup, max_, min_, read_model, rollup, row, stream_id, sum_
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
 from millrace.resources.event_store import EventStore
@@ -27,13 +22,9 @@ from millrace.resources.read_models.declared.columns import KeyColumn
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
+from millrace.resources.read_models.stored import rollup_tables
 from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.rollup_tables import (
-    RollupFailed,
-    differing_rollups,
-    drop_rollups,
-    keep_rollups,
-)
+from millrace.resources.read_models.stored.rollup_tables import RollupFailed, drop_rollups, keep_rollups
 from millrace.resources.read_models.stored.tables import DependentObjects
 from millrace.resources.read_models.stored.versions import (
     ensure_version,
@@ -45,14 +36,14 @@ from millrace.resources.read_models.stored.versions import (
 )
 from tests.long import LONG
 from tests.support.building import read_models as models
-from tests.support.building.drains import close, drain, fill, thing, things
+from tests.support.building.drains import close, thing
+from tests.support.building.lab import Lab
 from tests.support.factories import Connect, rows, start, value, wait_blocked
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["things"]
 
 MONEY = "decimal(18,2)"
 
@@ -93,25 +84,18 @@ class Looking:
 
 def by_status(**columns: object) -> Rollup:
     members: dict[str, Any] = {
-        "status": row("status"),
-        "orders": count(),
-        "with_status": count("status"),
-        "lines": sum_("lines"),
-        "worth": sum_("total", type=MONEY),
-        "mean": avg("total"),
-    }
-    return rollup(of=Orders, key=["status"])(
-        type("ByStatus", (), {"__doc__": "Orders by status.", **members, **columns})
-    )
+        "status": row("status"), "orders": count(), "with_status": count("status"), "lines": sum_("lines"),
+        "worth": sum_("total", type=MONEY), "mean": avg("total"),
+    }  # fmt: skip
+    declared = type("ByStatus", (), {"__doc__": "Orders by status.", **members, **columns})
+    return rollup(of=Orders, key=["status"])(declared)
 
 
 def orders(*rollups: Rollup) -> ReadModel:
     return replace(cast("ReadModel", Orders), rollups=rollups, all_rollups=True)
 
 
-def merge(
-    connection: psycopg.Connection, model: ReadModel | type, *found: tuple[int, str, str | None, int, str]
-) -> None:
+def merge(connection: Connection, model: ReadModel | type, *found: tuple[int, str, str | None, int, str]) -> None:
     """Merge rows of a log partition, an order, its status since then, more lines and more worth."""
     (offset,) = rows(connection, "select nextval('read_models.batch_seq')")[0]
     partitions, ids, statuses, lines, totals = zip(*found, strict=True)
@@ -122,7 +106,7 @@ def merge(
     merge_rows(connection, cast("ReadModel", model), pa.table(fresh))
 
 
-def tables(connection: psycopg.Connection) -> list[str]:
+def tables(connection: Connection) -> list[str]:
     """Return the tables of rollups, each of which has a function and three triggers."""
     query = """
         select p.proname
@@ -135,7 +119,7 @@ def tables(connection: psycopg.Connection) -> list[str]:
     return [name for (name,) in rows(connection, query)]
 
 
-def left(connection: psycopg.Connection, name: str) -> list[tuple[Any, ...]]:
+def left(connection: Connection, name: str) -> list[tuple[Any, ...]]:
     """Return the tables, views and functions of read models that have a name."""
     return rows(
         connection,
@@ -153,46 +137,39 @@ def state_of(model: ReadModel) -> str:
 
 
 @pytest.fixture
-def built(store: EventStore) -> psycopg.Connection:
+def built(store: EventStore) -> Connection:
     model = ensure_version(store.connection, orders(by_status()))
     assert serve_if_caught_up(store.connection, model)
-    merge(
-        store.connection, model, (1, "o-1", "new", 2, "10.50"), (1, "o-2", "new", 1, "2.00"), (2, "o-3", None, 0, "0")
-    )
+    found = (1, "o-1", "new", 2, "10.50"), (1, "o-2", "new", 1, "2.00"), (2, "o-3", None, 0, "0")
+    merge(store.connection, model, *found)
     return store.connection
 
 
-def shown(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    return rows(
-        connection,
-        "select status, orders, with_status, lines, worth::text, mean::float from read_models.by_status order by 1",
-    )
+def shown(connection: Connection) -> list[tuple[Any, ...]]:
+    columns = "status, orders, with_status, lines, worth::text, mean::float"
+    return rows(connection, f"select {columns} from read_models.by_status order by 1")
 
 
-def test_a_row_that_changes_its_group_leaves_one_and_joins_another(built: psycopg.Connection) -> None:
+def test_a_row_that_changes_its_group_leaves_one_and_joins_another(built: Connection) -> None:
     assert shown(built) == [("new", 2, 2, 3, "12.50", 6.25), (None, 1, 0, 0, "0.00", 0.0)]
     merge(built, Orders, (1, "o-1", "paid", 0, "-0.25"), (2, "o-3", "new", 5, "1.00"))
     assert shown(built) == [("new", 2, 2, 6, "3.00", 1.5), ("paid", 1, 1, 2, "10.25", 10.25)]
 
 
-def test_who_compares_groups_with_rows_waits_for_one_who_drops_them_and_not_the_other_way_round(
-    built: psycopg.Connection, connect: Connect
-) -> None:
+def test_who_compares_groups_with_rows_waits_for_one_who_drops_them(built: Connection, connect: Connect) -> None:
     dropping, comparing = connect(), connect()
     (pid,) = rows(comparing, "select pg_backend_pid()")[0]
     model = orders(by_status())
     with dropping.transaction():
         dropping.execute("lock table read_models.orders_state")  # as the first of its triggers goes
-        compared = start(lambda: differing_rollups(comparing, model))
+        compared = start(lambda: rollup_tables.differing_rollups(comparing, model))
         wait_blocked(built, pid)
         drop_rollups(dropping, model, with_views=True)
     with pytest.raises(psycopg.errors.UndefinedTable):
         compared.result(patience())
 
 
-def test_a_change_of_the_rollup_alone_takes_the_present_rows_beside_a_commit_that_runs(
-    built: psycopg.Connection, connect: Connect
-) -> None:
+def test_a_changed_rollup_takes_the_present_rows_beside_a_commit(built: Connection, connect: Connect) -> None:
     """The commit is of a process that knows the declaration before, and no event is read."""
     built.execute("grant select on read_models.by_status to event_store_writer")
     # whatever the database's default is, the rows are those behind the wait
@@ -210,16 +187,13 @@ def test_a_change_of_the_rollup_alone_takes_the_present_rows_beside_a_commit_tha
     found = rows(built, "select status, orders, worth::text, least from read_models.by_status order by 1")
     assert found == [("new", 3, "13.50", 3), ("paid", 1, "7.00", 1)]
     merge(committer, Orders, (2, "o-4", "new", 0, "0"))
-    assert rows(built, "select status, orders, worth::text, least from read_models.by_status") == [
-        ("new", 4, "20.50", 4)
-    ]
+    found = rows(built, "select status, orders, worth::text, least from read_models.by_status")
+    assert found == [("new", 4, "20.50", 4)]
     assert tables(built) == [state_of(changed)]
     assert value(built, "select has_table_privilege('event_store_writer', 'read_models.by_status', 'select')")
 
 
-def test_a_change_that_comes_while_another_one_makes_the_rollup_waits_and_is_in_it(
-    built: psycopg.Connection, connect: Connect
-) -> None:
+def test_a_change_that_comes_while_the_rollup_is_made_is_in_it(built: Connection, connect: Connect) -> None:
     changed = with_upcasts(built, orders(by_status(least=count("lines"))))
     committer, observer = connect(), connect()
     with built.transaction():
@@ -231,7 +205,7 @@ def test_a_change_that_comes_while_another_one_makes_the_rollup_waits_and_is_in_
     assert rows(built, "select status, orders, least from read_models.by_status") == [("new", 3, 3)]
 
 
-def test_commits_of_two_log_partitions_do_not_wait_for_each_other(built: psycopg.Connection, connect: Connect) -> None:
+def test_commits_of_two_log_partitions_do_not_wait_for_each_other(built: Connection, connect: Connect) -> None:
     other = connect()
     with built.transaction():
         merge(built, Orders, (1, "o-1", "paid", 0, "0"))
@@ -241,7 +215,7 @@ def test_commits_of_two_log_partitions_do_not_wait_for_each_other(built: psycopg
     assert [row[:2] for row in shown(built)] == [("new", 1), ("paid", 2)]
 
 
-def test_a_new_version_of_the_read_model_comes_with_its_rollup(built: psycopg.Connection) -> None:
+def test_a_new_version_of_the_read_model_comes_with_its_rollup(built: Connection) -> None:
     wider = replace(orders(), events=("placed",))
     changed = replace(wider, rollups=(replace(by_status(), of=wider),))
     new, before = ensure_version(built, changed), shown(built)
@@ -256,7 +230,7 @@ def test_a_new_version_of_the_read_model_comes_with_its_rollup(built: psycopg.Co
     assert tables(built) == [replace(by_status(), of=new).state_table]
 
 
-def test_a_rollup_that_is_declared_no_more_goes_if_all_that_are_declared_are_known(built: psycopg.Connection) -> None:
+def test_a_rollup_that_is_declared_no_more_goes_if_all_are_known(built: Connection) -> None:
     assert serve_if_caught_up(built, ensure_version(built, cast("ReadModel", Orders)))
     assert len(tables(built)) == 1
     assert serve_if_caught_up(built, ensure_version(built, orders()))
@@ -264,16 +238,14 @@ def test_a_rollup_that_is_declared_no_more_goes_if_all_that_are_declared_are_kno
 
 
 @pytest.mark.parametrize("all_rollups", [True, False])
-def test_a_rollup_that_is_not_of_the_new_version_goes_or_holds_the_version_before(
-    built: psycopg.Connection, *, all_rollups: bool
-) -> None:
+def test_a_rollup_not_of_the_new_version_goes_or_holds_the_old_one(built: Connection, *, all_rollups: bool) -> None:
     new = ensure_version(built, replace(orders(), events=("placed",), all_rollups=all_rollups))
     assert serve_if_caught_up(built, new)
     assert len(versions(built, "orders")) == (1 if all_rollups else 2)
     assert (value(built, "select to_regclass('read_models.by_status')") is None) == all_rollups
 
 
-def test_what_depends_on_columns_that_go_keeps_the_rollup_as_it_is_and_is_told(built: psycopg.Connection) -> None:
+def test_what_depends_on_columns_that_go_keeps_the_rollup_and_is_told(built: Connection) -> None:
     built.execute("create view mine as select worth from read_models.by_status")
     before, report = shown(built), DrainReport()
     members = {"__doc__": "Orders by status.", "status": row("status"), "orders": count()}
@@ -288,7 +260,7 @@ def test_what_depends_on_columns_that_go_keeps_the_rollup_as_it_is_and_is_told(b
     assert rows(built, "select * from read_models.by_status order by 1") == [("new", 2), (None, 1)]
 
 
-def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: psycopg.Connection) -> None:
+def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: Connection) -> None:
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="by_status_state_"):
         merge(built, Orders, (1, "o-1", DIGITS, 0, "0"))
     assert [row[:2] for row in shown(built)] == [("new", 2), (None, 1)]
@@ -305,7 +277,7 @@ def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: psycopg.Connecti
     assert again.in_the_way is None
 
 
-def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: psycopg.Connection) -> None:
+def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: Connection) -> None:
     changed = by_status(least=count("lines"))
     new = groups_of(cast("ReadModel", Orders), lines=row("lines"), n=count())
     for rollups, is_due in (([by_status()], False), ([changed], True), ([changed, new], True)):
@@ -325,7 +297,7 @@ def test_a_rollup_does_not_take_the_view_of_a_read_model(store: EventStore) -> N
     assert serve_if_caught_up(store.connection, model)
 
 
-def test_a_reset_of_the_read_model_removes_its_rollups(built: psycopg.Connection) -> None:
+def test_a_reset_of_the_read_model_removes_its_rollups(built: Connection) -> None:
     reset_model(built, orders())
     assert left(built, "by_status|orders") == []
 
@@ -369,41 +341,34 @@ OF_KINDS = [
 
 
 @pytest.mark.parametrize(("declared", "same"), OF_KINDS, ids=lambda one: getattr(one, "name", ""))
-def test_after_drains_and_rebuilds_the_groups_are_those_of_the_rows_of_each_kind_of_read_model(
-    things: EventStore, dsn: str, spark: "SparkSession", declared: Rollup, same: LiteralString
-) -> None:
+def test_after_drains_and_rebuilds_groups_are_of_the_rows(lab: Lab, declared: Rollup, same: LiteralString) -> None:
     model = replace(declared.of, rollups=(declared,))
     for seed in (1, 2):
-        fill(things, 60, seed)
-        drain(dsn, spark, model)
-        assert grouped(things.connection, declared) == close(rows(things.connection, same))
+        lab.fill(60, seed).drain(model)
+        assert grouped(lab.connection, declared) == close(lab.rows(same))
     # as after a damage, of which a rebuild is the cure, by who knows the rollup and by who does not
-    things.connection.execute(f"delete from read_models.{tables(things.connection)[0]}".encode())
+    lab.execute(f"delete from read_models.{tables(lab.connection)[0]}")
     for rebuilds, partitions in ((model, range(8)), (declared.of, range(8, 16))):
-        with Consumer(dsn, rebuilds, lambda: spark, "rebuild") as consumer:
-            consumer.rebuild(*partitions)
-    assert grouped(things.connection, declared) == close(rows(things.connection, same))
-    assert len(grouped(things.connection, declared)) > 1
+        lab.rebuild(rebuilds, *partitions)
+    assert grouped(lab.connection, declared) == close(lab.rows(same))
+    assert len(grouped(lab.connection, declared)) > 1
 
 
-def test_a_rebuild_finds_the_stream_whose_text_is_too_long_for_a_key_as_a_drain_does(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_a_rebuild_finds_the_stream_with_too_long_a_key_as_drains_do(lab: Lab) -> None:
     declared = groups_of(cast("ReadModel", models.Going), text=row("last_text"), n=count())
     model = replace(declared.of, rollups=(declared,))
-    things.append_events([thing("good", text="short")])
-    drain(dsn, spark, model)
-    things.append_events([thing("bad", text=DIGITS)])
-    drain(dsn, spark, model)
+    lab.append_events([thing("good", text="short")])
+    lab.drain(model)
+    lab.append_events([thing("bad", text=DIGITS)])
+    lab.drain(model)
     locks: LiteralString = "select decider_id from event_store.stream_locks"
-    assert rows(things.connection, locks) == [("bad",)]
-    with Consumer(dsn, model, lambda: spark, "rebuild") as consumer:
-        consumer.rebuild(*range(16))
-    assert rows(things.connection, locks) == [("bad",)]
-    assert grouped(things.connection, declared) == [("short", 1)]
+    assert lab.rows(locks) == [("bad",)]
+    lab.rebuild(model)
+    assert lab.rows(locks) == [("bad",)]
+    assert grouped(lab.connection, declared) == [("short", 1)]
 
 
-def grouped(connection: psycopg.Connection, declared: Rollup) -> list[tuple[Any, ...]]:
+def grouped(connection: Connection, declared: Rollup) -> list[tuple[Any, ...]]:
     return close(connection.execute(f"select * from read_models.{declared.name}".encode()).fetchall())
 
 
@@ -449,19 +414,12 @@ def test_a_rollup_is_not_looked_up() -> None:
 
 
 def test_only_a_rollup_has_columns_over_rows() -> None:
-    for columns in (
-        {"n": count("lines")},
-        {"n": sum_("lines")},
-        {"n": avg("lines")},
-        {"k": row("status"), "n": count()},
-    ):
-        members: dict[str, Any] = {"order_id": stream_id(), **columns}
-        with pytest.raises(
-            InvalidReadModel, match=r"read model groups: '\w+' is neither a column of the event \(partit"
-        ):
-            read_model(view="groups", key=[n for n, one in members.items() if isinstance(one, KeyColumn)])(
-                type("Groups", (), {"__doc__": "Groups.", **members})
-            )
+    wrong: list[dict[str, Any]] = [{"n": count("lines")}, {"n": sum_("lines")}, {"n": avg("lines")}, ROW]
+    for columns in wrong:
+        declared = type("Groups", (), {"__doc__": "Groups.", "order_id": stream_id(), **columns})
+        key = [name for name in ("order_id", *columns) if isinstance(getattr(declared, name), KeyColumn)]
+        with pytest.raises(InvalidReadModel, match=r"read model groups: '\w+' is neither a column of the event"):
+            read_model(view="groups", key=key)(declared)
 
 
 # how far from a change of clocks: in the day before, right before, at it, and in the buckets behind it
@@ -489,22 +447,16 @@ def changes_of_clocks(zone: str, since: int) -> Iterator[datetime]:
 
 
 @pytest.mark.parametrize("since", [2012, pytest.param(1905, marks=LONG)])
-def test_a_bucket_of_a_row_begins_where_that_of_an_event_does_in_all_zones(
-    store: EventStore, spark: "SparkSession", since: int
-) -> None:
+def test_buckets_of_rows_begin_as_those_of_events_do(store: EventStore, spark: "SparkSession", since: int) -> None:
     from pyspark.sql import functions as f
 
     # the first and the last days of all, too
-    moments = [
-        (zone, datetime(year, month, 1, tzinfo=UTC)) for zone in _zones() for year, month in ((1, 1), (9999, 12))
-    ]
-    moments += [
-        (zone, at + around) for zone in sorted(_zones()) for at in changes_of_clocks(zone, since) for around in AROUND
-    ]
+    ends = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 1, tzinfo=UTC)]
+    moments = [(zone, end) for zone in _zones() for end in ends]
+    moments += [(zone, at + by) for zone in sorted(_zones()) for at in changes_of_clocks(zone, since) for by in AROUND]
     at, zone = f.col("at"), cast("str", f.col("zone"))
-    table = pa.table(
-        {"zone": [zone for zone, _ in moments], "at": pa.array((at for _, at in moments), pa.timestamp("us", "UTC"))}
-    )
+    times = pa.array((at for _, at in moments), pa.timestamp("us", "UTC"))
+    table = pa.table({"zone": [zone for zone, _ in moments], "at": times})
     in_spark = spark.createDataFrame(table).select(
         f.unix_micros(f.from_utc_timestamp(at, zone)).alias("local"),
         *(f.unix_micros(beginning(at, one, zone)).alias(one) for one in EVERY),
@@ -513,9 +465,8 @@ def test_a_bucket_of_a_row_begins_where_that_of_an_event_does_in_all_zones(
     with store.connection.cursor().copy("copy moments (zone, at) from stdin") as copy:
         for row in moments:
             copy.write_row(row)
-    begins = [
-        beginning_in_sql(sql.SQL("at"), one, "its zone").as_string().replace("'its zone'", "zone") for one in EVERY
-    ]
+    of_zone = [beginning_in_sql(sql.SQL("at"), one, "its zone").as_string() for one in EVERY]
+    begins = [text.replace("'its zone'", "zone") for text in of_zone]
     said = [f"(extract(epoch from {moment}) * 1000000)::bigint" for moment in ("at at time zone zone", *begins)]
     in_postgres = store.connection.execute(f"select {', '.join(said)} from moments order by n".encode()).fetchall()
     other_rules, wrong = set(), []

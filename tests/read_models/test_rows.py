@@ -1,8 +1,4 @@
-"""Given one log of good, odd and hostile values, when models are built by any door, then these rows.
-
-Belongs here: values, and what a split of the log or the way to the rows changes, which is nothing. Not here: failures
-of drains, what a declaration refuses.
-"""
+"""Given one log of good, odd and hostile values, when models are built by any door, then these rows."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -57,9 +53,7 @@ def catalogue(
         admin.execute("drop database catalogue with (force)")
 
 
-def test_increments_over_any_split_of_the_log_equal_a_rebuild_and_an_independent_computation(
-    catalogue: Catalogue,
-) -> None:
+def test_increments_over_any_split_of_the_log_equal_a_rebuild(catalogue: Catalogue) -> None:
     events = [event for event in all_events(catalogue.store) if event.decider == DECIDER]
     wrong, right = [], set()
     for door, found in catalogue.rows.items():
@@ -72,7 +66,7 @@ def test_increments_over_any_split_of_the_log_equal_a_rebuild_and_an_independent
     assert right == {*EXPECTED}
 
 
-def test_models_of_any_columns_and_keys_have_one_state_whichever_way_it_was_built(catalogue: Catalogue) -> None:
+def test_models_of_any_columns_have_one_state_however_it_was_built(catalogue: Catalogue) -> None:
     wrong = []
     for name, wanted in catalogue.rows["rounds"].items():
         others = [found[name].stored for found in catalogue.rows.values() if name in found]
@@ -122,9 +116,7 @@ def test_extremes_first_and_last_values_of_every_type_merge_in_postgres(catalogu
     assert wrong == []
 
 
-def test_a_column_looks_at_its_events_alone_and_tells_fields_apart_by_case_quotes_and_length_of_their_keys(
-    values: dict[str, dict[str, Any]],
-) -> None:
+def test_a_column_looks_at_its_events_and_its_very_field_alone(values: dict[str, dict[str, Any]]) -> None:
     # the text in n would fail a sum
     looked_at = values["events"]
     assert (looked_at["made"], looked_at["used"], looked_at["texts"]) == ("1", "2.50", "3")
@@ -140,9 +132,7 @@ def test_sums_are_exact_to_the_last_digit(values: dict[str, dict[str, Any]]) -> 
     assert (sums["sum_money"], sums["sum_bigint"], float(sums["mean_money"])) == ("0.20", str(2**54 + 2), 0.1)
 
 
-def test_a_value_that_its_type_does_not_hold_holds_its_stream_up_names_itself_and_is_never_changed(
-    catalogue: Catalogue,
-) -> None:
+def test_a_value_that_its_type_does_not_hold_holds_its_stream_up(catalogue: Catalogue) -> None:
     connection = catalogue.store.connection
     said = dict(rows(connection, "select decider_id, last_error from event_store.stream_locks where view = 'refusing'"))
     wrong = [
@@ -160,9 +150,7 @@ def test_a_value_that_its_type_does_not_hold_holds_its_stream_up_names_itself_an
     assert {tuple(each for each in row[1:] if each is not None) for row in built} == {("good",)}
 
 
-def test_a_model_without_events_has_the_public_columns_that_are_declared_and_no_rows(
-    dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
+def test_a_model_without_events_has_columns_and_no_rows(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     for model in SHOP.values():
         with Consumer(dsn, model, lambda: spark, "test") as consumer:
             assert consumer.drain(budget_s=patience(), idle_s=0).events == 0

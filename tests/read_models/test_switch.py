@@ -2,58 +2,42 @@
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions as read_model_versions
-from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up, versions
-from tests.support.building.drains import all_blocked, drain, fill, held, observer, things, wait_blocked_in
-from tests.support.building.model_versions import EventsOf, Latest, built, columns, consume
+from millrace.resources.read_models.stored.versions import serve_if_caught_up, versions
+from tests.support.building.drains import all_blocked, fill, held, no_spark, wait_blocked_in
+from tests.support.building.lab import Lab
+from tests.support.building.model_versions import EventsOf, Latest, built, caught_up, columns, consume
 from tests.support.factories import Connect, start, terminate, value
 from tests.support.patience import patience, wait_until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = ["built"]
 
 
-__all__ = ["built", "observer", "things"]
-
-
-def test_of_consumers_that_switch_at_once_one_does_and_all_know(
-    things: EventStore, built: ReadModel, connect: Connect, observer: psycopg.Connection
+def test_of_many_one_switches_and_all_know(
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
-    served: list[bool] = []
+    new = caught_up(things, Latest)
     with held(connect(), "select event_store_platform.lock_model('everything')"):
-        threads = [
-            threading.Thread(target=lambda c: served.append(serve_if_caught_up(c, new)), args=(connect(),))
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
+        served = [start(partial(serve_if_caught_up, connect(), new)) for _ in range(3)]
         wait_until(lambda: len(all_blocked(observer, "event_store_platform.lock_model")) == 3, "all wait")
-    for thread in threads:
-        thread.join()
-    assert served == [True, True, True]
+    assert [one.result(patience()) for one in served] == [True, True, True]
     assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(2, True)]
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_what_the_old_version_consumes_while_the_switch_waits_for_readers_is_noticed(
-    things: EventStore,
-    built: ReadModel,
-    connect: Connect,
-    observer: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
+def test_what_the_old_version_consumes_before_a_switch_is_noticed(
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
     switching = connect()
     with held(connect(), "lock table read_models.everything in access share mode"):
@@ -67,11 +51,10 @@ def test_what_the_old_version_consumes_while_the_switch_waits_for_readers_is_not
     assert serve_if_caught_up(things.connection, new)
 
 
-def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
-    things: EventStore, built: ReadModel, connect: Connect, observer: psycopg.Connection
+def test_nothing_old_moves_in_a_switch(
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     fill(things, 20, seed=2)
     old_code, switching = EventStore(connect()), connect()
     leases = old_code.claim_batch(built.view, "old code", 1000)
@@ -86,11 +69,8 @@ def test_nothing_of_the_old_version_moves_between_the_last_look_and_the_switch(
 
 
 @pytest.mark.usefixtures("built")
-def test_a_long_reader_delays_the_switch_and_is_not_waited_for_long(
-    things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+def test_a_long_reader_delays_the_switch(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
@@ -103,69 +83,47 @@ def test_a_long_reader_delays_the_switch_and_is_not_waited_for_long(
 
 
 @pytest.mark.usefixtures("built")
-def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them_again_and_again(
+def test_a_drain_that_readers_keep_from_switching_goes_on(
     things: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[str] = []
     switch = read_model_versions.serve_if_caught_up
 
-    def counted(connection: psycopg.Connection, model: ReadModel) -> bool:
+    def counted(connection: Connection, model: ReadModel) -> bool:
         tries.append(model.view)
         return switch(connection, model)
 
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
     monkeypatch.setattr("millrace.resources.consumption.serving.serve_if_caught_up", counted)
-    new = ensure_version(things.connection, replace(Latest, pooling_delay_s=0))
-    consume(things, new)
-
-    def nothing() -> Any:  # noqa: ANN401 - it returns never
-        pytest.fail("Spark was asked")
+    caught_up(things, replace(Latest, pooling_delay_s=0))
 
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
-        Consumer(dsn, replace(Latest, pooling_delay_s=0), nothing, "next") as consumer,
+        Consumer(dsn, replace(Latest, pooling_delay_s=0), no_spark, "next") as consumer,
     ):
         consumer.drain(budget_s=patience(), idle_s=0.3)
     assert len(tries) == 1
 
 
-def test_a_consumer_that_dies_in_the_switch_leaves_the_old_version_serving(
-    things: EventStore,
-    built: ReadModel,
-    connect: Connect,
-    observer: psycopg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
+    things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     switching = connect()
-    died: list[Exception] = []
-
-    def switch() -> None:
-        try:
-            serve_if_caught_up(switching, new)
-        except psycopg.OperationalError as error:
-            died.append(error)
-
     with held(connect(), "lock table read_models.everything in access share mode"):
-        thread = threading.Thread(target=switch)
-        thread.start()
+        switch = start(partial(serve_if_caught_up, switching, new))
         terminate(observer, wait_blocked_in(observer, "replace view"))
-        thread.join()
-    assert len(died) == 1
+        assert isinstance(switch.exception(patience()), psycopg.OperationalError)
     assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(1, True), (2, False)]
     assert columns(things.connection) == ["thing_id", "events", "status"]
     assert serve_if_caught_up(things.connection, new)
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_readers_never_see_less_than_before_while_versions_change(
-    things: EventStore, dsn: str, spark: "SparkSession", connect: Connect
-) -> None:
-    fill(things, 60)
-    drain(dsn, spark)
-    fill(things, 60, seed=2)
+def test_readers_never_see_less_while_versions_change(lab: Lab, connect: Connect) -> None:
+    lab.fill(60).drain()
+    lab.fill(60, seed=2)
     sums: list[int] = []
     done = threading.Event()
     reader = connect()
@@ -177,7 +135,7 @@ def test_readers_never_see_less_than_before_while_versions_change(
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
+        with lab.consumer(EventsOf) as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, batch_events=60)
     finally:
         done.set()

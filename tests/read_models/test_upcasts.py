@@ -24,7 +24,8 @@ from millrace.resources.read_models.declared.fold_event import FoldEvent
 from millrace.resources.read_models.declared.upcasts import Overtaken, Upcast, require_known, stored_upcasts, touching
 from millrace.resources.read_models.stored.versions import EventsNotRegistered, current_version, versions, with_upcasts
 from millrace.spark import recompute
-from tests.support.building.drains import drain, rows_of, staged
+from tests.support.building.drains import staged
+from tests.support.building.lab import Lab
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -69,11 +70,8 @@ def recomputed(events: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     amount = f.get_json_object("data", "$.cost.amount")
-    return (
-        events.select("decider_id", amount.alias("amount"))
-        .groupBy("decider_id", "amount")
-        .agg(f.count("amount").alias("n"))
-    )
+    amounts = events.select("decider_id", amount.alias("amount")).groupBy("decider_id", "amount")
+    return amounts.agg(f.count("amount").alias("n"))
 
 
 MODELS = [cast("ReadModel", one) for one in (Sums, Notes, folded, recomputed)]
@@ -100,16 +98,15 @@ def append(store: EventStore, *events: NewEvent) -> None:
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def lab(store: EventStore, dsn: str, spark: "SparkSession") -> Lab:
     """Return a store with events of version 1, and one of an event that has no versions."""
     for event in ("placed", "said"):
         store.register_decider_event("order", event, f"an order was {event}")
     append(store, placed("o-1", 1, {"total": 12.50, "note": "old"}))
-    return store
+    return Lab(store.connection, dsn, spark)
 
 
 def evolve(store: EventStore) -> None:
-    """Append events of versions 2 and 3, after their upcasts."""
     store.register_event_upcast("order", "placed", 2, TO_2)
     append(store, placed("o-1", 2, {"price": {"amount": 0.75, "currency": "CHF"}}), placed("o-2", 1, {"total": 0.5}))
     moves = json.dumps([*TO_3, default("rate", 0)]).replace('"value": 0', f'"value": {RATE}')
@@ -118,133 +115,108 @@ def evolve(store: EventStore) -> None:
     append(store, placed("o-1", 3, {"cost": {"amount": 2000, "currency": "EUR"}}))
 
 
-def together(dsn: str, spark: "SparkSession", _: Path) -> None:
-    with Drain(dsn, MODELS, lambda: spark, "rounds") as shared:
+def together(lab: Lab, _: Path) -> None:
+    with lab.together(MODELS) as shared:
         shared.run(budget_s=patience(), idle_s=0)
-    drain(dsn, spark, cast("ReadModel", recomputed))
+    lab.drain(cast("ReadModel", recomputed))
 
 
-def alone(dsn: str, spark: "SparkSession", _: Path) -> None:
+def alone(lab: Lab, _: Path) -> None:
     for model in MODELS:
-        with Consumer(dsn, model, lambda: spark, "next") as consumer:
+        with lab.consumer(model) as consumer:
             staged(consumer).drain(budget_s=patience(), idle_s=0)
 
 
-def rebuilt(dsn: str, spark: "SparkSession", root: Path) -> None:
-    together(dsn, spark, root)
+def rebuilt(lab: Lab, root: Path) -> None:
+    together(lab, root)
     for model in MODELS:
-        with Consumer(dsn, model, lambda: spark, "rebuilder", archive=root) as consumer:
-            consumer.rebuild(*range(16))
+        lab.rebuild(model, archive=root)
 
 
-def from_archive(dsn: str, spark: "SparkSession", root: Path) -> None:
+def from_archive(lab: Lab, root: Path) -> None:
     for partition in range(16):
-        archive_partition(dsn, root, partition, max_events=4, min_events=1, tail=True)
-    rebuilt(dsn, spark, root)
+        archive_partition(lab.dsn, root, partition, max_events=4, min_events=1, tail=True)
+    rebuilt(lab, root)
 
 
 @pytest.mark.parametrize("door", [together, alone, rebuilt, from_archive])
-def test_events_of_three_versions_make_the_rows_of_the_newest_shape_by_every_door(
-    orders: EventStore,
-    dsn: str,
-    spark: "SparkSession",
-    door: Callable[[str, "SparkSession", Path], None],
-    tmp_path: Path,
-) -> None:
-    evolve(orders)
-    door(dsn, spark, tmp_path)
-    assert {model.name: rows_of(orders.connection, model) for model in MODELS} == WANTED
+def test_every_door_makes_rows_of_the_newest_shape(lab: Lab, door: Callable[[Lab, Path], None], tmp_path: Path) -> None:
+    evolve(lab)
+    door(lab, tmp_path)
+    assert {model.name: lab.rows_of(model) for model in MODELS} == WANTED
 
 
-def test_a_new_shape_builds_anew_what_it_touches_beside_what_serves_and_nothing_else(
-    orders: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path
-) -> None:
-    together(dsn, spark, tmp_path)
-    evolve(orders)
-    serving = {model.name: rows_of(orders.connection, model) for model in MODELS}
+def test_a_new_shape_builds_anew_what_it_touches_and_nothing_else(lab: Lab, tmp_path: Path) -> None:
+    together(lab, tmp_path)
+    evolve(lab)
+    serving = {model.name: lab.rows_of(model) for model in MODELS}
     for model in MODELS:
-        assert (current_version(orders.connection, model) is None) == (model in TOUCHED), model.name
-    together(dsn, spark, tmp_path)
+        assert (current_version(lab.connection, model) is None) == (model in TOUCHED), model.name
+    together(lab, tmp_path)
     assert serving != WANTED
-    assert {model.name: rows_of(orders.connection, model) for model in MODELS} == WANTED
+    assert {model.name: lab.rows_of(model) for model in MODELS} == WANTED
     for model in MODELS:
-        assert [one.version for one in versions(orders.connection, model.name)] == [1 + (model in TOUCHED)]
+        assert [one.version for one in versions(lab.connection, model.name)] == [1 + (model in TOUCHED)]
     # a recomputed model reads a stream again from its first event on
-    append(orders, placed("o-2", 3, {"cost": {"amount": 7, "currency": "EUR"}}))
-    drain(dsn, spark, cast("ReadModel", recomputed))
-    assert rows_of(orders.connection, cast("ReadModel", recomputed))[-2:] == [("o-2", "50", 1), ("o-2", "7", 1)]
+    append(lab, placed("o-2", 3, {"cost": {"amount": 7, "currency": "EUR"}}))
+    lab.drain(cast("ReadModel", recomputed))
+    assert lab.rows_of(cast("ReadModel", recomputed))[-2:] == [("o-2", "50", 1), ("o-2", "7", 1)]
 
 
-def test_a_wrong_upcast_is_named_for_a_day_and_models_are_right_again_after_it_is_taken_back(
-    orders: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_models_are_right_after_a_wrong_upcast_is_taken_back(lab: Lab) -> None:
     folded_ = cast("ReadModel", folded)
 
     def built() -> list[tuple[Any, ...]]:
-        drain(dsn, spark, folded_)
-        return rows_of(orders.connection, folded_)
+        lab.drain(folded_)
+        return lab.rows_of(folded_)
 
     def named() -> list[tuple[str, str]]:
-        return [(each.subject, each.severity) for each in orders.standing() if each.kind == "new_shape"]
+        return [(each.subject, each.severity) for each in lab.standing() if each.kind == "new_shape"]
 
-    append(orders, placed("o-2", 1, {"cost": {"amount": 1}}))
+    append(lab, placed("o-2", 1, {"cost": {"amount": 1}}))
     right = built()
-    orders.register_event_upcast("order", "said", 2, [scale("cost.amount", 2)])
-    orders.register_event_upcast("cart", "placed", 2, [scale("cost.amount", 2)])
-    orders.register_event_upcast("order", "placed", 2, [scale("cost.amount", 2)])
-    read_with = stored_upcasts(orders.connection)
+    lab.register_event_upcast("order", "said", 2, [scale("cost.amount", 2)])
+    lab.register_event_upcast("cart", "placed", 2, [scale("cost.amount", 2)])
+    lab.register_event_upcast("order", "placed", 2, [scale("cost.amount", 2)])
+    read_with = stored_upcasts(lab.connection)
     assert built() != right
     assert named() == [("folded", "note")]
-    (cause,) = (each.cause for each in orders.standing() if each.kind == "new_shape")
-    assert (
-        "postgres registered an upcast of placed of order to version 2. postgres registered an upcast of said" in cause
-    )
+    (cause,) = (each.cause for each in lab.standing() if each.kind == "new_shape")
+    assert "an upcast of placed of order to version 2. postgres registered an upcast of said" in cause
     assert "cart" not in cause
     # as many as before, but another one: a drain that is under way does not know it
-    orders.withdraw_registration("order", "placed", 2, "upcast")
-    require_known(orders.connection, stored_upcasts(orders.connection))
-    orders.register_event_upcast("order", "placed", 2, [])
+    lab.withdraw_registration("order", "placed", 2, "upcast")
+    require_known(lab.connection, stored_upcasts(lab.connection))
+    lab.register_event_upcast("order", "placed", 2, [])
     with pytest.raises(Overtaken):
-        require_known(orders.connection, read_with)
+        require_known(lab.connection, read_with)
     assert built() == right
-    orders.withdraw_registration("order", "placed", 2, "upcast")
-    orders.register_event_upcast("order", "placed", 2, [rename("cost.amount", "cost.n")])
+    lab.withdraw_registration("order", "placed", 2, "upcast")
+    lab.register_event_upcast("order", "placed", 2, [rename("cost.amount", "cost.n")])
     assert built()[1] == ("o-2", " [('n', 1)]")
-    orders.connection.execute("set event_store.clock = '2126-01-01 00:00:00+00'")
+    lab.execute("set event_store.clock = '2126-01-01 00:00:00+00'")
     assert named() == []
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_no_row_is_committed_that_was_read_without_an_upcast_that_the_store_knows(
-    orders: EventStore, dsn: str, spark: "SparkSession", is_shared: bool
-) -> None:
-    told: list[int] = []
-
-    def late() -> "SparkSession":
-        # between the claim and the read: the drain knows no upcast
-        if not told:
-            told.append(1)
-            evolve(orders)
-        return spark
-
-    sums = cast("ReadModel", Sums)
+def test_no_row_that_was_read_without_a_known_upcast_is_committed(lab: Lab, is_shared: bool) -> None:
+    # between the claim and the read: the drain knows no upcast
+    late, sums = lab.once(lambda: evolve(lab)), cast("ReadModel", Sums)
     if is_shared:
-        with Drain(dsn, [sums], late, "rounds") as shared:
+        with Drain(lab.dsn, [sums], late, "rounds") as shared:
             shared.run(budget_s=patience(), idle_s=0)
             assert shared.overtaken == ["sums"]
     else:
-        with Consumer(dsn, sums, late, "next") as consumer:
+        with Consumer(lab.dsn, sums, late, "next") as consumer:
             assert staged(consumer).drain(budget_s=patience(), idle_s=0).events == 0
-    assert rows_of(orders.connection, sums) == []
-    with Consumer(dsn, replace(sums, upcasts=()), lambda: spark, "old") as consumer, pytest.raises(Overtaken):
+    assert lab.rows_of(sums) == []
+    with lab.consumer(replace(sums, upcasts=()), "old") as consumer, pytest.raises(Overtaken):
         consumer.rebuild(*range(16))
-    drain(dsn, spark, sums)
-    assert rows_of(orders.connection, sums) == WANTED["sums"]
+    lab.drain(sums)
+    assert lab.rows_of(sums) == WANTED["sums"]
 
 
-def test_a_command_is_decided_on_the_newest_shape_whether_its_state_is_a_snapshot_or_not(
-    orders: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_a_command_is_decided_on_the_newest_shape_with_or_without_snapshot(lab: Lab) -> None:
     seen: list[Any] = []
 
     def decide(_: str, state: dict[str, Any] | None) -> list[Emit]:
@@ -252,24 +224,24 @@ def test_a_command_is_decided_on_the_newest_shape_whether_its_state_is_a_snapsho
         return []
 
     def snapshot_version() -> int | None:
-        snapshot = orders.stream_state("folded", decider.fingerprint, "order", "o-1")
+        snapshot = lab.stream_state("folded", decider.fingerprint, "order", "o-1")
         return snapshot.version if snapshot else None
 
     decider = Decider(name="order", initial=None, decide=decide, evolve=folded)
-    drain(dsn, spark, cast("ReadModel", folded))
+    lab.drain(cast("ReadModel", folded))
     assert snapshot_version() == 1
     # data stay as they are, or it is another event's
-    orders.register_event_upcast("order", "said", 2, [])
-    orders.register_decider_event("cart", "placed", "a cart was placed")
-    orders.register_event_upcast("cart", "placed", 2, TO_2)
+    lab.register_event_upcast("order", "said", 2, [])
+    lab.register_decider_event("cart", "placed", "a cart was placed")
+    lab.register_event_upcast("cart", "placed", 2, TO_2)
     assert snapshot_version() == 1
-    evolve(orders)
+    evolve(lab)
     # of the old shape, and what is behind it is read in the new one
     assert snapshot_version() is None
-    handle(orders, decider, "o-1", "look")
-    drain(dsn, spark, cast("ReadModel", folded))
+    handle(lab, decider, "o-1", "look")
+    lab.drain(cast("ReadModel", folded))
     assert snapshot_version() == 4
-    handle(orders, decider, "o-1", "look")
+    handle(lab, decider, "o-1", "look")
     assert [state["costs"] for state in seen] == [WANTED["folded"][0][1]] * 2
 
 
@@ -284,66 +256,60 @@ AHEAD = replace(cast("ReadModel", Sums), declared_events=(PLACED,))
 OLD_ROWS = [("o-1", 1250, ["EUR"], "0.5")]
 
 
-def shared(dsn: str, spark: "SparkSession") -> None:
-    with Drain(dsn, [cast("ReadModel", Notes), AHEAD], lambda: spark, "rounds") as drains:
+def shared(lab: Lab) -> None:
+    with lab.together([cast("ReadModel", Notes), AHEAD]) as drains:
         drains.run(budget_s=patience(), idle_s=0)
 
 
-@pytest.mark.parametrize("door", [shared, lambda dsn, spark: drain(dsn, spark, AHEAD)])
-def test_what_is_declared_and_not_registered_is_registered_before_a_row_is_built(
-    orders: EventStore, dsn: str, spark: "SparkSession", door: Callable[[str, "SparkSession"], None]
-) -> None:
-    assert current_version(orders.connection, AHEAD) is None
-    door(dsn, spark)
-    assert rows_of(orders.connection, AHEAD) == OLD_ROWS
-    assert [upcast.to_version for upcast in stored_upcasts(orders.connection)] == [2, 3]
+@pytest.mark.parametrize("door", [shared, lambda lab: lab.drain(AHEAD)])
+def test_what_is_declared_is_registered_before_a_row_is_built(lab: Lab, door: Callable[[Lab], None]) -> None:
+    assert current_version(lab.connection, AHEAD) is None
+    door(lab)
+    assert lab.rows_of(AHEAD) == OLD_ROWS
+    assert [upcast.to_version for upcast in stored_upcasts(lab.connection)] == [2, 3]
     # what was read with a declared one is the version that the store's make
-    built = current_version(orders.connection, AHEAD)
+    built = current_version(lab.connection, AHEAD)
     assert built is not None
     assert (built.version, built.unregistered) == (1, ())
-    assert built.fingerprint == with_upcasts(orders.connection, cast("ReadModel", Sums)).fingerprint
+    assert built.fingerprint == with_upcasts(lab.connection, cast("ReadModel", Sums)).fingerprint
 
 
-def test_a_diff_and_a_past_are_judged_as_they_will_be_deployed_and_register_nothing(
-    orders: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
+def test_a_diff_and_a_past_register_nothing(lab: Lab) -> None:
     renamed = replace(PLACED, version=2, upcasts={2: [rename("total", "price.amount")]})
     now = replace(AHEAD, columns={"total": last("data.price.amount")}, declared_events=(renamed,))
-    drain(dsn, spark, replace(now, columns={"total": last("data.total")}, declared_events=()))
-    found = diff_with_serving(dsn, now, lambda: spark).outcome
+    lab.drain(replace(now, columns={"total": last("data.total")}, declared_events=()))
+    found = diff_with_serving(lab.dsn, now, lab.session).outcome
     assert found is not None
     assert (found.rows_before, found.differs) == (1, False), found
-    past = build_as_of(dsn, now, lambda: spark, orders.mark_log("now"))
-    assert orders.connection.execute(f"select * from read_models.{past.name}".encode()).fetchall() == [("o-1", "12.5")]
-    assert stored_upcasts(orders.connection) == ()
+    past = build_as_of(lab.dsn, now, lab.session, lab.mark_log("now"))
+    assert lab.rows(f"select * from read_models.{past.name}") == [("o-1", "12.5")]
+    assert stored_upcasts(lab.connection) == ()
 
 
-def test_where_it_may_not_be_registered_nothing_is_built_and_the_sentence_says_what_helps(
-    orders: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    orders.register_event_upcast("order", "placed", 2, [rename("total", "elsewhere")])
+def test_where_it_may_not_be_registered_nothing_is_built_and_that_is_said(lab: Lab) -> None:
+    lab.register_event_upcast("order", "placed", 2, [rename("total", "elsewhere")])
     # the store has another upcast to version 2, and never gets this one to version 3
     unlike = replace(AHEAD, declared_events=(replace(PLACED, upcasts={2: TO_2, 3: TO_3}),))
     said = "(?s)reads event placed of decider order in version 3, .*no upcast to it.*another upcast.*millrace migrate"
     with pytest.raises(EventsNotRegistered, match=said):
-        drain(dsn, spark, unlike)
-    with Drain(dsn, [unlike, cast("ReadModel", Notes)], lambda: spark, "rounds") as drains:
+        lab.drain(unlike)
+    with lab.together([unlike, cast("ReadModel", Notes)]) as drains:
         drains.run(budget_s=patience(), idle_s=0)
         assert ["in version 3" in (member.away or "") for member in drains.members] == [True, False]
     broken = replace(AHEAD, declared_events=None)
     with pytest.raises(EventsNotRegistered, match="not built anew while a file of events fails to load"):
-        drain(dsn, spark, broken)
-    assert versions(orders.connection, "sums") == []
+        lab.drain(broken)
+    assert versions(lab.connection, "sums") == []
     # what is built goes on
-    drain(dsn, spark, cast("ReadModel", Sums))
-    drain(dsn, spark, broken)
+    lab.drain(cast("ReadModel", Sums))
+    lab.drain(broken)
 
 
 def moved(to_version: int, *moves: dict[str, Any], event: str = "placed") -> Upcast:
     return Upcast("order", event, to_version, json.dumps(moves))
 
 
-def test_a_path_is_touched_by_moves_of_it_of_what_it_lies_in_and_of_where_it_came_from() -> None:
+def test_a_path_is_touched_by_moves_of_it_its_parents_and_its_origins() -> None:
     drop = {"move": "drop", "path": ["old", "a"]}
     first = {"move": "default", "path": ["new", "b"], "value": 1}
     to_new = {"move": "rename", "path": ["old"], "to": ["new"]}
@@ -361,7 +327,7 @@ def test_a_path_is_touched_by_moves_of_it_of_what_it_lies_in_and_of_where_it_cam
     assert len(touching((), known)) == 4
 
 
-def test_only_upcasts_of_events_that_a_column_looks_at_are_in_its_fingerprint() -> None:
+def test_only_upcasts_that_a_column_looks_at_are_in_its_fingerprint() -> None:
     sums = cast("ReadModel", Sums)
     amount = moved(2, {"move": "scale", "path": ["cost", "amount"], "power": 2})
     assert replace(sums, upcasts=()).fingerprint == sums.fingerprint
@@ -379,7 +345,7 @@ def test_only_upcasts_of_events_that_a_column_looks_at_are_in_its_fingerprint() 
     assert with_upcasts(None, touched) is touched  # type: ignore[arg-type]
 
 
-def test_of_a_path_that_a_value_comes_to_from_very_many_places_all_moves_count() -> None:
+def test_of_a_path_with_very_many_origins_all_moves_count() -> None:
     many = [{"move": "rename", "path": ["k", key], "to": ["k"]} for key in "ab" * 50]
     elsewhere = {"move": "drop", "path": ["other"]}
     assert len(touching(("k",), [moved(2, elsewhere, *many)])) == 101

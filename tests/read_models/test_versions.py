@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psycopg
 import pytest
+from psycopg import Connection
 
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore
@@ -29,112 +28,74 @@ from millrace.resources.read_models.stored.versions import (
     serve_if_caught_up,
     versions,
 )
-from tests.support.building.drains import (
-    Everything,
-    all_events,
-    assert_equals_a_clean_run,
-    busiest,
-    drain,
-    fill,
-    held,
-    observer,
-    rows_of,
-    thing,
-    things,
-)
-from tests.support.building.model_versions import (
-    EventsOf,
-    Impossible,
-    Latest,
-    Wider,
-    built,
-    columns,
-    consume,
-    relations,
-)
+from tests.support.building import model_versions
+from tests.support.building.drains import Everything, all_events, busiest, fill, held, thing
+from tests.support.building.lab import Lab
+from tests.support.building.model_versions import EventsOf, Latest, Wider, built, caught_up, columns, consume, relations
 from tests.support.building.oracle import expected_rows
 from tests.support.factories import Connect, Killed, at_once, rows
 from tests.support.patience import patience, wait_until
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = ["built"]
 
 
-__all__ = ["built", "observer", "things"]
-
-
-def test_a_changed_declaration_is_built_beside_what_serves_and_serves_when_it_has_caught_up(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
-    drain(dsn, spark)
-    before, old_columns = rows_of(things.connection, Everything), columns(things.connection)
-    fill(things, 20, seed=2)
+def test_a_changed_declaration_serves_when_it_has_caught_up(lab: Lab) -> None:
+    lab.fill(60).drain()
+    before, old_columns = lab.rows_of(Everything), columns(lab.connection)
+    lab.fill(20, seed=2)
 
     seen: list[tuple[list[str], bool]] = []
-    with Consumer(dsn, EventsOf, lambda: spark, "next") as consumer:
+    with lab.consumer(EventsOf) as consumer:
         assert (consumer.model.version, consumer.model.view) == (2, "everything_v2")
         consumer.drain(
-            budget_s=patience(),
-            idle_s=0,
-            batch_events=30,
-            on_commit=lambda _: seen.append(
-                (columns(things.connection), rows_of(things.connection, Everything) == before)
-            ),
-        )
+            budget_s=patience(), idle_s=0, batch_events=30,
+            on_commit=lambda _: seen.append((columns(lab.connection), lab.rows_of(Everything) == before)),
+        )  # fmt: skip
     assert seen[0] == (old_columns, True)
-    assert columns(things.connection) == ["thing_id", "events", "status"]
-    assert rows_of(things.connection, EventsOf) == sorted(expected_rows(EventsOf, all_events(things)))
-    assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
-    assert [poll.view for poll in things.poll_views()] == ["everything_v2"]
+    assert columns(lab.connection) == ["thing_id", "events", "status"]
+    assert lab.rows_of(EventsOf) == sorted(expected_rows(EventsOf, all_events(lab)))
+    assert relations(lab.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
+    assert [poll.view for poll in lab.poll_views()] == ["everything_v2"]
 
-    fill(things, 20, seed=3)
-    assert drain(dsn, spark, EventsOf).events == 20
-    with Consumer(dsn, EventsOf, lambda: spark, "rebuilder") as consumer:
-        consumer.rebuild(busiest(things))
-    assert rows_of(things.connection, EventsOf) == sorted(expected_rows(EventsOf, all_events(things)))
+    assert lab.fill(20, seed=3).drain(EventsOf).events == 20
+    lab.rebuild(EventsOf, busiest(lab))
+    assert lab.rows_of(EventsOf) == sorted(expected_rows(EventsOf, all_events(lab)))
 
 
-def test_a_build_that_fails_leaves_the_old_version_serving_until_its_streams_are_settled_or_another_takes_its_place(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    things.append_events([thing(f"bad-{n}", text="no date") for n in range(8)])
-    drain(dsn, spark, EventsOf)
-    before = rows_of(things.connection, EventsOf)
+def test_a_build_that_fails_leaves_the_old_version_serving(lab: Lab) -> None:
+    lab.append_events([thing(f"bad-{n}", text="no date") for n in range(8)])
+    lab.drain(EventsOf)
+    before = lab.rows_of(EventsOf)
     with pytest.raises(PartitionsFailed):
-        drain(dsn, spark, Impossible)
-    assert rows_of(things.connection, EventsOf) == before
-    assert [(v.version, v.serves) for v in versions(things.connection, "everything")] == [(1, True), (2, False)]
+        lab.drain(model_versions.Impossible)
+    assert lab.rows_of(EventsOf) == before
+    assert [(v.version, v.serves) for v in versions(lab.connection, "everything")] == [(1, True), (2, False)]
 
     # beside streams that can be built these eight alone wait
-    things.append_events([thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
-    things.release_owner("next")
-    assert drain(dsn, spark, Impossible).failed_streams == 8
-    model = current_version(things.connection, Impossible)
+    lab.append_events([thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
+    lab.release_owner("next")
+    assert lab.drain(model_versions.Impossible).failed_streams == 8
+    model = current_version(lab.connection, model_versions.Impossible)
     assert model is not None
-    assert not is_ready_to_serve(things.connection, model)
-    things.connection.execute(
-        "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity' where view = %s",
-        (model.view,),
-    )
-    drain(dsn, spark, Impossible)
-    assert columns(things.connection) == ["thing_id", "events", "status"]
-    for letter in things.dead_letters(model.view):
-        things.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
-    assert is_ready_to_serve(things.connection, model)
-    drain(dsn, spark, Impossible)
-    assert columns(things.connection) == ["thing_id", "least"]
+    assert not is_ready_to_serve(lab.connection, model)
+    park = "update event_store.stream_locks set parked_at = now(), locked_until = 'infinity' where view = %s"
+    lab.execute(park, (model.view,))
+    lab.drain(model_versions.Impossible)
+    assert columns(lab.connection) == ["thing_id", "events", "status"]
+    for letter in lab.dead_letters(model.view):
+        lab.discard_dead_letter(model.view, letter.decider, letter.decider_id, "a test")
+    assert is_ready_to_serve(lab.connection, model)
+    lab.drain(model_versions.Impossible)
+    assert columns(lab.connection) == ["thing_id", "least"]
 
-    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
-    drain(dsn, spark, Latest)
-    assert columns(things.connection) == ["thing_id", "status", "seen"]
-    assert relations(things.connection) == {"everything", "everything_state_v3", "everything_staging_v3"}
-    assert [poll.view for poll in things.poll_views()] == ["everything_v3"]
+    wait_until(lambda: not any(poll.consumers for poll in lab.poll_views()), "the drain's session ended")
+    lab.drain(Latest)
+    assert columns(lab.connection) == ["thing_id", "status", "seen"]
+    assert relations(lab.connection) == {"everything", "everything_state_v3", "everything_staging_v3"}
+    assert [poll.view for poll in lab.poll_views()] == ["everything_v3"]
 
 
-def test_the_version_that_serves_goes_on_where_its_own_code_still_runs(
-    things: EventStore, built: ReadModel, connect: Connect
-) -> None:
+def test_a_version_goes_on_where_its_code_runs(things: EventStore, built: ReadModel, connect: Connect) -> None:
     """Two deployments at once, while one replaces the other."""
     old_code = connect()
     attach_version(old_code, EventsOf)
@@ -159,9 +120,7 @@ def test_the_version_that_serves_goes_on_where_its_own_code_still_runs(
     assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
 
 
-def test_a_third_declaration_removes_the_unfinished_one_unless_somebody_builds_it(
-    things: EventStore, built: ReadModel, connect: Connect
-) -> None:
+def test_a_third_one_removes_an_unfinished_one(things: EventStore, built: ReadModel, connect: Connect) -> None:
     builder = connect()
     unfinished = attach_version(builder, Latest)
     third = attach_version(things.connection, Wider)
@@ -179,9 +138,7 @@ def test_a_third_declaration_removes_the_unfinished_one_unless_somebody_builds_i
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_a_declaration_that_is_taken_back_goes_on_with_what_serves_and_the_unfinished_one_goes_after_a_day(
-    things: EventStore, built: ReadModel, connect: Connect
-) -> None:
+def test_an_unfinished_one_goes_after_a_day(things: EventStore, built: ReadModel, connect: Connect) -> None:
     unfinished = connect()
     attach_version(unfinished, Latest)
     unfinished.close()
@@ -198,8 +155,7 @@ def test_a_declaration_that_is_taken_back_goes_on_with_what_serves_and_the_unfin
 def test_a_declaration_from_before_the_one_that_serves_is_another_version(things: EventStore, connect: Connect) -> None:
     old_code = connect()
     attach_version(old_code, EventsOf)
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     assert serve_if_caught_up(things.connection, new)
     assert ensure_version(things.connection, EventsOf).version == 3
 
@@ -233,7 +189,7 @@ def test_a_reset_removes_every_version(things: EventStore, built: ReadModel) -> 
 
 
 @contextmanager
-def roles(connection: psycopg.Connection, *names: str) -> Iterator[None]:
+def roles(connection: Connection, *names: str) -> Iterator[None]:
     for name in names:
         connection.execute(f"create role {name}".encode())
     try:
@@ -245,7 +201,7 @@ def roles(connection: psycopg.Connection, *names: str) -> Iterator[None]:
             connection.execute(f"drop role {name}".encode())
 
 
-def privileges(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+def privileges(connection: Connection) -> list[tuple[Any, ...]]:
     """Return the privileges on the view and its columns, except its owner's."""
     return rows(
         connection,
@@ -281,40 +237,35 @@ def test_who_may_read_the_old_version_may_read_the_new_one(things: EventStore, a
 @pytest.mark.usefixtures("built")
 def test_what_depends_on_the_view_stays_where_columns_are_added_at_the_end(things: EventStore) -> None:
     things.connection.execute("create view statuses as select status from read_models.everything")
-    new = ensure_version(things.connection, Wider)
-    consume(things, new)
+    new = caught_up(things, Wider)
     assert serve_if_caught_up(things.connection, new)
     assert rows(things.connection, "select * from statuses") == []
     assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
 
 
-def test_what_depends_on_other_columns_is_named_and_keeps_the_old_version_serving(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark, EventsOf)
-    before = rows_of(things.connection, EventsOf)
-    things.connection.execute("create view statuses as select status from read_models.everything")
+def test_what_depends_on_other_columns_keeps_the_old_version(lab: Lab) -> None:
+    lab.fill(30).drain(EventsOf)
+    before = lab.rows_of(EventsOf)
+    lab.execute("create view statuses as select status from read_models.everything")
     with pytest.raises(DependentObjects, match=r"view statuses depends on view read_models\.everything"):
-        drain(dsn, spark, Latest)
-    assert rows_of(things.connection, EventsOf) == before
-    model = current_version(things.connection, Latest)
+        lab.drain(Latest)
+    assert lab.rows_of(EventsOf) == before
+    model = current_version(lab.connection, Latest)
     assert model is not None
-    assert is_ready_to_serve(things.connection, model)
-    assert sum(lag.behind for lag in things.view_lag(model.view)) == 0
+    assert is_ready_to_serve(lab.connection, model)
+    assert sum(lag.behind for lag in lab.view_lag(model.view)) == 0
     with pytest.raises(DependentObjects):
-        reset_model(things.connection, Latest)
+        reset_model(lab.connection, Latest)
 
-    things.connection.execute("drop view statuses")
-    assert drain(dsn, spark, Latest).events == 0
-    assert columns(things.connection) == ["thing_id", "status", "seen"]
+    lab.execute("drop view statuses")
+    assert lab.drain(Latest).events == 0
+    assert columns(lab.connection) == ["thing_id", "status", "seen"]
 
 
-def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits(
+def test_who_uses_the_old_tables_keeps_them_and_nobody_waits(
     things: EventStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new = ensure_version(things.connection, Latest)
-    consume(things, new)
+    new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
     both = {"everything", "everything_state", "everything_staging", "everything_state_v2", "everything_staging_v2"}
     with held(connect(), "lock table read_models.everything_state in access share mode"):
@@ -331,34 +282,29 @@ def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits
 # Views that are not what they were
 
 
-def test_a_model_whose_view_was_removed_is_refused_and_counts_nothing_twice(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 30)
-    drain(dsn, spark)
-    things.connection.execute("delete from event_store.views where view = 'everything'")
-    with pytest.raises(WrongView, match="was removed"), Consumer(dsn, Everything, lambda: spark, "next"):
+def test_a_model_whose_view_was_removed_is_refused(lab: Lab) -> None:
+    lab.fill(30).drain()
+    lab.execute("delete from event_store.views where view = 'everything'")
+    with pytest.raises(WrongView, match="was removed"), lab.consumer(Everything):
         pass
-    reset_model(things.connection, Everything)
-    drain(dsn, spark)
-    assert_equals_a_clean_run(things)
+    reset_model(lab.connection, Everything)
+    lab.drain()
+    lab.is_clean()
 
-    wait_until(lambda: not any(poll.consumers for poll in things.poll_views()), "the drain's session ended")
+    wait_until(lambda: not any(poll.consumers for poll in lab.poll_views()), "the drain's session ended")
     # a reset after the view was renamed removes the old one
-    reset_model(things.connection, replace(Everything, view="renamed"))
-    assert things.poll_views() == []
+    reset_model(lab.connection, replace(Everything, view="renamed"))
+    assert lab.poll_views() == []
 
 
-def test_a_view_that_is_somebody_elses_is_not_taken_over(things: EventStore, dsn: str, spark: "SparkSession") -> None:
-    things.register_view("everything", mode="bulk")
-    with pytest.raises(WrongView, match="registered already"), Consumer(dsn, Everything, lambda: spark, "next"):
+def test_a_view_that_is_somebody_elses_is_not_taken_over(lab: Lab) -> None:
+    lab.register_view("everything", mode="bulk")
+    with pytest.raises(WrongView, match="registered already"), lab.consumer(Everything):
         pass
 
 
 @pytest.mark.usefixtures("built")
-def test_a_version_that_is_to_be_approved_waits_until_somebody_does_and_says_so(
-    things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_waits_to_be_approved(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = replace(Latest, serve="approved")
     with pytest.raises(NothingToApprove, match=r"(?s)No version of read model everything is of this.*version 1"):
         approve_version(things.connection, waits)
@@ -393,9 +339,7 @@ def test_a_version_that_is_to_be_approved_waits_until_somebody_does_and_says_so(
     drop_unused_versions(things.connection, EventsOf)
     assert not serve_if_caught_up(things.connection, wider)
     assert [each.kind for each in things.standing() if each.kind == "unapproved"] == []
-    assert [(e.operation, e.reason) for e in things.audit_log() if e.operation == "approve_version"] == [
-        ("approve_version", "looked at")
-    ]
+    assert [e.reason for e in things.audit_log() if e.operation == "approve_version"] == ["looked at"]
     consume(things, wider)
     approvals = at_once([partial(approve_version, connect(), Wider) for _ in range(2)])
     outcomes = [approval.exception() or approval.result() for approval in approvals]
@@ -409,7 +353,7 @@ def test_a_first_version_waits_for_nobody(things: EventStore) -> None:
     assert [(v.version, v.serves, v.approved) for v in versions(things.connection, first.name)] == [(1, True, True)]
 
 
-def test_the_declaration_that_serves_waits_for_nobody_where_upcasts_came_since(things: EventStore) -> None:
+def test_what_serves_waits_for_nobody_where_upcasts_came_since(things: EventStore) -> None:
     ensure_version(things.connection, EventsOf)
     things.connection.execute("update read_models.declarations set fingerprint = fingerprint || '+before'")
     same = ensure_version(things.connection, replace(EventsOf, serve="approved"))

@@ -17,7 +17,7 @@ def fake_java(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_java_home_comes_first_then_path_through_its_links_and_then_the_one_of_pypi(tmp_path: Path) -> None:
+def test_java_home_comes_first_then_path_and_then_the_one_of_pypi(tmp_path: Path) -> None:
     new, good = fake_java(tmp_path / "new", "21.0.4"), fake_java(tmp_path / "good", "17.0.15")
     old, links = fake_java(tmp_path / "old", "1.8.0_402"), tmp_path / "links"
     links.mkdir()
@@ -32,9 +32,7 @@ def test_java_home_comes_first_then_path_through_its_links_and_then_the_one_of_p
     assert (find_java(tmp_path / "shim").home / "bin" / "java").exists()
 
 
-def test_a_java_that_spark_refuses_a_broken_one_and_none_at_all_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_that_does_not_do_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_packaged_java", lambda: None)
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from millrace.resources.consumption.commit import Commit, Work
-from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.read import leased_events
 from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.event_store import EventStore
 from millrace.resources.read_models.stored.merge import next_batch
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import Settings
 from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
 from millrace.resources.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
-from tests.support.building.drains import Everything, assert_equals_a_clean_run, fill, staged, things
+from tests.support.building.drains import Everything, staged
+from tests.support.building.lab import Lab
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["things"]
 
 
 @contextmanager
@@ -53,9 +50,7 @@ def test_tasks_grow_with_the_cores_and_none_is_too_small_for_what_it_costs() -> 
     assert [tasks_on(8, events) for events in (0, 49_999, 100_000, 1_200_000, 10**8)] == [1, 1, 2, 24, 24]
 
 
-def test_a_session_has_the_settings_that_make_rows_equal_everywhere_and_the_sizes_of_one_machine(
-    spark: "SparkSession",
-) -> None:
+def test_a_session_has_settings_that_make_rows_equal_everywhere(spark: "SparkSession") -> None:
     for name, value in {**SESSION_CONFIGURATION, **ONE_MACHINE}.items():
         assert spark.conf.get(name) == value
     assert (task_number(spark, 0), task_number(spark, 1_000_000), batch_size(spark)) == (1, 9, 500_000)
@@ -63,34 +58,30 @@ def test_a_session_has_the_settings_that_make_rows_equal_everywhere_and_the_size
     assert cores_of(spark) == len(os.sched_getaffinity(0))
 
 
-def test_no_more_tasks_read_events_or_write_rows_than_allowed(
-    things: EventStore, dsn: str, spark: "SparkSession"
-) -> None:
-    fill(things, 60)
-    things.sequence_events()
-    ensure_version(things.connection, Everything)
-    work = Work(Everything, tuple(things.claim_batch(Everything.view, "test", 1000, 600)))
-    with told(spark, millrace_taskEvents="10"):
+def test_no_more_tasks_read_or_write_than_allowed(lab: Lab) -> None:
+    lab.fill(60)
+    lab.sequence_events()
+    ensure_version(lab.connection, Everything)
+    work = Work(Everything, tuple(lab.claim_batch(Everything.view, "test", 1000, 600)))
+    with told(lab.spark, millrace_taskEvents="10"):
         for allowed, tasks in ((64, 7), (3, 3)):
-            leased = leased_events(spark, dsn, work, Limits(live_readers=allowed))
+            leased = leased_events(lab.spark, lab.dsn, work, Limits(live_readers=allowed))
             assert read_by(leased.frame) == (tasks, 60)
-    with told(spark, millrace_taskEvents="10", sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
+    with told(lab.spark, millrace_taskEvents="10", sql_shuffle_partitions="3", sql_adaptive_enabled="false"):
         for allowed, tasks in ((32, 3), (2, 2)):
-            limits, batch = Limits(staging_connections=allowed), next_batch(things.connection)
-            assert len(StagedBuilds(dsn, lambda: spark, "test", 600, limits).stage(work, batch)[0]) == tasks
+            limits, batch = Limits(staging_connections=allowed), next_batch(lab.connection)
+            assert len(StagedBuilds(lab.dsn, lab.session, "test", 600, limits).stage(work, batch)[0]) == tasks
 
 
-def test_a_batch_is_what_the_session_is_worth_where_more_is_pending_unless_the_caller_bounds_it(
-    things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_is_what_the_session_is_worth(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.resources.consumption.round.BATCH_EVENTS", 20)
     for seed, most, expected in ((1, None, [20, 40]), (2, 30, [30, 30])):
-        fill(things, 60, seed)
+        lab.fill(60, seed)
         commits: list[Commit] = []
-        with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
+        with lab.consumer(Everything, "test") as consumer:
             staged(consumer).drain(budget_s=patience(), idle_s=0, batch_events=most, on_commit=commits.append)
         assert [commit.events for commit in commits] == expected
-    assert_equals_a_clean_run(things)
+    lab.is_clean()
 
 
 def test_a_deployment_says_its_cores_and_how_long_a_build_may_take() -> None:
@@ -99,7 +90,7 @@ def test_a_deployment_says_its_cores_and_how_long_a_build_may_take() -> None:
     assert Limits.of(Settings(cores=3, build_timeout_s=90)) == Limits(cores=3, build_s=90, round_s=9)
 
 
-def test_the_number_of_cores_can_be_said_where_the_scheduler_does_not_know_it(spark: "SparkSession") -> None:
+def test_the_number_of_cores_can_be_said(spark: "SparkSession") -> None:
     class OfACluster:
         """A session as a cluster's, which has no size of tasks."""
 

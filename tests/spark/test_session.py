@@ -15,13 +15,7 @@ import pytest
 from millrace.resources.errors import Unreachable
 from millrace.resources.processes import alive
 from millrace.resources.settings import Settings
-from millrace.resources.spark.session import (
-    SPARK_TOKEN,
-    local_master,
-    session_for,
-    share_of,
-    spark_session,
-)
+from millrace.resources.spark.session import SPARK_TOKEN, local_master, session_for, share_of, spark_session
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -57,16 +51,14 @@ def test_sessions_that_share_their_name_leave_no_processes_behind(spark_remote: 
     assert python_daemons(port) < before + 5
 
 
-def test_a_run_takes_some_cores_of_a_standalone_master_and_all_of_a_machine_unless_a_setting_says_how_many() -> None:
+def test_a_run_takes_as_many_cores_as_its_master_allows() -> None:
     assert [share_of(master, Settings(cores=9)) for master in ("local[*]", "yarn", "k8s://host")] == [{}] * 3
     assert share_of("spark://a:7077,b:7077", Settings()) == {"spark.cores.max": "4"}
     assert share_of("spark://a:7077", Settings(cores=9)) == {"spark.cores.max": "9"}
     assert [local_master(Settings()), local_master(Settings(cores=9))] == ["local[*]", "local[9]"]
 
 
-def test_only_a_session_of_ones_own_is_released_on_the_server(
-    spark_remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_session_of_ones_own_is_released(spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with spark_session() as shared:
         assert not cast("ConnectSession", shared).release_session_on_close
     monkeypatch.setenv("SPARK_REMOTE", spark_remote.partition("/;")[0])
@@ -75,9 +67,7 @@ def test_only_a_session_of_ones_own_is_released_on_the_server(
         assert own.client._session_id not in spark_remote
 
 
-def test_after_a_session_that_the_server_closed_all_share_the_next_one(
-    spark_remote: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_closed_session_all_share_the_next_one(spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server refuses the id of a closed session for as long as it lives."""
     monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
     ids = []
@@ -103,9 +93,7 @@ def test_after_a_session_that_the_server_closed_all_share_the_next_one(
         ("SPARK_MASTER", "k8s://https://127.0.0.1:1", "No Spark master answers at k8s://https://127.0.0.1:1"),
     ],
 )
-def test_a_server_or_master_that_is_not_there_is_said_at_once(
-    monkeypatch: pytest.MonkeyPatch, variable: str, address: str, sentence: str
-) -> None:
+def test_a_missing_server_is_said(monkeypatch: pytest.MonkeyPatch, variable: str, address: str, sentence: str) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv(variable, address)
     with pytest.raises(Unreachable, match=sentence) as refusal, spark_session():
@@ -120,13 +108,9 @@ def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     arguments = "--driver-java-options -javaagent:/no/such.jar pyspark-shell"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", opened],
-        env=env | {"PYSPARK_SUBMIT_ARGS": arguments},
-        capture_output=True,
-        text=True,
-        timeout=patience(),
-        check=False,
-    )
+        [sys.executable, "-W", "ignore", "-c", opened], env=env | {"PYSPARK_SUBMIT_ARGS": arguments},
+        capture_output=True, text=True, timeout=patience(), check=False,
+    )  # fmt: skip
     assert "/no/such.jar" in done.stderr  # Java's own words
     assert "Spark does not start here.\nJava gateway process exited" in done.stderr
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
@@ -143,12 +127,9 @@ def test_a_spark_that_starts_says_nothing_and_then_errors_alone() -> None:
     """
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
-        env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
-        capture_output=True,
-        text=True,
-        timeout=patience(),
-        check=True,
-    )
+        env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}, capture_output=True,
+        text=True, timeout=patience(), check=True,
+    )  # fmt: skip
     *_, first, last = done.stderr.splitlines()
     # the first is Java's own, before it runs anything
     assert ("incubator" in first, last.partition(" ERROR ")[2]) == (True, "test: it is broken")
@@ -166,7 +147,7 @@ def test_a_token_that_spark_would_not_send_is_said_at_once(monkeypatch: pytest.M
     assert "Name the server localhost" in str(refusal.value.hint)
 
 
-def test_a_named_session_is_another_one_for_other_code_and_what_spark_refuses_is_left_to_spark() -> None:
+def test_a_named_session_is_another_one_for_other_code() -> None:
     named = "sc://127.0.0.1:1/;session_id=0b5c1d9e-0000-4000-8000-000000000001;user_id=me"
     ids = {session_for(Path(code), named, {}) for code in ("a.zip", "b.zip", "a.zip")}
     assert len(ids) == 2

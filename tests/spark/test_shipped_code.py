@@ -20,11 +20,9 @@ from millrace.resources.spark.shipped_code import (
     with_their_helpers,
     zip_of,
 )
-from tests.support.building.drains import thing, things
+from tests.support.building.drains import thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.factories import rows
-
-__all__ = ["things"]
 
 
 def write(folder: Path, **files: str) -> None:
@@ -35,9 +33,7 @@ def write(folder: Path, **files: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_fold_of_the_users_own_package_is_built_and_anew_after_a_helper_changed_and_its_version_was_raised(
-    things: EventStore, dsn: str, spark_remote: str, tmp_path: Path
-) -> None:
+def test_a_changed_fold_of_a_package_is_built(things: EventStore, dsn: str, spark_remote: str, tmp_path: Path) -> None:
     assert ";session_id=" in spark_remote
     shared = Place({**unset(), SPARK_TOKEN: os.environ[SPARK_TOKEN], "SPARK_REMOTE": spark_remote}, {}, sys.executable)
     things.append_events([thing("a"), thing("b"), thing("a")])
@@ -78,7 +74,7 @@ def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None
     assert [*tmp_path.iterdir()] == [living]
 
 
-def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(tmp_path: Path) -> None:
+def test_the_same_code_makes_the_same_file(tmp_path: Path) -> None:
     packages = {"millrace": [tmp_path / "millrace"]}
     shutil.copytree(PROJECT / "millrace", tmp_path / "millrace")
     code = zip_of(packages)
@@ -94,31 +90,21 @@ def test_the_same_code_makes_the_same_file_with_every_module_that_tasks_import(t
     } <= names
 
 
-def test_source_beside_a_package_comes_along_and_what_is_installed_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_source_beside_a_package_comes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     write(
-        tmp_path,
-        ours__a="import json\nimport pyarrow\nimport file_beside\nfrom . import b",
-        ours__b="def late():\n    from beside.deep import x\n    import not_there.at_all",
-        ours__broken="def (",
-        file_beside="import beside_again, __main__",
-        beside_again="import ours.a",
-        beside__deep="import with_data.a",
-        with_data__a="import of_with_data",
-        of_with_data="x = 1",
-        unused="x = 1",
-    )
+        tmp_path, ours__a="import json\nimport pyarrow\nimport file_beside\nfrom . import b",
+        ours__b="def late():\n    from beside.deep import x\n    import not_there.at_all", ours__broken="def (",
+        file_beside="import beside_again, __main__", beside_again="import ours.a", beside__deep="import with_data.a",
+        with_data__a="import of_with_data", of_with_data="x = 1", unused="x = 1",
+    )  # fmt: skip
     (tmp_path / "with_data" / "rates.json").write_text("{}")
     ours = {"millrace": [tmp_path / "millrace"], "ours": [tmp_path / "ours"]}
     shipped, left = with_their_helpers(ours)
     assert shipped == ours | {
-        "file_beside": [tmp_path / "file_beside.py"],
-        "beside_again": [tmp_path / "beside_again.py"],
-        "beside": [tmp_path / "beside"],
-        "of_with_data": [tmp_path / "of_with_data.py"],
-    }
+        "file_beside": [tmp_path / "file_beside.py"], "beside_again": [tmp_path / "beside_again.py"],
+        "beside": [tmp_path / "beside"], "of_with_data": [tmp_path / "of_with_data.py"],
+    }  # fmt: skip
     assert left == {"with_data": [tmp_path / "with_data"]}
 
     # what does not come along is imported anew all the same: its state has a session of its own

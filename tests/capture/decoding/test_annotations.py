@@ -75,11 +75,9 @@ def test_of_an_annotation_that_no_event_may_hold_it_is_said_what_is_wrong(conten
 def test_no_annotation_keeps_a_change_from_becoming_an_event(captured: Captured) -> None:
     captured.drain()
     kept = (
-        b"[" * 198 + b"]" * 198,
-        b'{"n": 1' + b"0" * 899 + b"}",
-        b'"' + b"x" * 500_000 + b'"',
+        b"[" * 198 + b"]" * 198, b'{"n": 1' + b"0" * 899 + b"}", b'"' + b"x" * 500_000 + b'"',
         b"[" + b"1e800," * 600 + b"1]",
-    )
+    )  # fmt: skip
     for number, content in enumerate([*kept, *TOO_LARGE]):
         with captured.source.connection.transaction():
             annotate = "select pg_logical_emit_message(true, 'millrace.annotations', %s::bytea)"

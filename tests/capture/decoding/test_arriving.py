@@ -1,7 +1,4 @@
-"""What a look into the slot gives, in batches, and in pieces that end where a transaction does.
-
-Belongs here: `capture.decoding.arriving`. Not here: what a message means (test_changes).
-"""
+"""What a look into the slot gives, in batches, and in pieces that end where a transaction does."""
 
 from collections.abc import Sequence
 
@@ -16,8 +13,6 @@ from tests.support.capturing.pgoutput_bytes import COMMITTED_AT, begin, commit, 
 
 
 class Watched(ChangeDecoder):
-    """Remembers how many messages were decoded together."""
-
     def __init__(self) -> None:
         super().__init__([CapturedTable("t", key=("id",))], "c", 3, 900)
         self.fed: list[int] = []
@@ -37,7 +32,7 @@ def ids(changes: Sequence[Change]) -> list[str | None]:
     return [change.decider_id for change in changes]
 
 
-def test_a_piece_ends_with_the_transaction_that_makes_it_as_large_as_is_asked() -> None:
+def test_a_piece_ends_with_the_transaction_that_fills_it() -> None:
     messages = [*transaction(100, 1), *transaction(200, 2, 3), *transaction(300, 4), *transaction(400, 5)]
     arriving = Arriving(Watched(), messages)
     assert ids(list(arriving.piece(5))) == ["[1]", "[2]", "[3]"]
@@ -64,7 +59,7 @@ def test_where_nothing_comes_nothing_is_left() -> None:
 
 
 @pytest.mark.parametrize("least", [1, 2 * BATCH, 10 * BATCH])
-def test_some_hundred_messages_are_decoded_together_and_all_of_a_transaction_belong_to_its_piece(least: int) -> None:
+def test_messages_are_decoded_together_and_a_transaction_is_in_one_piece(least: int) -> None:
     decoder = Watched()
     number = 2 * BATCH + 1
     arriving = Arriving(decoder, transaction(100, *range(number)))

@@ -7,18 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.resources.capture.declaration import CapturedTable
+from millrace.resources.capture.decoding import pgoutput
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.fields import MAX_DATA_CHARACTERS, packed_id, packed_ids
-from millrace.resources.capture.decoding.pgoutput import (
-    UNCHANGED,
-    Delete,
-    Insert,
-    Message,
-    PgoutputError,
-    Relation,
-    Truncate,
-    Update,
-)
+from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Insert, PgoutputError, Relation, Update
 from tests.support.capturing.decoded_changes import FULL, T, annotated, decoded, decoder, moves
 from tests.support.capturing.pgoutput_bytes import INT4, JSONB, TABLE, TEXT, begin, commit, encode, insert, relation
 
@@ -43,9 +35,7 @@ from tests.support.capturing.pgoutput_bytes import INT4, JSONB, TABLE, TEXT, beg
         (b"U\0\0@\x10", "updated", None, "cut off"), (b"D\0\0@\x10N", "deleted", None, "unknown kind b'N'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_decoded_is_a_change_with_its_fault_and_the_rest_goes_on(
-    raw: bytes, action: str, decider_id: str | None, fault: str
-) -> None:
+def test_what_cannot_be_decoded_is_a_faulty_change(raw: bytes, action: str, decider_id: str | None, fault: str) -> None:
     before, bad, after = decoded(encode(T), insert(b"1", b"a"), raw, insert(b"2", b"b"))
     assert bad.fault is not None
     assert fault in bad.fault
@@ -55,7 +45,7 @@ def test_what_cannot_be_decoded_is_a_change_with_its_fault_and_the_rest_goes_on(
     assert [(change.decider_id, change.commit_idx) for change in (before, after)] == [("[1]", 0), ("[2]", 2)]
 
 
-def test_a_changed_key_whose_new_row_cannot_be_decoded_still_ends_the_old_row() -> None:
+def test_a_changed_key_of_an_undecodable_row_ends_the_old_row() -> None:
     raw = encode(Update(TABLE, "K", (b"7", None), (b"8", b"\xff")))
     ended, bad, after = decoded(encode(T), raw, insert(b"9", b"b"))
     assert moves([ended]) == [("deleted", "[7]", {"record": {"id": 7}, "unavailable": ["note"], "new_key": [8]})]
@@ -97,7 +87,7 @@ def test_a_repaired_message_takes_its_place_again() -> None:
     "raw",
     [
         [b"?"], [b""], [encode(T)[:-1]], [begin(), b"I\0\0"], [begin(), b"T\0"], [begin(), b"D\0\0@\x10"],
-        [begin(), insert(b"7", b"a")], [begin(), encode(Truncate((TABLE,), False, False))],
+        [begin(), insert(b"7", b"a")], [begin(), encode(pgoutput.Truncate((TABLE,), False, False))],
         [encode(T), insert(b"7", b"a")], [encode(T), b"I\0\0@\x10"],
         [annotated(b"{}")], [commit()], [begin(), begin()], [begin(100), commit(200)],
     ],
@@ -137,7 +127,7 @@ row_messages = st.one_of(
 
 
 @given(st.sampled_from(TABLES), row_messages, st.none() | st.integers(6, 60))
-def test_any_row_is_a_change_with_data_or_a_fault(table: Relation, message: Message, cut: int | None) -> None:
+def test_any_row_is_a_change_with_data_or_a_fault(table: Relation, message: pgoutput.Message, cut: int | None) -> None:
     raw = encode(message)[:cut]
     to_changes = decoder(CapturedTable("t", key=("id",)))
     for before in (begin(), encode(table)):

@@ -1,7 +1,4 @@
-"""Bytes to messages: by hand, from the server, and at random.
-
-Belongs here: `millrace.resources.capture.decoding.pgoutput`. Not here: what messages mean (test_changes).
-"""
+"""Bytes to messages: by hand, from the server, and at random."""
 
 from datetime import UTC, datetime
 
@@ -73,7 +70,7 @@ EXAMPLES: list[tuple[bytes, Message]] = [
 ]  # fmt: skip
 
 
-def test_each_kind_of_message_is_decoded_and_refused_where_it_is_cut_off_or_too_long() -> None:
+def test_each_kind_of_message_is_decoded_and_refused_if_cut_or_too_long() -> None:
     for data, message in EXAMPLES:
         assert decode(data) == message
         assert encode(message) == data
@@ -214,7 +211,7 @@ def test_the_server_says_begin_relation_rows_and_commit(source: Source) -> None:
     ]
 
 
-def test_the_server_sends_whole_old_rows_under_full_and_an_index_s_columns_under_an_index(source: Source) -> None:
+def test_the_server_sends_old_rows_as_the_replica_identity_says(source: Source) -> None:
     source.run(
         "create table f (id int primary key, note text)",
         "alter table f replica identity full",
@@ -229,15 +226,13 @@ def test_the_server_sends_whole_old_rows_under_full_and_an_index_s_columns_under
     assert ([column.is_key for column in f.columns], f.identity) == ([True, True], "f")
     assert ([column.is_key for column in i.columns], i.identity) == ([False, True], "i")
     assert [message for message in found if isinstance(message, Update | Delete)] == [
-        Update(f.relation_id, "O", (b"1", b"a"), (b"1", b"b")),
-        Delete(f.relation_id, "O", (b"1", b"b")),
-        Update(i.relation_id, None, None, (b"2", b"a")),
-        Update(i.relation_id, "K", (None, b"a"), (b"2", b"b")),
+        Update(f.relation_id, "O", (b"1", b"a"), (b"1", b"b")), Delete(f.relation_id, "O", (b"1", b"b")),
+        Update(i.relation_id, None, None, (b"2", b"a")), Update(i.relation_id, "K", (None, b"a"), (b"2", b"b")),
         Delete(i.relation_id, "K", (None, b"b")),
-    ]
+    ]  # fmt: skip
 
 
-def test_the_server_names_types_the_tables_of_a_truncation_and_where_a_transaction_came_from(source: Source) -> None:
+def test_the_server_names_types_truncated_tables_and_origins(source: Source) -> None:
     source.run(
         "create type mood as enum ('sad'); create domain amount as numeric check (value > 0)",
         "create table t (id int primary key, mood mood, amount amount)",

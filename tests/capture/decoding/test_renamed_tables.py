@@ -22,6 +22,7 @@ PUT_BACK = {TABLE: DeclaredName("public.t", seen=Lsn(300))}
 
 T_AND_U = [CapturedTable("t"), CapturedTable("u")]
 KEYED = CapturedTable("t", key=("id",))
+TABLES = (CapturedTable("t"),)
 Fed = tuple[ChangeDecoder, list[Change]]
 
 
@@ -34,7 +35,7 @@ def fed(
 
 
 @pytest.mark.parametrize("raw", [insert(b"7", b"a"), encode(Truncate((TABLE,), False, False)), b"I\0\0@\x10"])
-def test_a_captured_table_that_changes_under_a_name_that_is_not_declared_is_refused(raw: bytes) -> None:
+def test_a_table_that_changes_under_an_undeclared_name_is_refused(raw: bytes) -> None:
     since = {TABLE: DeclaredName("public.t", since=Lsn(200))}
     # what the backfill to come will see
     to_changes, changes = fed(since, begin(199), encode(RENAMED), raw, commit(199))
@@ -44,7 +45,7 @@ def test_a_captured_table_that_changes_under_a_name_that_is_not_declared_is_refu
         to_changes.feed(raw)
 
 
-def test_a_captured_table_that_is_renamed_and_has_its_name_again_is_refused_only_for_what_it_did_meanwhile() -> None:
+def test_a_renamed_table_is_refused_only_for_what_it_did_meanwhile() -> None:
     names = {TABLE: DeclaredName("public.t")}
     _, (change,) = fed(names, begin(), encode(RENAMED), encode(T), insert(b"7", b"a"))
     assert change.decider_id == "[7]"
@@ -53,7 +54,7 @@ def test_a_captured_table_that_is_renamed_and_has_its_name_again_is_refused_only
 @pytest.mark.parametrize(
     ("raw", "action"), [(insert(b"7", b"a"), "inserted"), (encode(Truncate((TABLE,), False, False)), "truncated")]
 )
-def test_what_a_table_did_under_another_name_before_it_had_its_own_again_is_its_own(raw: bytes, action: str) -> None:
+def test_what_a_table_did_before_it_had_its_name_again_is_its_own(raw: bytes, action: str) -> None:
     to_changes, changes = fed(PUT_BACK, begin(100), encode(RENAMED), raw, commit(100), begin(299), raw)
     assert [(c.commit_lsn, c.decider, c.action) for c in changes] == [
         (100, "table:public.t", action),
@@ -67,7 +68,7 @@ def test_what_a_table_did_under_another_name_before_it_had_its_own_again_is_its_
         to_changes.feed(raw)
 
 
-def test_the_columns_of_a_table_under_another_name_are_compared_with_its_own() -> None:
+def test_columns_under_another_name_are_compared_with_its_own() -> None:
     to_changes = ChangeDecoder([CapturedTable("t")], "shop", 3, 1000, PUT_BACK, Schemas([], 3, {}))
     for message in (begin(100), encode(T), insert(b"7", b"a"), encode(RENAMED), insert(b"8", b"a"), commit(100)):
         assert all(change.action == "inserted" for change in to_changes.feed(message))
@@ -76,9 +77,7 @@ def test_the_columns_of_a_table_under_another_name_are_compared_with_its_own() -
     assert (change.decider, change.action) == ("table:public.t", "schema_changed")
 
 
-def test_a_change_under_another_name_that_cannot_be_decoded_can_be_decoded_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_cannot_be_decoded_under_another_name_can_be_later(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 10)
         _, (faulty,) = fed(PUT_BACK, begin(100), encode(RENAMED), insert(b"7", b"a"))
@@ -88,7 +87,7 @@ def test_a_change_under_another_name_that_cannot_be_decoded_can_be_decoded_later
     assert replace(restored, data=None, raw=faulty.raw, relation=faulty.relation, fault=faulty.fault) == faulty
 
 
-def test_a_table_that_had_the_name_of_another_captured_one_keeps_its_changes() -> None:
+def test_a_table_that_had_the_name_of_another_keeps_its_changes() -> None:
     declared = {TABLE: DeclaredName("public.t", seen=Lsn(300)), TABLE + 1: DeclaredName("public.u", seen=Lsn(300))}
     to_changes, (change,) = fed(declared, begin(100), encode(RENAMED), insert(b"7", b"a"), tables=T_AND_U)
     assert change.decider == "table:public.t"
@@ -99,7 +98,7 @@ def test_a_table_that_had_the_name_of_another_captured_one_keeps_its_changes() -
         to_changes.feed(insert(b"7", b"a"))
 
 
-def test_a_table_that_had_the_name_of_another_one_before_it_was_declared_was_that_one() -> None:
+def test_a_table_that_had_another_s_name_before_was_that_one() -> None:
     declared = {
         TABLE: DeclaredName("public.t", since=Lsn(200), seen=Lsn(200)),
         TABLE + 1: DeclaredName("public.u", since=Lsn(200), seen=Lsn(200)),
@@ -108,14 +107,14 @@ def test_a_table_that_had_the_name_of_another_one_before_it_was_declared_was_tha
     assert change.decider == "table:public.u"
 
 
-def test_under_another_name_other_columns_that_name_the_rows_are_refused_as_ever() -> None:
+def test_under_another_name_other_key_columns_are_refused_as_ever() -> None:
     other = encode(relation(("id", INT4), ("note", TEXT), table="u", key=("note",)))
     to_changes, _ = fed(PUT_BACK, begin(100), other, tables=[KEYED])
     with pytest.raises(TableUnfit):
         to_changes.feed(insert(b"7", b"a"))
 
 
-def test_rows_that_other_columns_name_than_the_key_are_refused_and_go_on_when_the_key_names_them_again() -> None:
+def test_rows_that_other_columns_name_are_refused_until_the_key_does_again() -> None:
     since = {TABLE: DeclaredName("public.t", since=Lsn(200))}
     other = relation(("id", INT4), ("note", TEXT), key=("note",))
     # what the backfill to come will see
@@ -145,7 +144,7 @@ def test_a_filtered_table_is_looked_at_anew_once_columns_have_other_names(stored
         to_changes.feed(other)
 
 
-def test_an_identity_that_names_no_columns_of_its_own_leaves_the_key_to_the_declaration() -> None:
+def test_an_identity_without_columns_leaves_the_key_to_the_declaration() -> None:
     for identity in "fn":
         described = encode(relation(("id", INT4), ("note", TEXT), key=(), identity=identity))
         names = {TABLE: DeclaredName("public.t")}

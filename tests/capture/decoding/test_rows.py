@@ -1,8 +1,4 @@
-"""Many rows at once: the same changes as of each message by itself.
-
-Belongs here: `TableRows.images` and `endings` beside `inserted`, `updated` and `deleted`, `ChangeDecoder.feed_all`
-beside `feed`. Not here: what these say (test_changes).
-"""
+"""Many rows at once: the same changes as of each message by itself."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,23 +23,11 @@ from millrace.resources.capture.decoding.pgoutput import (
     values_of_one_row,
 )
 from millrace.resources.capture.decoding.rows import RowChange, TableRows
+from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import annotated
-from tests.support.capturing.pgoutput_bytes import (
-    BOOL,
-    FLOAT8,
-    INT4,
-    JSON,
-    JSONB,
-    NUMERIC,
-    TABLE,
-    TEXT,
-    begin,
-    commit,
-    encode,
-    insert,
-)
+from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, begin, commit, encode, insert
 
-TYPES = (BOOL, INT4, NUMERIC, FLOAT8, TEXT, JSON, JSONB, 1184)
+TYPES = (BOOL, INT4, pgoutput_bytes.NUMERIC, pgoutput_bytes.FLOAT8, TEXT, JSON, JSONB, 1184)
 NAMES = ("id", "note", "100%", "%s", 'a"b', "ü")
 TEXTS = (
     b"", b"t", b"7", b"-1.50", b"NaN", b"null", b'"a"', b'{"a": "%s"}', b"%d", b'a"\\\n', "ü🙂".encode(), b"\xff",
@@ -77,7 +61,6 @@ def told_together(rows: TableRows, raw: Sequence[bytes], width: int) -> list[Row
 
 
 def message(kind: str, values: tuple[Value, ...]) -> bytes:
-    """Write a message of one row."""
     match kind:
         case "I":
             return encode(Insert(TABLE, values))
@@ -132,9 +115,7 @@ def test_messages_that_are_fed_together_are_the_same_changes(data: st.DataObject
     described: list[Relation] = []
     for _ in range(data.draw(st.integers(0, 12))):
         relation = data.draw(st.sampled_from(tables))
-        step = data.draw(
-            st.sampled_from(("I", "I", "U", "U", "D", "D", "old", "describe", "annotate", "truncate", "next"))
-        )
+        step = data.draw(st.sampled_from([*"IIUUDD", "old", "describe", "annotate", "truncate", "next"]))
         if step == "describe" or relation not in described:
             messages.append(encode(relation))
             described.append(relation)
@@ -164,7 +145,7 @@ def test_messages_that_are_fed_together_are_the_same_changes(data: st.DataObject
     assert found == expected
 
 
-def test_a_message_that_is_cut_off_or_too_long_or_counts_otherwise_holds_no_row() -> None:
+def test_a_message_that_is_cut_off_or_too_long_holds_no_row() -> None:
     for kind in "IUD":
         whole = message(kind, (b"7", b"abc"))
         assert (relation_of_one_row(whole), values_of_one_row(whole, 2)) == (TABLE, [b"7", b"abc"])

@@ -1,7 +1,4 @@
-"""Values to JSON: every text that comes out is one that jsonb takes, as Postgres itself says.
-
-Belongs here: `millrace.resources.capture.decoding.values`. Not here: rows and messages (test_changes).
-"""
+"""Values to JSON: every text that comes out is one that jsonb takes, as Postgres itself says."""
 
 import json
 from collections.abc import Callable
@@ -110,23 +107,10 @@ def test_any_bytes_become_json_or_are_refused(value: bytes, type_oid: int) -> No
 
 
 COLUMNS: tuple[list[bytes | None], ...] = (
-    [],
-    [None],
-    [b"7"],
-    [b"7", b"-1.5e3", None, b"0"],
-    [b"7\n8"],
-    [b"7", b""],
-    [b"", b"7"],
-    [b"7", b"07"],
-    [b"NaN", b"7"],
-    [b"t", None, b"f"],
-    [b"a\0"],
-    [b"a\0", b"b"],
-    [b"a\\u0000"],
-    [b'"\\\n\t\1', "ü🙂".encode(), b""],
-    [b"\xc3", b"\xbc"],
-    [b'{"a": 1}', b"[]", None],
-)
+    [], [None], [b"7"], [b"7", b"-1.5e3", None, b"0"], [b"7\n8"], [b"7", b""], [b"", b"7"], [b"7", b"07"],
+    [b"NaN", b"7"], [b"t", None, b"f"], [b"a\0"], [b"a\0", b"b"], [b"a\\u0000"], [b'"\\\n\t\1', "ü🙂".encode(), b""],
+    [b"\xc3", b"\xbc"], [b'{"a": 1}', b"[]", None],
+)  # fmt: skip
 
 
 def test_the_values_of_a_column_are_as_each_by_itself() -> None:

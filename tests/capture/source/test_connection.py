@@ -1,4 +1,4 @@
-"""The connection to a source, what any source can be asked, and which way its log came. Not here: slots (test_slot)."""
+"""The connection to a source, what any source can be asked, and which way its log came."""
 
 import pytest
 
@@ -18,15 +18,13 @@ def test_a_source_that_does_not_answer_is_unreachable() -> None:
 
 
 def test_the_session_s_text_form_is_fixed_whatever_the_database_says(source: Source) -> None:
-    source.connection.execute(
-        f"""
+    source.run(f"""
         alter database {source.slot} set datestyle = 'German';
         alter database {source.slot} set intervalstyle = 'iso_8601';
         alter database {source.slot} set timezone = 'Asia/Tokyo';
         alter database {source.slot} set extra_float_digits = -10;
         alter database {source.slot} set bytea_output = 'escape'
-        """.encode()
-    )
+        """)
     with connect_source(source.dsn) as connection:
         assert connection.autocommit
         found = connection.execute(
@@ -56,9 +54,6 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
     assert xid == value(source.connection, "select xmin::text::int from pg_class where relname = 't'")
 
 
-# Timelines: how far two histories of a log are the same -----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("one", "other", "common"),
     [
@@ -71,9 +66,7 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
         ("2", "3", "0/0"),
     ],
 )  # fmt: skip
-def test_two_logs_are_one_up_to_where_the_first_of_them_went_another_way(
-    one: str, other: str, common: str | None
-) -> None:
+def test_two_logs_are_one_up_to_where_one_went_another_way(one: str, other: str, common: str | None) -> None:
     for a, b in ((one, other), (other, one)):
         found = Timelines.parse(a).common(Timelines.parse(b))
         assert found == (None if common is None else Lsn.parse(common))
@@ -82,17 +75,14 @@ def test_two_logs_are_one_up_to_where_the_first_of_them_went_another_way(
 
 def test_no_limit_that_is_meant_for_applications_ends_what_a_capture_does(source: Source) -> None:
     theirs = {
-        "statement_timeout": "1s",
-        "lock_timeout": "1",
-        "idle_session_timeout": "1s",
-        "idle_in_transaction_session_timeout": "1",
-        "default_transaction_isolation": "serializable",
+        "statement_timeout": "1s", "lock_timeout": "1", "idle_session_timeout": "1s",
+        "idle_in_transaction_session_timeout": "1", "default_transaction_isolation": "serializable",
         "default_transaction_read_only": "on",
-    }
+    }  # fmt: skip
     if source.connection.info.server_version >= 170000:
         theirs["transaction_timeout"] = "1s"
     for name, setting in theirs.items():
-        source.connection.execute(f"alter database {source.slot} set {name} = '{setting}'".encode())
+        source.run(f"alter database {source.slot} set {name} = '{setting}'")
     with connect_source(source.dsn) as connection:
         found = {name: value(connection, f"show {name}") for name in theirs}
         connection.execute("create table t ()")

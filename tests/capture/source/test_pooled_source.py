@@ -1,7 +1,4 @@
-"""A capture needs sessions of its own on its source: behind a pool in transaction mode it is refused.
-
-Belongs here: the source's side. Not here: the store's (tests/processes/capture/test_pooler).
-"""
+"""A capture needs sessions of its own on its source: behind a pool in transaction mode it is refused."""
 
 import tempfile
 from dataclasses import replace
@@ -13,7 +10,7 @@ import pytest
 from millrace.resources.capture.health import capture_health
 from millrace.resources.sessions import SessionsShared
 from tests.support.capturing.captured import Captured
-from tests.support.factories import rows, value
+from tests.support.factories import value
 from tests.support.views.pooler import PROGRAM, pooled
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
@@ -22,14 +19,12 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not instal
 @pytest.mark.parametrize(
     ("sessions", "settings"), [(1, ""), (5, ""), (5, "server_round_robin = 1")], ids=["one", "five", "five in turn"]
 )
-def test_a_source_behind_a_pool_in_transaction_mode_is_refused_and_the_application_s_sessions_keep_their_settings(
-    captured: Captured, sessions: int, settings: str
-) -> None:
+def test_a_source_behind_a_pool_of_transactions_is_refused(captured: Captured, sessions: int, settings: str) -> None:
     captured.drain()
     shown = ("lock_timeout", "statement_timeout", "row_security", "synchronous_commit", "timezone", "datestyle")
     theirs = {name: value(captured.source.connection, f"show {name}") for name in shown}
     slots = "select count(*) from pg_replication_slots"
-    before = rows(captured.store, slots)
+    before = captured.rows(slots)
     with (
         tempfile.TemporaryDirectory(prefix="pool-") as folder,
         pooled(captured.source.dsn, Path(folder), sessions, settings=settings) as address,
@@ -42,4 +37,4 @@ def test_a_source_behind_a_pool_in_transaction_mode_is_refused_and_the_applicati
         with psycopg.connect(address, autocommit=True, prepare_threshold=None) as other:
             for name, setting in theirs.items():
                 assert {value(other, f"show {name}") for _ in range(2 * sessions)} == {setting}, name
-    assert rows(captured.store, slots) == before
+    assert captured.rows(slots) == before

@@ -1,7 +1,4 @@
-"""What a source lacks, each with its remedy, all at once; a source that lacks nothing does not break an application.
-
-Belongs here: `capture.source.readiness`. Not here: publications that are made (test_publication).
-"""
+"""What a source lacks, each with its remedy, all at once; a source that lacks nothing does not break an application."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,6 +7,7 @@ from typing import LiteralString
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.source import probe
@@ -19,15 +17,15 @@ from millrace.resources.capture.source.readiness import NotReady, find_problems,
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 
-Role = Callable[[LiteralString], psycopg.Connection]
+Role = Callable[[LiteralString], Connection]
 
 
 @pytest.fixture
 def role(source: Source) -> Iterator[Role]:
     """Return a function that makes the role `capturer` with some attributes, and a session of it."""
-    made: list[psycopg.Connection] = []
+    made: list[Connection] = []
 
-    def make(attributes: LiteralString) -> psycopg.Connection:
+    def make(attributes: LiteralString) -> Connection:
         source.connection.execute(psycopg.sql.SQL("create role capturer {}").format(psycopg.sql.SQL(attributes)))
         made.append(connect_source(source.dsn))
         made[0].execute("set role capturer")
@@ -62,14 +60,11 @@ def works(source: Source, *tables: CapturedTable, actions: tuple[str, ...] = ACT
     return True
 
 
-def test_a_source_that_is_ready_lacks_nothing_and_keeps_nothing_of_the_question(source: Source) -> None:
+def test_a_source_that_is_ready_lacks_nothing_and_keeps_nothing(source: Source) -> None:
     source.run(
-        "create table t (id int primary key, n int)",
-        "create table f (id int, n int)",
-        "alter table f replica identity full",
-        "alter table f alter id set not null",
-        "create unique index on f (id)",
-    )
+        "create table t (id int primary key, n int)", "create table f (id int, n int)",
+        "alter table f replica identity full", "alter table f alter id set not null", "create unique index on f (id)",
+    )  # fmt: skip
     tables = CapturedTable("t", columns=("id", "n"), where="id > 5"), CapturedTable("f", key=("id",), where="n > 5")
     assert problems(source, *tables) == []
     require_ready(source.connection, capture(*tables), has_slot=False)
@@ -128,7 +123,7 @@ def test_each_problem_of_a_table_is_a_sentence(source: Source) -> None:
     wrong = []
     for creation, table, problem in PROBLEMS:
         source.run("drop schema public cascade; drop schema if exists event_store cascade", "create schema public")
-        source.connection.execute(creation.encode())
+        source.run(creation)
         found = problems(source, table)
         starts = all(re.match(rf"table {re.escape(table.name)}: [^:]+", said) for said in found)
         if not starts or not [said for said in found if problem in said]:
@@ -140,15 +135,14 @@ def test_of_many_tables_each_is_told_what_is_told_of_it_alone(source: Source, mo
     monkeypatch.setattr(probe, "TOGETHER", 10)
     tables = []
     for n in range(23):
-        source.connection.execute(f"create table t{n} (id int primary key, n int, s bigint)".encode())
+        source.run(f"create table t{n} (id int primary key, n int, s bigint)")
         tables.append(CapturedTable(f"t{n}", where="id > 5" if n % 2 else None))
     tables[3] = CapturedTable("t3", where="n >")
     tables[7] = CapturedTable("t7", where="n > 5")
     tables[8] = CapturedTable("t8", where="id > random()")
     tables[19] = CapturedTable("none")
-    source.run(
-        "alter table t21 add g int generated always as (s::text::int) stored", "alter table t21 replica identity full"
-    )
+    source.run("alter table t21 add g int generated always as (s::text::int) stored")
+    source.run("alter table t21 replica identity full")
     alone = [said for table in tables for said in problems(source, table)]
     assert {said.split(": ")[0] for said in alone} >= {f"table public.{name}" for name in ("t3", "t7", "t8", "none")}
     assert problems(source, *tables) == alone
@@ -164,7 +158,7 @@ def test_what_only_updates_and_deletes_need_is_not_asked_for_without_them(source
     )  # fmt: skip
     inserts = ("insert", "truncate")
     for creation, table in cases:
-        source.connection.execute(f"drop table if exists t; {creation}".encode())
+        source.run(f"drop table if exists t; {creation}")
         source.run("alter table t alter id set not null", "create unique index on t (id)")
         assert problems(source, table)
         assert not works(source, table)
@@ -182,7 +176,7 @@ def test_a_declared_key_is_one_that_a_unique_index_covers(source: Source) -> Non
     assert [key for key in keys if problems(source, CapturedTable("t", key=key))] == []
 
 
-def test_a_table_whose_updates_the_server_would_refuse_is_a_problem_whatever_the_reason(source: Source) -> None:
+def test_a_table_whose_updates_the_server_would_refuse_is_a_problem(source: Source) -> None:
     source.run(
         "create table t (id int primary key, n int, g int generated always as (n * 2) stored)",
         "alter table t replica identity full",
@@ -195,12 +189,10 @@ def test_a_table_whose_updates_the_server_would_refuse_is_a_problem_whatever_the
         assert not works(source, CapturedTable("t"))
 
 
-def test_a_generated_column_that_the_log_does_not_hold_is_no_key_and_is_not_hidden(source: Source) -> None:
+def test_a_generated_column_that_is_not_logged_is_no_key_nor_hidden(source: Source) -> None:
     stored = source.connection.info.server_version < 180000
     kind = "stored" if stored else "virtual"
-    source.connection.execute(
-        f"create table t (id int primary key, n int, g int generated always as (n * 2) {kind})".encode()
-    )
+    source.run(f"create table t (id int primary key, n int, g int generated always as (n * 2) {kind})")
     said = "table public.t: column g is generated, and the log does not hold it: choose a key or a replica identity"
     assert [each[: len(said)] for each in problems(source, CapturedTable("t", mask=("g",)))] == [said]
     assert problems(source, CapturedTable("t")) == []
@@ -282,7 +274,7 @@ def test_a_role_needs_rights_and_no_more_than_these(source: Source, role: Role) 
         unread,
     ]
     source.run("alter role capturer replication", "alter table t owner to capturer", "alter table u owner to capturer")
-    source.connection.execute(f"grant create on database {source.slot} to capturer".encode())
+    source.run(f"grant create on database {source.slot} to capturer")
     assert said(filtered) == []
     assert ensure_publication(connection, source.slot, capture(filtered))
     drop_publication(connection, source.slot)
@@ -290,9 +282,8 @@ def test_a_role_needs_rights_and_no_more_than_these(source: Source, role: Role) 
     source.run("alter table t force row level security")
     assert said() == ["table public.t: row level security hides rows from role capturer: alter role capturer bypassrls"]
     # a right to each captured column is enough to read
-    source.run(
-        "alter table t no force row level security; revoke all on t from capturer; grant select (id) on t to capturer"
-    )
+    source.run("alter table t no force row level security; revoke all on t from capturer")
+    source.run("grant select (id) on t to capturer")
     assert said(CapturedTable("u"), CapturedTable("t"), actions=("insert",)) == [unread]
     # it may not lock it either, which a publication does without such a right
     assert said(CapturedTable("u"), columns, actions=("insert",)) == []

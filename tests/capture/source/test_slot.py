@@ -1,8 +1,4 @@
-"""Slots of a real source: made, read, advanced, dropped, held by others, lost.
-
-Belongs here: `capture.source.slot`. Not here: the connection, publications, preconditions and rows that are there
-already (their own tests).
-"""
+"""Slots of a real source: made, read, advanced, dropped, held by others, lost."""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +7,7 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.capture.decoding.pgoutput import Insert, Lsn, decode
 from millrace.resources.capture.source import slot as slots
@@ -32,7 +29,7 @@ from tests.support.patience import patience, wait_until
 
 
 @pytest.fixture
-def capturing(source: Source) -> Iterator[psycopg.Connection]:
+def capturing(source: Source) -> Iterator[Connection]:
     """Open a session of `connect_source`; the source has tables `t` and `other`, a slot, and a publication of `t`."""
     source.run("create table t (id int primary key, note text)", "create table other (note text)")
     with connect_source(source.dsn) as connection:
@@ -41,18 +38,18 @@ def capturing(source: Source) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def keys(connection: psycopg.Connection, slot: str) -> list[bytes]:
+def keys(connection: Connection, slot: str) -> list[bytes]:
     messages = map(decode, given(connection, slot))
     return [message.new[0] for message in messages if isinstance(message, Insert) and isinstance(message.new[0], bytes)]
 
 
-def standing(connection: psycopg.Connection, slot: str) -> SlotState:
+def standing(connection: Connection, slot: str) -> SlotState:
     state = slot_state(connection, slot)
     assert state is not None
     return state
 
 
-def consumed(connection: psycopg.Connection, slot: str) -> Lsn | None:
+def consumed(connection: Connection, slot: str) -> Lsn | None:
     return standing(connection, slot).confirmed_flush_lsn
 
 
@@ -75,7 +72,7 @@ def reader(source: Source, postgres: EmbeddedPostgres) -> Iterator[int]:
         held.wait()
 
 
-def test_a_new_slot_holds_what_commits_from_then_on(capturing: psycopg.Connection, source: Source) -> None:
+def test_a_new_slot_holds_what_commits_from_then_on(capturing: Connection, source: Source) -> None:
     state = standing(capturing, source.slot)
     assert (state.plugin, state.database, state.active_pid, state.wal_status, state.lost) == (
         "pgoutput", source.slot, None, "reserved", None,
@@ -111,7 +108,7 @@ def test_a_slot_waits_for_open_transactions_until_somebody_cancels_that(source: 
     source.run("rollback")
 
 
-def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, source: Source) -> None:
+def test_a_slot_says_how_much_it_holds_back(capturing: Connection, source: Source) -> None:
     advance(capturing, source.slot, flush_lsn(capturing)[0])
     before = standing(capturing, source.slot)
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 1000) n")
@@ -130,9 +127,7 @@ def test_a_slot_says_how_much_it_holds_back(capturing: psycopg.Connection, sourc
         assert abs((datetime.now(UTC) - after.inactive_since).total_seconds()) < 60
 
 
-def test_a_slot_that_somebody_holds_is_waited_for(
-    capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres
-) -> None:
+def test_a_slot_that_is_held_is_waited_for(capturing: Connection, source: Source, postgres: EmbeddedPostgres) -> None:
     source.run("insert into t values (1)")
     with reader(source, postgres) as pid:
         reading = start(lambda: keys(capturing, source.slot))
@@ -146,7 +141,7 @@ def test_a_slot_that_somebody_holds_is_waited_for(
 
 
 def test_a_slot_that_somebody_keeps_is_busy(
-    capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+    capturing: Connection, source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "BUSY_S", 0.2)
     source.run("insert into t values (1)")
@@ -163,7 +158,7 @@ def test_a_slot_that_somebody_keeps_is_busy(
             assert busy.value.hint
 
 
-def test_a_slot_that_is_gone_is_lost(capturing: psycopg.Connection, source: Source) -> None:
+def test_a_slot_that_is_gone_is_lost(capturing: Connection, source: Source) -> None:
     drop_slot(capturing, source.slot)
     with pytest.raises(SlotLost, match="no such slot"):
         given(capturing, source.slot)
@@ -171,9 +166,7 @@ def test_a_slot_that_is_gone_is_lost(capturing: psycopg.Connection, source: Sour
         advance(capturing, source.slot, flush_lsn(capturing)[0])
 
 
-def test_a_slot_whose_log_the_source_removed_is_lost(
-    capturing: psycopg.Connection, source: Source, postgres: EmbeddedPostgres
-) -> None:
+def test_a_slot_of_a_removed_log_is_lost(capturing: Connection, source: Source, postgres: EmbeddedPostgres) -> None:
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         try:
             admin.execute("alter system set max_slot_wal_keep_size = '1MB'")

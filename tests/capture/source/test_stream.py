@@ -1,26 +1,17 @@
-"""The stream of a real source's slot: what is given, when it ends, what moves the slot, what is noticed of the server.
-
-Belongs here: `capture.source.stream`. Not here: slots (test_slot), what becomes of the messages (test_drain), values
-that are no text (test_encodings).
-"""
+"""The stream of a real source's slot: what is given, when it ends, what moves the slot, and what is noticed."""
 
 import threading
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
 from millrace.resources.capture.source import connection as connections
 from millrace.resources.capture.source import slot as slots
 from millrace.resources.capture.source import stream as streams
 from millrace.resources.capture.source.connection import connect_source, flush_lsn
-from millrace.resources.capture.source.slot import (
-    PublicationMissing,
-    SlotBusy,
-    SlotLost,
-    drop_slot,
-    slot_state,
-)
+from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, drop_slot, slot_state
 from millrace.resources.capture.source.stream import NoStream, SlotStream
 from millrace.resources.connecting import NoAnswer
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -35,12 +26,11 @@ __all__ = ["capturing"]
 GOES_ON = threading.Event()
 
 
-def opened(connection: psycopg.Connection, source: Source, *, takes_over: bool = False) -> SlotStream:
+def opened(connection: Connection, source: Source, *, takes_over: bool = False) -> SlotStream:
     return SlotStream(connection, source.slot, source.slot, takes_over=takes_over)
 
 
-def taken(stream: SlotStream, connection: psycopg.Connection) -> list[Message]:
-    """Take all that is committed by now."""
+def taken(stream: SlotStream, connection: Connection) -> list[Message]:
     flushed, _ = flush_lsn(connection)
     found: list[Message] = []
     while stream.passed_lsn < flushed:
@@ -52,7 +42,7 @@ def keys(messages: list[Message]) -> list[bytes]:
     return [message.new[0] for message in messages if isinstance(message, Insert) and isinstance(message.new[0], bytes)]
 
 
-def consumed(connection: psycopg.Connection, source: Source) -> Lsn | None:
+def consumed(connection: Connection, source: Source) -> Lsn | None:
     state = slot_state(connection, source.slot)
     assert state is not None
     return state.confirmed_flush_lsn
@@ -65,12 +55,7 @@ def heard(source: Source) -> int:
     return int(value(source.connection, query, source.slot) or 0)
 
 
-# What is given ----------------------------------------------------------------------------------------------
-
-
-def test_transactions_are_given_whole_in_the_order_of_their_commits(
-    capturing: psycopg.Connection, source: Source
-) -> None:
+def test_transactions_are_given_whole_in_the_order_of_their_commits(capturing: Connection, source: Source) -> None:
     source.run("begin", "insert into t select generate_series(1, 1000)")
     with psycopg.connect(source.dsn, autocommit=True) as other:
         other.execute("insert into t values (2001)")
@@ -84,7 +69,7 @@ def test_transactions_are_given_whole_in_the_order_of_their_commits(
         assert keys(taken(stream, capturing)) == [b"2003"]
 
 
-def test_what_was_not_given_up_comes_again(capturing: psycopg.Connection, source: Source) -> None:
+def test_what_was_not_given_up_comes_again(capturing: Connection, source: Source) -> None:
     source.run("insert into t values (1)", "insert into t values (2)")
     with opened(capturing, source) as stream:
         found = taken(stream, capturing)
@@ -99,7 +84,7 @@ def test_what_was_not_given_up_comes_again(capturing: psycopg.Connection, source
         assert keys(taken(stream, capturing)) == [b"2"]
 
 
-def test_reading_can_end_within_a_transaction(capturing: psycopg.Connection, source: Source) -> None:
+def test_reading_can_end_within_a_transaction(capturing: Connection, source: Source) -> None:
     source.run("insert into t select generate_series(1, 10000)")
     flushed, _ = flush_lsn(capturing)
     with opened(capturing, source) as stream:
@@ -116,30 +101,21 @@ def test_reading_can_end_within_a_transaction(capturing: psycopg.Connection, sou
         assert len(keys(taken(stream, capturing))) == 10000
 
 
-def test_who_is_to_stop_between_two_transactions_ends_there_and_not_at_the_position(
-    capturing: psycopg.Connection, source: Source
-) -> None:
+def test_who_is_to_stop_between_two_transactions_ends_there(capturing: Connection, source: Source) -> None:
     stop = threading.Event()
     stop.set()
     with opened(capturing, source) as stream:
         assert list(stream.messages(Lsn(2**63), stop)) == []
 
 
-# What moves the slot ----------------------------------------------------------------------------------------
-
-
-def test_nothing_but_what_is_stored_moves_the_slot(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_stored_changes_move_it(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.02)
     source.run("insert into t values (1)")
     with opened(capturing, source) as stream:
         end = next(message.end_lsn for message in taken(stream, capturing) if isinstance(message, Commit))
         stream.advance(end)
         # one that is read and not stored, one that has not ended, and the log of others
-        source.run(
-            "insert into t values (2)", "insert into other select repeat('x', 1000) from generate_series(1, 100)"
-        )
+        source.run("insert into t values (2); insert into other select repeat('x', 1000) from generate_series(1, 100)")
         assert keys(taken(stream, capturing)) == [b"2"]
         source.run("insert into other select repeat('x', 1000) from generate_series(1, 100)")
         assert taken(stream, capturing) == []
@@ -149,12 +125,7 @@ def test_nothing_but_what_is_stored_moves_the_slot(
     assert consumed(capturing, source) == end
 
 
-# What is noticed --------------------------------------------------------------------------------------------
-
-
-def test_the_server_waits_while_the_caller_works_for_long(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_caller_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WALSENDER_S", 1)
     monkeypatch.setattr(streams, "_SIGN_S", 0.1)
     # more than the buffers between us hold
@@ -164,9 +135,7 @@ def test_the_server_waits_while_the_caller_works_for_long(
         assert len(keys(taken(stream, capturing))) == 20000
 
 
-def test_a_stream_without_signs_is_ended_and_the_next_one_gives_the_same(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_stream_is_ended(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with monkeypatch.context() as patch:
         patch.setattr(connections, "WALSENDER_S", 1)
@@ -182,9 +151,7 @@ def test_a_stream_without_signs_is_ended_and_the_next_one_gives_the_same(
 
 
 @pytest.mark.usefixtures("capturing")
-def test_a_link_that_went_silent_is_noticed(
-    source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_link_is_noticed(source: Source, postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.05)
     relay = Relay(f"{postgres.socket}/.s.PGSQL.5432")
     try:
@@ -206,9 +173,7 @@ def test_a_link_that_went_silent_is_noticed(
         relay.cut()
 
 
-def test_a_server_that_says_nothing_while_it_decodes_is_waited_for(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.run("insert into other select 'x' from generate_series(1, 300000)", "insert into t values (1)")
     with opened(capturing, source) as stream:
         # it hears nothing of us, and decodes for longer than an answer may take
@@ -218,9 +183,7 @@ def test_a_server_that_says_nothing_while_it_decodes_is_waited_for(
         assert keys(taken(stream, capturing)) == [b"1"]
 
 
-def test_a_publication_that_is_dropped_is_missed_also_when_it_is_back(
-    capturing: psycopg.Connection, source: Source
-) -> None:
+def test_a_publication_that_is_dropped_is_missed_also_when_it_is_back(capturing: Connection, source: Source) -> None:
     again = f"create publication {source.slot} for table t".encode()
     with opened(capturing, source) as stream:
         source.run("insert into t values (1)")
@@ -239,7 +202,7 @@ def test_a_publication_that_is_dropped_is_missed_also_when_it_is_back(
         opened(capturing, source)
 
 
-def test_a_slot_that_is_lost_while_it_is_read(capturing: psycopg.Connection, source: Source) -> None:
+def test_a_slot_that_is_lost_while_it_is_read(capturing: Connection, source: Source) -> None:
     def lose() -> None:
         capturing.execute("select pg_terminate_backend(active_pid, 10000) from pg_replication_slots")
         capturing.execute("select pg_drop_replication_slot(%s)", (source.slot,))
@@ -250,9 +213,7 @@ def test_a_slot_that_is_lost_while_it_is_read(capturing: psycopg.Connection, sou
             list(stream.messages(Lsn(2**63), GOES_ON))
 
 
-def test_only_who_has_the_lease_ends_a_former_reader(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_lease_ends_a_reader(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "BUSY_S", 0.2)
     source.run("insert into t values (1)")
     with opened(capturing, source, takes_over=True) as former:
@@ -286,15 +247,13 @@ def test_a_role_that_may_not_replicate_is_told_what_it_needs(source: Source) -> 
         source.run("drop role plain")
 
 
-def test_limits_of_time_and_files_end_no_stream(
-    capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_limit_ends_a_stream(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SIGN_S", 0.05)
     limits: list[str] = ["statement_timeout = '50ms'", "lock_timeout = '50ms'", "temp_file_limit = '64kB'"]
     if capturing.info.server_version >= 170000:
         limits.append("transaction_timeout = '50ms'")
     for limit in limits:
-        source.connection.execute(f"alter database {source.slot} set {limit}".encode())
+        source.run(f"alter database {source.slot} set {limit}")
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with connect_source(source.dsn) as limited, opened(limited, source) as stream:
         before = heard(source)

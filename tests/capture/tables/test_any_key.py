@@ -1,8 +1,4 @@
-"""Whatever names the rows of a table and whatever happens to them, its streams end as it is.
-
-Belongs here: keys of types, numbers and orders of columns that are drawn, beside a table that they name. Not here: each
-type by itself (test_keys), the columns that are no key (decoding).
-"""
+"""Whatever names the rows of a table and whatever happens to them, its streams end as it is."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,27 +11,20 @@ from hypothesis import strategies as st
 
 from millrace.resources.capture import backfill
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, declared
 from tests.support.capturing.odd_types import CASELESS
-from tests.support.factories import rows
 
 _numbers = count()
 
 VALUES: dict[str, tuple[str, ...]] = {
-    "int": ("-1", "0", "7", "100"),
-    "text": ("", "a", "B", "Ä", 'q"\\'),
-    "extensions.caseless": ("a", "A", "b", "C", "D"),
-    "nick": ("a", "b", "C", "D"),
-    "mood": ("sad", "ok", "happy", "Z"),
-    "state": ("sad", "ok", "happy", "Z"),
-    "numeric": ("0.0", "1.50", "1e3", "-2"),
+    "int": ("-1", "0", "7", "100"), "text": ("", "a", "B", "Ä", 'q"\\'),
+    "extensions.caseless": ("a", "A", "b", "C", "D"), "nick": ("a", "b", "C", "D"), "mood": ("sad", "ok", "happy", "Z"),
+    "state": ("sad", "ok", "happy", "Z"), "numeric": ("0.0", "1.50", "1e3", "-2"),
     "float8": ("0.1", "123.5", "NaN", "-Infinity"),
     "timestamptz": ("2024-01-01 00:00+00", "infinity", "2024-01-01 00:00:00.5+00"),
-    "text[]": ("{}", "{a,NULL}", "{a,b}", '{"a b"}'),
-    "character(2)": ("a", "b ", "B", ""),
+    "text[]": ("{}", "{a,NULL}", "{a,b}", '{"a b"}'), "character(2)": ("a", "b ", "B", ""),
     "boolean": ("false", "true"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,30 +43,23 @@ class Drawn:
 
 @st.composite
 def tables(draw: st.DrawFn) -> Drawn:
-    """Draw a table."""
     types = tuple(draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4)))
     key = draw(st.permutations(range(len(types))))[: draw(st.integers(1, len(types)))]
     row = st.tuples(*(st.sampled_from(VALUES[each]) for each in types))
     changes = st.tuples(st.sampled_from(("insert", "update", "delete")), row, row)
     return Drawn(
-        types,
-        tuple(key),
-        draw(st.booleans()),
-        draw(st.lists(row, min_size=3, max_size=12)),
+        types, tuple(key), draw(st.booleans()), draw(st.lists(row, min_size=3, max_size=12)),
         draw(st.lists(changes, max_size=8)),
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture
 def typed(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
     """Make the types, and read few rows at a time."""
-    captured.source.run(
-        *CASELESS,
-        "create domain nick as extensions.caseless",
-        "create type mood as enum ('sad', 'ok', 'happy', 'Z')",
-        "create domain state as mood",
-        "set timezone = 'UTC'",
-    )
+    captured.run(
+        *CASELESS, "create domain nick as extensions.caseless", "create type mood as enum ('sad', 'ok', 'happy', 'Z')",
+        "create domain state as mood", "set timezone = 'UTC'",
+    )  # fmt: skip
     monkeypatch.setattr(backfill, "CHUNK", 2)
     return captured
 
@@ -100,9 +82,7 @@ def test_the_streams_of_a_table_end_as_it_is(typed: Captured, drawn: Drawn) -> N
             typed.source.connection.execute(statement.encode(), values)
 
     def change(action: str, row: tuple[str, ...], other: tuple[str, ...]) -> None:
-        same = " and ".join(
-            f"{column}::text = %s::{kind}::text" for column, kind in zip(columns, drawn.types, strict=True)
-        )
+        same = " and ".join(f"{c}::text = %s::{kind}::text" for c, kind in zip(columns, drawn.types, strict=True))
         given = ", ".join(f"%s::{kind}" for kind in drawn.types)
         if action == "insert":
             do(f"insert into {name} values ({given})", *row)
@@ -131,8 +111,7 @@ def assert_as_it_is(captured: Captured, name: str, columns: list[str]) -> None:
     """Compare the rows of a table, as texts, with the last events of its live streams, and with what `verify` says."""
     texts = ", ".join(f"{column}::text" for column in columns)
     there = captured.source.connection.execute(f"select {texts} from {name}".encode()).fetchall()
-    told = rows(
-        captured.store,
+    told = captured.rows(
         """
         select array(select e.value from jsonb_each_text(data -> 'record') e order by e.key) from (
           select distinct on (decider_id) event, data from event_store.events
@@ -144,5 +123,5 @@ def assert_as_it_is(captured: Captured, name: str, columns: list[str]) -> None:
     )
     # as a text a value of character has no blanks at its end
     assert sorted(tuple(value.rstrip(" ") for value in values) for (values,) in told) == sorted(there)
-    found = verify(captured.dsn, captured.capture, captured.capture.tables[0])
+    found = captured.verify(captured.capture.tables[0])
     assert (found.rows, found.unchanged, found.differing) == (len(there), len(there), 0)

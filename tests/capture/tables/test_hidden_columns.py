@@ -1,7 +1,4 @@
-"""Masked and hashed columns: their values never reach the store, by no way that a change or a row takes.
-
-Belongs here: mask and hash of a declaration. Not here: other values (test_values).
-"""
+"""Masked and hashed columns: their values never reach the store, by no way that a change or a row takes."""
 
 import hmac
 from dataclasses import replace
@@ -17,7 +14,6 @@ from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, declared
-from tests.support.factories import rows
 from tests.support.patience import patience
 
 KEY = "a key of sixteen characters or more"
@@ -32,7 +28,7 @@ def hashed(text: str) -> str:
 
 @pytest.fixture
 def people(captured: Captured) -> Captured:
-    captured.source.run(
+    captured.run(
         "create table people (id int primary key, name text, email text, iban text, born date, score numeric)",
         "insert into people values (1, 'ada', 'ada@secret', 'DE-secret', '1970-01-01', 1), (2, 'nobody', null, null, null, 2)",
     )
@@ -45,10 +41,9 @@ def records(captured: Captured) -> list[dict[str, Any]]:
 
 def told(captured: Captured) -> list[str]:
     """Return which secrets any table of the store has, in text or in bytes."""
-    tables = rows(
-        captured.store,
+    tables = captured.rows(
         "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
-        " where c.relkind = 'r' and n.nspname in ('event_store', 'event_store_private')",
+        " where c.relkind = 'r' and n.nspname in ('event_store', 'event_store_private')"
     )
     kept = ""
     for schema, table in tables:
@@ -59,12 +54,12 @@ def told(captured: Captured) -> list[str]:
 
 @pytest.mark.parametrize("identity", ["default", "full"])
 def test_rows_that_are_read_and_changes_say_the_same_and_no_secret(people: Captured, identity: str) -> None:
-    people.source.connection.execute(f"alter table people replica identity {identity}".encode())
+    people.run(f"alter table people replica identity {identity}")
     people.drain()
     first = {"id": 1, "name": "ada", "email": hashed("ada@secret"), "iban": "***", "born": "***", "score": 1}
     second = {"id": 2, "name": "nobody", "email": None, "iban": None, "born": None, "score": 2}
     assert records(people) == [first, second]
-    people.source.run(
+    people.run(
         "update people set score = 3 where id = 1",
         "update people set email = 'eve@secret', iban = 'DE-other', born = '1980-02-03' where id = 2",
         "update people set id = 4 where id = 2",
@@ -77,13 +72,13 @@ def test_rows_that_are_read_and_changes_say_the_same_and_no_secret(people: Captu
     fifth = {**first, "id": 5, "name": "eve", "email": hashed("eve@secret")}
     assert records(people) == [{**first, "score": 3}, moved, fifth]
     assert told(people) == []
-    compared = verify(people.dsn, people.capture, PEOPLE, repairs="a test")
+    compared = people.verify(PEOPLE, repairs="a test")
     assert (compared.unchanged, compared.differing) == (3, 0)
 
 
 def test_a_change_that_cannot_be_decoded_does_not_keep_its_message(people: Captured) -> None:
     people.drain()
-    people.source.run(
+    people.run(
         "insert into people values (7, 'far', 'eve@secret', 'DE-other', '1980-02-03', 'NaN'), (8, 'x', null, null, null, 1)",
         "alter table people alter score type text",
         'alter table people alter score type json using \'{"a": "\\u0000"}\'::json',
@@ -96,9 +91,9 @@ def test_a_change_that_cannot_be_decoded_does_not_keep_its_message(people: Captu
     assert told(people) == []
     requeue(CaptureStore(people.store), people.capture, "a test")
     assert told(people) == []
-    people.source.run("update people set score = '1'")
+    people.run("update people set score = '1'")
     people.drain()
-    verify(people.dsn, people.capture, PEOPLE, repairs="a test")
+    people.verify(PEOPLE, repairs="a test")
     assert CaptureStore(people.store).quarantined_changes("shop") == []
     assert told(people) == []
 
@@ -106,8 +101,8 @@ def test_a_change_that_cannot_be_decoded_does_not_keep_its_message(people: Captu
 def test_a_masked_column_that_gets_another_name_is_told_under_neither(people: Captured) -> None:
     with people.process() as process:
         process.drain(budget_s=patience(), idle_s=0)
-        people.source.run("alter table people rename iban to account")
-        people.source.run("insert into people values (3, 'eve', 'eve@secret', 'DE-other', '1980-02-03', 1)")
+        people.run("alter table people rename iban to account")
+        people.run("insert into people values (3, 'eve', 'eve@secret', 'DE-other', '1980-02-03', 1)")
         with pytest.raises(TableUnfit, match="has no column iban"):
             process.drain(budget_s=patience(), idle_s=0)
     assert told(people) == []
@@ -115,7 +110,7 @@ def test_a_masked_column_that_gets_another_name_is_told_under_neither(people: Ca
         people.drain()
     mended = declared(people, replace(PEOPLE, mask=("account", "born")))
     mended.drain()
-    verify(mended.dsn, mended.capture, mended.capture.tables[0], repairs="a test")
+    mended.verify(mended.capture.tables[0], repairs="a test")
     assert [row["account"] for row in records(mended)] == ["***", None, "***"]
     assert told(people) == []
 
@@ -135,7 +130,7 @@ def no_key() -> str:
     raise KeyError("HASH_KEY")
 
 
-def test_a_column_that_cannot_be_hidden_is_refused_and_without_a_key_nothing_is_captured(people: Captured) -> None:
+def test_without_a_hash_key_or_a_column_to_hide_nothing_is_captured(people: Captured) -> None:
     hashed_by: tuple[Any, ...] = (no_key, lambda: "short", lambda: None)
     no_keys = r"hash_key returns (no key: (KeyError\('HASH_KEY'\)|AttributeError)|5 bytes)"
     for table, error, said in (

@@ -1,8 +1,4 @@
-"""Whatever names the rows of a table, each is captured once, and is as the table has it.
-
-Belongs here: types of keys, their operators and their names, through the whole capture. Not here: tables without keys
-(test_tables_without_keys), what a key may not be (test_readiness).
-"""
+"""Whatever names the rows of a table, each is captured once, and is as the table has it."""
 
 from collections.abc import Sequence
 
@@ -11,11 +7,8 @@ import pytest
 from millrace.resources.capture import backfill
 from millrace.resources.capture.declaration import CapturedTable
 from millrace.resources.capture.source.published import published_tables
-from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.odd_types import CASELESS
-from tests.support.capturing.two_tables import info, problems
-from tests.support.factories import rows, value
 from tests.support.patience import patience
 
 
@@ -89,12 +82,12 @@ def test_a_key_of_any_type_with_an_order(captured: Captured) -> None:
     captured.drain()
     for table in captured.capture.tables:
         assert len(left(captured, table.table)) == 9, table
-        found = verify(captured.dsn, captured.capture, table, repairs="a test")
+        found = captured.verify(table, repairs="a test")
         assert (found.table, found.rows, found.unchanged) == (table.name, 9, 9)
 
 
 def test_a_table_without_a_key_s_index_is_ordered_by_its_types(captured: Captured) -> None:
-    captured.source.run(
+    captured.run(
         *CASELESS,
         "create domain nick as extensions.caseless",
         "create type mood as enum ('sad', 'ok')",
@@ -106,12 +99,12 @@ def test_a_table_without_a_key_s_index_is_ordered_by_its_types(captured: Capture
     captured = declared(captured, CapturedTable("looks", key=("name", "mood", "tags", "n")))
     captured.drain()
     assert len(left(captured, "looks")) == 10
-    found = verify(captured.dsn, captured.capture, captured.capture.tables[0])
+    found = captured.verify(captured.capture.tables[0])
     assert (found.rows, found.unchanged) == (10, 10)
 
 
 def test_names_that_read_alike_with_a_dot_are_those_of_different_tables(captured: Captured) -> None:
-    captured.source.run(
+    captured.run(
         'create schema "x.y"', "create schema x", 'create schema "x.""y"',
         'create table "x.y".z (id int primary key, name text)', "insert into \"x.y\".z values (1, 'a'), (2, 'a')",
         'create table x."y.z" (id int primary key, name text)', "insert into x.\"y.z\" values (1, 'b'), (3, 'b')",
@@ -120,22 +113,22 @@ def test_names_that_read_alike_with_a_dot_are_those_of_different_tables(captured
     tables = CapturedTable("z", "x.y"), CapturedTable("y.z", "x"), CapturedTable('z".', 'x."y')
     captured = declared(captured, *tables)
     captured.drain()
-    found = rows(captured.store, "select decider, count(*) from event_store.events group by 1 order by 1")
+    found = captured.rows("select decider, count(*) from event_store.events group by 1 order by 1")
     assert found == [('table:"x.""y"."z""."', 1), ('table:"x.y".z', 2), ('table:x."y.z"', 2)]
-    captured.source.run('alter table x."y.z" replica identity nothing', "insert into \"x.y\".z values (4, 'c')")
+    captured.run('alter table x."y.z" replica identity nothing', "insert into \"x.y\".z values (4, 'c')")
     captured.drain()
-    (said,) = problems(captured)
+    (said,) = captured.problems()
     assert said.startswith('table x."y.z" is stopped, the others are captured: its replica identity is nothing')
-    assert verify(captured.dsn, captured.capture, tables[0]).differing == 0
-    captured.source.run('alter table x."y.z" replica identity default', 'drop table "x.y".z')
+    assert captured.verify(tables[0]).differing == 0
+    captured.run('alter table x."y.z" replica identity default', 'drop table "x.y".z')
     captured.drain()
-    (said,) = problems(captured)
+    (said,) = captured.problems()
     assert said.startswith('table "x.y".z is stopped')
-    assert info(captured).gaps == 0
+    assert captured.info().gaps == 0
 
 
-def test_a_row_whose_key_is_an_enum_s_label_has_another_stream_once_the_label_is_renamed(captured: Captured) -> None:
-    captured.source.run(
+def test_a_row_keyed_by_a_label_has_another_stream_once_it_is_renamed(captured: Captured) -> None:
+    captured.run(
         "create type mood as enum ('sad', 'ok')", "create domain state as mood",
         "create table looks (mood state primary key, moods mood[], n int)",
         "insert into looks values ('sad', '{ok}', 1), ('ok', '{}', 2)",
@@ -143,23 +136,18 @@ def test_a_row_whose_key_is_an_enum_s_label_has_another_stream_once_the_label_is
     )  # fmt: skip
     captured = declared(captured, CapturedTable("looks"), CapturedTable("plain"))
     captured.drain()
-    captured.source.run("alter type mood add value 'happy'")
+    captured.run("alter type mood add value 'happy'")
     # nothing that was captured reads otherwise by that
     assert captured.drain().unchanged == 0
-    captured.source.run(
-        "alter type mood rename value 'sad' to 'blue'", "update looks set n = 3 where mood::mood = 'blue'"
-    )
+    captured.run("alter type mood rename value 'sad' to 'blue'", "update looks set n = 3 where mood::mood = 'blue'")
     captured.drain()
     assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "ok"]
-    captured.source.run("alter type mood rename value 'ok' to 'fine'")
+    captured.run("alter type mood rename value 'ok' to 'fine'")
     assert captured.drain().backfilled == 2
-    assert sorted((row["mood"], row["moods"]) for row in left(captured, "looks")) == [
-        ("blue", "{fine}"),
-        ("fine", "{}"),
-    ]
-    assert verify(captured.dsn, captured.capture, captured.capture.tables[0]).differing == 0
+    assert sorted((r["mood"], r["moods"]) for r in left(captured, "looks")) == [("blue", "{fine}"), ("fine", "{}")]
+    assert captured.verify(captured.capture.tables[0]).differing == 0
     with captured.process() as process:
-        captured.source.run("alter type mood rename value 'fine' to 'well'")
+        captured.run("alter type mood rename value 'fine' to 'well'")
         # a process that goes on notices
         process.drain(budget_s=patience(), idle_s=patience())
     captured.drain()
@@ -174,7 +162,7 @@ MADE_OF_ENUMS = {
 
 
 def test_a_follower_sees_a_renamed_label_wherever_an_enum_is_in_a_key(captured: Captured) -> None:
-    captured.source.run(
+    captured.run(
         "create type mood as enum ('sad', 'ok')", "create domain state as mood", "create domain inner_state as state",
         "create type pair as (n int, m state)",
         "create type moods as range (subtype = mood, multirange_type_name = \"{moods}\")",
@@ -182,15 +170,13 @@ def test_a_follower_sees_a_renamed_label_wherever_an_enum_is_in_a_key(captured: 
     names = {f"t{number}": made for number, made in enumerate(MADE_OF_ENUMS.items())}
     for name, (type_name, key) in names.items():
         written = f'"{type_name}"' if "{" in type_name else type_name
-        captured.source.connection.execute(
-            f"create table {name} (k {written} primary key); insert into {name} values ({key})".encode()
-        )
+        captured.run(f"create table {name} (k {written} primary key); insert into {name} values ({key})")
     captured = declared(captured, *map(CapturedTable, names))
     captured.drain()
-    publication = str(value(captured.store, "select publication from event_store.captures"))
+    publication = str(captured.value("select publication from event_store.captures"))
     before = published_tables(captured.source.connection, publication)
     assert not published_tables(captured.source.connection, publication).is_another(before)
-    captured.source.run("alter type mood rename value 'sad' to 'blue'")
+    captured.run("alter type mood rename value 'sad' to 'blue'")
     after = published_tables(captured.source.connection, publication)
     assert [oid for oid, state in after.states.items() if state == before.states[oid]] == []
     captured.drain()

@@ -1,8 +1,4 @@
-"""A table that is locked keeps no other one waiting, and is captured once the lock is gone.
-
-Belongs here: locks on tables that are to be published or read. Not here: tables that cannot be captured
-(test_stopped_tables).
-"""
+"""A table that is locked keeps no other one waiting, and is captured once the lock is gone."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,30 +6,29 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import Connection
 
 from millrace.resources.capture import backfill, setup
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.health import has_work
 from millrace.resources.capture.source import chunks
 from millrace.resources.capture.source import connection as source_connection
 from millrace.resources.capture.source.stream import SlotStream
 from tests.support.capturing.captured import Captured, declared, killed_at, left
-from tests.support.capturing.two_tables import FILL, GOOD, both, info, problems
+from tests.support.capturing.two_tables import FILL, GOOD, both
 from tests.support.factories import rows, start
 from tests.support.patience import patience, wait_until
 
 
 @contextmanager
 def locking(captured: Captured, mode: str = "access exclusive", table: str = "items") -> Iterator[None]:
-    """Hold a table in a session of its own."""
     with psycopg.connect(captured.source.dsn) as other:
         other.execute(f"lock table {table} in {mode} mode".encode())
         yield
 
 
-def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_waiting(captured: Captured) -> None:
+def test_a_table_that_is_locked_when_to_be_published_keeps_none_waiting(captured: Captured) -> None:
     captured = both(captured)
-    captured.source.run(
+    captured.run(
         "create table parts (id int primary key, name text) partition by range (id)",
         "create table part partition of parts for values from (0) to (10)",
         "insert into parts values (1, 'x')",
@@ -43,26 +38,24 @@ def test_a_table_that_is_locked_when_it_is_to_be_published_keeps_no_other_one_wa
         ("parts", "part", "access exclusive"),
     ):  # fmt: skip
         declared(captured, GOOD).drain()
-        captured.source.connection.execute(f"update good set name = '{table} {mode}'".encode())
+        captured.run(f"update good set name = '{table} {mode}'")
         captured = declared(captured, GOOD, CapturedTable(table))
         with locking(captured, mode, locked):
             captured.drain()
             assert left(captured, "good") == captured.table("good")
-            (said,) = problems(captured)
+            (said,) = captured.problems()
             assert "another session has locked it, or vacuums it" in said
-        assert has_work(captured.dsn, captured.capture)
+        assert captured.has_work()
         captured.drain()
         assert left(captured, table) == captured.table(table)
-        assert problems(captured) == []
+        assert captured.problems() == []
 
 
-def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting_and_is_tried_again_after_a_while(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_locked_is_read_after_a_while(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     read_chunk = chunks.read_chunk
 
-    def reading(source: psycopg.Connection, table: CapturedTable, *other: Any) -> chunks.Chunk:  # noqa: ANN401
+    def reading(source: Connection, table: CapturedTable, *other: Any) -> chunks.Chunk:  # noqa: ANN401
         tried.append(table.table)
         return read_chunk(source, table, *other)
 
@@ -71,10 +64,10 @@ def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting
     captured = both(captured)
     with captured.process() as process, locking(captured):
         process.drain(budget_s=patience(), idle_s=0)
-        captured.source.run("update good set name = 'changed'")
+        captured.run("update good set name = 'changed'")
         process.drain(budget_s=patience(), idle_s=0)
         assert left(captured, "good") == captured.table("good")
-        assert (left(captured, "items"), info(captured).tables_to_backfill) == ([], 1)
+        assert (left(captured, "items"), captured.info().tables_to_backfill) == ([], 1)
         # not at each step
         assert tried.count("items") == 1
     monkeypatch.setattr(backfill, "LOCKED_S", 0.0)
@@ -87,80 +80,70 @@ def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting
 
 
 def test_where_every_table_is_locked_the_run_waits_for_them(captured: Captured) -> None:
-    captured.source.run(FILL)
+    captured.run(FILL)
     with ExitStack() as held:
         held.enter_context(locking(captured, "share update exclusive"))
         done = start(captured.drain)
-        wait_until(
-            lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "the run waits"
-        )
+        wait_until(lambda: rows(captured.source.connection, "select from pg_locks where not granted") != [], "it waits")
         held.close()
     done.result(patience())
     assert captured.replayed() == captured.table()
 
 
-def test_a_published_table_that_is_locked_keeps_back_only_those_that_are_to_be_published(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_table_keeps_back_only_unpublished_ones(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
     captured = both(captured)
     captured.drain()
-    captured.source.run("create table more (id int primary key, name text)", "insert into more values (1, 'x')")
+    captured.run("create table more (id int primary key, name text)", "insert into more values (1, 'x')")
     captured = declared(captured, CapturedTable("items"), GOOD, CapturedTable("more"))
     with captured.source.connection.transaction():
-        captured.source.run("update items set name = 'x'", "update good set name = 'x'")
+        captured.run("update items set name = 'x'", "update good set name = 'x'")
     killed_at(declared(captured, CapturedTable("items"), GOOD), monkeypatch, SlotStream, "advance")
     with locking(captured):
-        captured.source.run("insert into more values (2, 'y')", "update good set name = 'changed'")
+        captured.run("insert into more values (2, 'y')", "update good set name = 'changed'")
         with captured.process() as process:
             assert list(process.stopped) == ["public.more"]
             process.drain(budget_s=patience(), idle_s=0)
         assert left(captured, "good") == captured.table("good")
         assert left(captured, "more") == []
-    captured.source.run("delete from more where id = 1")
+    captured.run("delete from more where id = 1")
     captured.drain()
     assert left(captured, "more") == captured.table("more")
-    assert info(captured).gaps == 0
+    assert captured.info().gaps == 0
 
 
-def test_a_published_table_that_is_vacuumed_is_captured_though_its_replica_identity_is_another_one(
-    captured: Captured,
-) -> None:
+def test_a_vacuumed_table_of_another_replica_identity_is_captured(captured: Captured) -> None:
     captured = both(captured)
     captured.drain()
-    captured.source.run("alter table items replica identity full", "update items set name = 'x' where id = 2")
+    captured.run("alter table items replica identity full", "update items set name = 'x' where id = 2")
     with locking(captured, "share update exclusive"), captured.process() as process:
         assert process.stopped == {}
         process.drain(budget_s=patience(), idle_s=0)
     assert left(captured, "items") == captured.table()
 
 
-def test_where_every_table_is_to_be_published_otherwise_and_is_locked_the_run_captures_none(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_all_are_locked_the_run_captures_none(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
-    captured.source.run(FILL)
+    captured.run(FILL)
     captured.drain()
     captured = declared(captured, CapturedTable("items", columns=("id", "name")))
     with locking(captured):
-        captured.source.connection.execute("select pg_logical_emit_message(true, 'other', 'commit')")
+        captured.run("select pg_logical_emit_message(true, 'other', 'commit')")
         with captured.process() as process:
             assert list(process.stopped) == ["public.items"]
             process.drain(budget_s=patience(), idle_s=0)
-    captured.source.run("delete from items where id = 1")
+    captured.run("delete from items where id = 1")
     captured.drain()
     assert left(captured, "items") == [{"id": 2, "name": "stays"}, {"id": 3, "name": "changes"}]
-    assert info(captured).gaps == 0
+    assert captured.info().gaps == 0
 
 
-def test_while_a_table_is_locked_a_publication_that_somebody_changed_is_not_taken_as_it_is(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_publication_of_a_locked_table_is_a_gap(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
     captured = both(captured)
     captured.drain()
     (name,) = rows(captured.source.connection, "select pubname from pg_publication")[0]
-    captured.source.connection.execute(f"alter publication {name} drop table good".encode())
+    captured.run(f"alter publication {name} drop table good")
     with locking(captured), pytest.raises(psycopg.errors.LockNotAvailable):
         captured.drain()
     with pytest.raises(setup.GapOpen, match=r"public\.good"):

@@ -1,10 +1,6 @@
-"""A publication never keeps the application from changing a table: one that the server would refuse is stopped.
+"""A publication never keeps the application from changing a table: one that the server would refuse is stopped."""
 
-Belongs here: what is done to a table while it is captured, and whether its application goes on. Not here: tables that
-are not published yet (test_readiness), what stopped tables get when they are mended (test_stopped_tables).
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -13,16 +9,13 @@ import pytest
 
 from millrace.resources.capture import setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.health import capture_health, has_work
-from millrace.resources.capture.setup import GapOpen, restart
+from millrace.resources.capture.setup import GapOpen
 from millrace.resources.capture.source import connection as source_connection
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, killed_at, left
 from tests.support.capturing.following import followed
-from tests.support.capturing.two_tables import GOOD, both, info, problems
-from tests.support.factories import value
+from tests.support.capturing.two_tables import GOOD, both
 from tests.support.patience import wait_until
 
 # how a table is declared, what it is made with, and what is done to it so that the server refuses its updates
@@ -87,7 +80,7 @@ def many(captured: Captured) -> Captured:
 
 def do(captured: Captured, name: str, statement: str) -> None:
     quoted = f'"{name}"' if " " in name else name
-    captured.source.connection.execute(statement.replace("{t}", quoted).encode())
+    captured.run(statement.replace("{t}", quoted))
 
 
 def is_changed(captured: Captured, name: str) -> bool:
@@ -106,82 +99,75 @@ def test_a_follower_stops_a_table_before_long_and_its_application_goes_on(captur
             do(captured, name, breaks)
         for name in refused_by(captured):
             wait_until(lambda name=name: is_changed(captured, name), f"updates of {name} are taken")  # type: ignore[misc]
-        captured.source.run("update good set name = 'goes on'")
+        captured.run("update good set name = 'goes on'")
         wait_until(lambda: left(captured, "good") == captured.table("good"), "the others are captured")
-    said = problems(captured)
+    said = captured.problems()
     for name in refused_by(captured):
         assert [each for each in said if each.startswith(f"table public.{name} is stopped")] != [], (name, said)
-    assert (info(captured).gaps, info(captured).tables_stopped) == (0, len(refused_by(captured)))
+    assert (captured.info().gaps, captured.info().tables_stopped) == (0, len(refused_by(captured)))
 
 
 def test_where_nobody_follows_a_run_is_started_for_it(captured: Captured) -> None:
     captured = many(captured)
     for name, (_, _, breaks) in refused_by(captured).items():
         captured.drain()
-        assert not has_work(captured.dsn, captured.capture), name
+        assert not captured.has_work(), name
         do(captured, name, breaks)
         assert not is_changed(captured, name), name
-        assert f"refuses updates and deletes of public.{name}" in str(problems(captured))
-        assert has_work(captured.dsn, captured.capture), name
+        assert f"refuses updates and deletes of public.{name}" in str(captured.problems())
+        assert captured.has_work(), name
         captured.drain()
         assert is_changed(captured, name), name
-        assert capture_health(captured.dsn, captured.capture).refused == ()
-    assert info(captured).gaps == 0
+        assert captured.health().refused == ()
+    assert captured.info().gaps == 0
 
 
-def test_a_locked_table_keeps_no_other_one_published_whose_changes_are_refused(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_table_keeps_no_refused_one_published(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(source_connection._SETTINGS, "lock_timeout", "200ms")
     captured = both(captured)
     captured.drain()
-    captured.source.run("alter table items replica identity nothing")
+    captured.run("alter table items replica identity nothing")
     with psycopg.connect(captured.source.dsn) as other:
         other.execute("lock table good in share update exclusive mode")
         captured.drain()
         assert is_changed(captured, "items")
-    captured.source.run("update good set name = 'goes on'")
+    captured.run("update good set name = 'goes on'")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
-    assert info(captured).gaps == 0
+    assert captured.info().gaps == 0
 
 
-def test_a_generated_column_that_is_stored_is_captured_where_the_server_publishes_it(captured: Captured) -> None:
+def test_a_generated_column_is_captured_where_the_server_publishes_it(captured: Captured) -> None:
     captured = both(captured)
-    captured.source.run("alter table items replica identity full")
+    captured.run("alter table items replica identity full")
     captured.drain()
-    captured.source.run(
-        "alter table items add twice int generated always as (id * 2) stored", "update items set name = 'a'"
-    )
+    captured.run("alter table items add twice int generated always as (id * 2) stored", "update items set name = 'a'")
     captured.drain()
     told = captured.source.connection.info.server_version >= 180000
     assert [row.get("twice") for row in left(captured, "items")] == [2 * n if told else None for n in (1, 2, 3)]
-    assert problems(captured) == []
-    assert verify(captured.dsn, captured.capture, CapturedTable("items")).differing == 0
+    assert captured.problems() == []
+    assert captured.verify(CapturedTable("items")).differing == 0
 
 
 def test_rows_that_another_key_names_have_streams_of_their_own_before_long(captured: Captured) -> None:
-    captured.source.run(
+    captured.run(
         "alter table items replica identity full",
         "insert into items values (1, 'a')",
         "alter table items alter name set not null",
     )
     with followed(captured):
-        captured.source.run("insert into items values (2, 'it follows')")
+        captured.run("insert into items values (2, 'it follows')")
         wait_until(lambda: left(captured, "items") == captured.table(), "it follows")
-        captured.source.run(
+        captured.run(
             "alter table items drop constraint items_pkey, add primary key (id, name)",
             "insert into items values (1, 'b')",
         )
         wait_until(lambda: left(captured, "items") == captured.table(), "both rows have streams")
-    assert verify(captured.dsn, captured.capture, CapturedTable("items")).differing == 0
-
-
-# The application comes before all conditions for capturing -------------------------------------------------
+    assert captured.verify(CapturedTable("items")).differing == 0
 
 
 def slot_of(captured: Captured) -> str:
-    return str(value(captured.store, "select slot from event_store.captures"))
+    return str(captured.value("select slot from event_store.captures"))
 
 
 def without_slot(captured: Captured) -> None:
@@ -195,50 +181,27 @@ def with_gap(captured: Captured) -> None:
 
 
 def without_replication(captured: Captured) -> None:
-    captured.source.connection.execute(f"alter role r_{captured.source.slot} noreplication".encode())
+    captured.run(f"alter role r_{captured.source.slot} noreplication")
 
 
 # what is so when a table is refused, whether it is the only one that is left, and what the run says
 SAID_FIRST: dict[str, tuple[Callable[[Captured], None], str, type[Exception] | None]] = {
     "nothing": (lambda _: None, "alter table items drop constraint items_pkey", None),
-    "every table is refused": (
-        lambda _: None,
-        "alter table items drop constraint items_pkey; alter table good drop constraint good_pkey",
-        NotReady,
-    ),
-    "the other one is dropped": (
-        lambda _: None,
-        "alter table items drop constraint items_pkey; drop table good",
-        NotReady,
-    ),
+    "every table is refused": (lambda _: None, "alter table items drop constraint items_pkey; alter table good drop constraint good_pkey", NotReady),
+    "the other one is dropped": (lambda _: None, "alter table items drop constraint items_pkey; drop table good", NotReady),
     "a gap is open": (with_gap, "alter table items drop constraint items_pkey", GapOpen),
     "there is no slot": (without_slot, "alter table items drop constraint items_pkey", GapOpen),
     "the role lost replication": (without_replication, "alter table items drop constraint items_pkey", NotReady),
-}
-
-
-@pytest.fixture
-def as_role(captured: Captured) -> Iterator[Captured]:
-    """Capture both tables as a role that is no superuser."""
-    role, run = f"r_{captured.source.slot}", captured.source.connection.execute
-    captured = both(captured)
-    for statement in (
-        f"create role {role} login replication", f"grant create on database {captured.source.slot} to {role}",
-        f"alter table items owner to {role}", f"alter table good owner to {role}",
-    ):  # fmt: skip
-        run(statement.encode())
-    dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=role)
-    yield replace(captured, capture=replace(captured.capture, source=lambda: dsn))
-    run(f"drop owned by {role} cascade; drop role {role}".encode())
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", SAID_FIRST)
-def test_each_run_lets_the_application_go_on_whatever_keeps_it_from_capturing(as_role: Captured, case: str) -> None:
+def test_each_run_lets_the_application_go_on_whatever_keeps_it_back(as_role: Captured, case: str) -> None:
     comes_before, breaks, error = SAID_FIRST[case]
     captured = as_role
     captured.drain()
     comes_before(captured)
-    captured.source.connection.execute(breaks.encode())
+    captured.run(breaks)
     assert not is_changed(captured, "items")
     with pytest.raises(error) if error else nullcontext():
         captured.drain()
@@ -246,37 +209,35 @@ def test_each_run_lets_the_application_go_on_whatever_keeps_it_from_capturing(as
     if "good_pkey" in breaks:
         assert is_changed(captured, "good")
     # once that is mended, nothing is missing
-    captured.source.connection.execute(
+    captured.run(
         f"alter role r_{captured.source.slot} replication; alter table items add primary key (id);"
         " create table if not exists good (id int primary key, name text);"
-        f" alter table good owner to r_{captured.source.slot}".encode()
+        f" alter table good owner to r_{captured.source.slot}"
     )
     if error is not GapOpen:
-        assert has_work(captured.dsn, captured.capture)
+        assert captured.has_work()
         captured.drain()
-        assert info(captured).gaps == 0
+        assert captured.info().gaps == 0
     else:
-        restart(captured.dsn, captured.capture, "a test")
-    captured.source.run("update items set name = 'again' where id = 3")
+        captured.restart("a test")
+    captured.run("update items set name = 'again' where id = 3")
     captured.drain()
     assert left(captured, "items") == captured.table()
-    assert [said for said in problems(captured) if "items" in said] == []
+    assert [said for said in captured.problems() if "items" in said] == []
 
 
-def test_a_run_that_is_killed_once_it_took_a_table_out_leaves_no_gap(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_dies_once_a_table_is_out_leaves_no_gap(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured = both(captured)
     captured.drain()
-    captured.source.run("alter table items drop constraint items_pkey")
+    captured.run("alter table items drop constraint items_pkey")
     killed_at(captured, monkeypatch, setup, "look_at_tables")
     assert is_changed(captured, "items")
-    captured.source.run("alter table items add primary key (id)", "delete from items where id = 2")
-    assert has_work(captured.dsn, captured.capture)
+    captured.run("alter table items add primary key (id)", "delete from items where id = 2")
+    assert captured.has_work()
     killed_at(captured, monkeypatch, CaptureStore, "claim_capture")
     captured.drain()
     assert left(captured, "items") == captured.table()
-    assert (info(captured).gaps, problems(captured)) == (0, [])
+    assert (captured.info().gaps, captured.problems()) == (0, [])
 
 
 def test_what_somebody_else_took_out_of_the_publication_is_a_gap_as_ever(captured: Captured) -> None:
@@ -284,8 +245,8 @@ def test_what_somebody_else_took_out_of_the_publication_is_a_gap_as_ever(capture
     captured.drain()
     slot = slot_of(captured)
     for statement in ("drop table only good", "add table only good"):
-        captured.source.connection.execute(f"alter publication {slot} {statement}".encode())
-    captured.source.run("alter table items drop constraint items_pkey")
+        captured.run(f"alter publication {slot} {statement}")
+    captured.run("alter table items drop constraint items_pkey")
     with pytest.raises(GapOpen, match=r"changed or dropped by somebody else: public\.good"):
         captured.drain()
     assert is_changed(captured, "items")

@@ -1,24 +1,16 @@
-"""A table that cannot be captured stops itself and no other one; once it can, it is read anew.
-
-Belongs here: tables that go bad, and that are mended. Not here: each thing that a table may lack (test_readiness),
-tables that are locked (test_locked_tables) or exchanged (test_setup).
-"""
+"""A table that cannot be captured stops itself and no other one; once it can, it is read anew."""
 
 from dataclasses import replace
 
-import psycopg
 import pytest
 
 from millrace.resources.capture import setup
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.health import has_work
 from millrace.resources.capture.source.readiness import NotReady
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
 from millrace.resources.errors import ChangesWaiting
 from tests.support.capturing.captured import Captured, declared, left
-from tests.support.capturing.two_tables import GOOD, both, info, problems
-from tests.support.factories import rows
+from tests.support.capturing.two_tables import GOOD, both
 
 # what is done to a table, and what mends it
 MADE = "create table {t} (id int primary key, name text)"
@@ -48,79 +40,76 @@ PARTED = (
 
 
 def for_each(captured: Captured, *statements: str) -> None:
-    """Do something to each of the tables that go bad."""
     for name in BAD:
         for statement in statements:
-            captured.source.connection.execute(statement.replace("{t}", name).encode())
+            captured.run(statement.replace("{t}", name))
 
 
-def test_the_others_go_on_and_once_they_are_mended_their_state_is_that_of_the_tables(captured: Captured) -> None:
-    captured.source.run("create table good (id int primary key, name text)", "insert into good values (1, 'first')")
+def test_the_others_go_on_and_a_mended_one_has_the_state_of_its_table(captured: Captured) -> None:
+    captured.run("create table good (id int primary key, name text)", "insert into good values (1, 'first')")
     for_each(captured, MADE)
     for statement in (FULL.replace("{t}", "filtered"), "drop table parted", *PARTED):
-        captured.source.connection.execute(statement.replace("{t}", "parted").encode())
+        captured.run(statement.replace("{t}", "parted"))
     for_each(captured, "insert into {t} values (1, 'goes'), (2, 'stays'), (3, 'changes')")
     filters = {"filtered": "name <> 'nobody'"}
     captured = declared(captured, GOOD, *[CapturedTable(name, where=filters.get(name)) for name in BAD])
     captured.drain()
     for_each(captured, "insert into {t} values (4, 'not captured yet')")
     for name, (breaks, _) in BAD.items():
-        captured.source.connection.execute(breaks.replace("{t}", name).encode())
-    captured.source.run("insert into good values (2, 'second')")
+        captured.run(breaks.replace("{t}", name))
+    captured.run("insert into good values (2, 'second')")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
-    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (len(BAD), 0)
+    assert (captured.info().tables_stopped, captured.info().tables_to_backfill) == (len(BAD), 0)
     for name in BAD:
         said = f"table public.{name} is stopped, the others are captured: "
-        assert [problem for problem in problems(captured) if problem.startswith(said)] != [], name
-    assert not has_work(captured.dsn, captured.capture)
-    captured.source.run("update good set name = 'third' where id = 2")
+        assert [problem for problem in captured.problems() if problem.startswith(said)] != [], name
+    assert not captured.has_work()
+    captured.run("update good set name = 'third' where id = 2")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
     for name, (_, mends) in BAD.items():
-        captured.source.connection.execute(mends.replace("{t}", name).encode())
+        captured.run(mends.replace("{t}", name))
     for_each(captured, "delete from {t} where id = 2", "update {t} set name = 'changed' where id = 3")
     for_each(captured, "insert into {t} values (7, 'comes')")
-    assert has_work(captured.dsn, captured.capture)
+    assert captured.has_work()
     captured.drain()
     assert [name for name in BAD if left(captured, name) != captured.table(name)] == []
-    assert (info(captured).tables_stopped, info(captured).gaps, problems(captured)) == (0, 0, [])
+    assert (captured.info().tables_stopped, captured.info().gaps, captured.problems()) == (0, 0, [])
     for_each(captured, "update {t} set name = 'again' where id = 7")
     assert captured.drain().backfilled == 0
     assert [name for name in BAD if left(captured, name) != captured.table(name)] == []
 
 
-def test_a_table_that_is_bad_at_the_beginning_or_at_a_new_start_is_left_out_and_compared_with_nothing(
-    captured: Captured,
-) -> None:
-    captured.source.run(
+def test_a_table_that_is_bad_at_a_start_is_left_out(captured: Captured) -> None:
+    captured.run(
         "create table parts (id int primary key) partition by range (id)",
         "create table part partition of parts for values from (0) to (100)",
     )
     captured = both(captured, *map(CapturedTable, ("comes_later", "parts", "part")))
     captured.drain()
-    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (2, 0)
-    assert "it is a partition of public.parts, which is captured as a whole" in str(problems(captured))
-    assert not has_work(captured.dsn, captured.capture)
-    captured.source.run(
+    assert (captured.info().tables_stopped, captured.info().tables_to_backfill) == (2, 0)
+    assert "it is a partition of public.parts, which is captured as a whole" in str(captured.problems())
+    assert not captured.has_work()
+    captured.run(
         "create table comes_later (id int primary key, name text)", "insert into comes_later values (1, 'x')",
         "alter table items replica identity nothing",
     )  # fmt: skip
     captured.drain()
     assert left(captured, "comes_later") == captured.table("comes_later")
     with pytest.raises(ChangesWaiting, match="it is stopped: its replica identity is nothing"):
-        verify(captured.dsn, captured.capture, CapturedTable("items"))
-    assert verify(captured.dsn, captured.capture, GOOD).differing == 0
-    assert info(captured).gaps == 0
+        captured.verify(CapturedTable("items"))
+    assert captured.verify(GOOD).differing == 0
+    assert captured.info().gaps == 0
     setup.restart(captured.dsn, captured.capture, "a test")
     captured.drain()
-    assert (info(captured).tables_stopped, info(captured).tables_to_backfill) == (2, 0)
-    captured.source.run("alter table items replica identity default", "delete from items where id = 1")
+    assert (captured.info().tables_stopped, captured.info().tables_to_backfill) == (2, 0)
+    captured.run("alter table items replica identity default", "delete from items where id = 1")
     captured.drain()
     assert left(captured, "items") == captured.table()
     # where no table is left nothing is captured
     captured = declared(captured, CapturedTable("items"), GOOD)
-    captured.source.run("drop table items", "alter table good replica identity nothing")
+    captured.run("drop table items", "alter table good replica identity nothing")
     with pytest.raises(NotReady, match=r"(?s)table public\.items: it does not exist.*table public\.good: its replica"):
         captured.drain()
 
@@ -128,75 +117,52 @@ def test_a_table_that_is_bad_at_the_beginning_or_at_a_new_start_is_left_out_and_
 def test_where_no_other_table_is_captured_none_is_said_to_be(captured: Captured) -> None:
     captured = both(captured)
     captured.drain()
-    captured.source.run("alter table items replica identity nothing")
+    captured.run("alter table items replica identity nothing")
     captured.drain()
-    assert problems(captured)[0].startswith("table public.items is stopped, the others are captured: ")
-    captured.source.run("alter table good replica identity nothing")
+    assert captured.problems()[0].startswith("table public.items is stopped, the others are captured: ")
+    captured.run("alter table good replica identity nothing")
     with pytest.raises(NotReady):
         captured.drain()
-    assert [said[: said.index(":")] for said in problems(captured)] == [
+    assert [said[: said.index(":")] for said in captured.problems()] == [
         "table public.good is stopped",
         "table public.items is stopped",
     ]
-    captured.source.run("alter table good replica identity default")
+    captured.run("alter table good replica identity default")
     captured.drain()
     CaptureStore(captured.store).record_gap("shop", None, None, "a test")
-    assert problems(captured)[-1].startswith("table public.items is stopped: ")
+    assert captured.problems()[-1].startswith("table public.items is stopped: ")
 
 
-def test_it_is_said_since_when_and_why_and_a_reason_that_stays_is_written_once(captured: Captured) -> None:
+def test_it_is_said_since_when_and_why_and_written_once(captured: Captured) -> None:
     captured = both(captured)
     captured.drain()
-    captured.source.run("drop table items")
+    captured.run("drop table items")
     captured.drain()
     (stopped,) = [table for table in CaptureStore(captured.store).captured_tables("shop") if table.stopped_reason]
     assert (stopped.name, stopped.published_xid) == ("public.items", None)
     assert str(stopped.stopped_reason).startswith("it does not exist in database")
-    audited = rows(captured.store, "select count(*) from event_store.audit_log where operation = 'register_capture'")
+    audited = captured.rows("select count(*) from event_store.audit_log where operation = 'register_capture'")
     captured.drain()
     assert [t for t in CaptureStore(captured.store).captured_tables("shop") if t.stopped_reason] == [stopped]
-    assert (
-        rows(captured.store, "select count(*) from event_store.audit_log where operation = 'register_capture'")
-        == audited
-    )
-    captured.source.run("create view items as select 1 as id")
+    assert captured.rows("select count(*) from event_store.audit_log where operation = 'register_capture'") == audited
+    captured.run("create view items as select 1 as id")
     captured.drain()
     (again,) = [table for table in CaptureStore(captured.store).captured_tables("shop") if table.stopped_reason]
     assert (again.stopped_at, again.stopped_reason) != (stopped.stopped_at, stopped.stopped_reason)
     assert again.stopped_at == stopped.stopped_at
 
 
-def test_a_right_that_is_taken_stops_its_table_only(captured: Captured) -> None:
-    captured = both(captured)
-    role = f"r_{captured.source.slot}"
-    admin = captured.source.connection
-
-    def run(*statements: str) -> None:
-        for statement in statements:
-            admin.execute(statement.format(role=role, database=admin.info.dbname).encode())
-
-    run(
-        "create role {role} login replication",
-        "grant create on database {database} to {role}",
-        "alter table items owner to {role}",
-        "alter table good owner to {role}",
-    )
-    try:
-        dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=role)
-        tables = (CapturedTable("items"), GOOD)
-        captured = replace(captured, capture=Capture("shop", lambda: dsn, tables))
-        captured.drain()
-        run("alter table items owner to current_user", "insert into good values (2, 'second')")
-        captured.drain()
-        assert left(captured, "good") == captured.table("good")
-        assert f"role {role} does not own it, so it may not publish it" in problems(captured)[0]
-        run("delete from items where id = 1", "alter table items owner to {role}")
-        captured.drain()
-        assert left(captured, "items") == captured.table()
-        assert problems(captured) == []
-    finally:
-        run("drop publication if exists " + str(rows(admin, "select max(pubname) from pg_publication")[0][0]))
-        run("reassign owned by {role} to current_user", "drop owned by {role}", "drop role {role}")
+def test_a_right_that_is_taken_stops_its_table_only(as_role: Captured) -> None:
+    role = f"r_{as_role.source.slot}"
+    as_role.drain()
+    as_role.run("alter table items owner to current_user", "insert into good values (2, 'second')")
+    as_role.drain()
+    assert left(as_role, "good") == as_role.table("good")
+    assert f"role {role} does not own it, so it may not publish it" in as_role.problems()[0]
+    as_role.run("delete from items where id = 1", f"alter table items owner to {role}")
+    as_role.drain()
+    assert left(as_role, "items") == as_role.table()
+    assert as_role.problems() == []
 
 
 def test_of_two_captures_of_a_source_only_the_one_with_the_table_stops_it(captured: Captured) -> None:
@@ -205,10 +171,10 @@ def test_of_two_captures_of_a_source_only_the_one_with_the_table_stops_it(captur
     second = replace(first, capture=Capture("other", lambda: captured.source.dsn, (theirs,)))
     first.drain()
     second.drain()
-    captured.source.run("drop table items", "insert into good values (2, 'second')")
+    captured.run("drop table items", "insert into good values (2, 'second')")
     first.drain()
     second.drain()
     stopped = {found.capture: found.tables_stopped for found in CaptureStore(captured.store).capture_info()}
     assert stopped == {"shop": 1, "other": 0}
-    assert rows(captured.store, "select count(*) from event_store.events where decider = 'theirs:good'") == [(2,)]
-    assert problems(second) == []
+    assert captured.rows("select count(*) from event_store.events where decider = 'theirs:good'") == [(2,)]
+    assert second.problems() == []

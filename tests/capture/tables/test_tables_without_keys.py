@@ -1,7 +1,4 @@
-"""A table whose rows nothing names: each row that is inserted is a stream, named by its place in the log.
-
-Belongs here: `key=()` of a declaration, from the source to the events. Not here: declared keys (`test_setup`).
-"""
+"""A table whose rows nothing names: each row that is inserted is a stream, named by its place in the log."""
 
 import json
 from collections import Counter
@@ -11,12 +8,9 @@ import pytest
 
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.setup import restart
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
 from millrace.resources.errors import DeciderCaptured, MillraceError
 from tests.support.capturing.captured import Captured
-from tests.support.factories import rows
 
 CLICKS = CapturedTable("clicks", key=())
 INSERTS = ("insert", "truncate")
@@ -25,9 +19,7 @@ INSERTS = ("insert", "truncate")
 @pytest.fixture
 def clicks(captured: Captured) -> Captured:
     """Make a table without a key, with two rows in it, beside one that has a key."""
-    captured.source.run(
-        "create table clicks (page text, at int)", "insert into clicks values ('before', 0), ('before', 0)"
-    )
+    captured.run("create table clicks (page text, at int)", "insert into clicks values ('before', 0), ('before', 0)")
     tables = (CLICKS, CapturedTable("items"))
     return replace(captured, capture=Capture("shop", lambda: captured.source.dsn, tables, INSERTS))
 
@@ -38,15 +30,12 @@ def clicked(captured: Captured) -> list[tuple[str, int]]:
 
 
 def streams(captured: Captured) -> Counter[str]:
-    """Return how many events each stream of the table has."""
     return Counter(c["record_pk"] for c in captured.changes() if c["source_table_name"] == "clicks")
 
 
-def test_equal_rows_are_streams_of_their_own_and_those_from_before_are_not_read(clicks: Captured) -> None:
+def test_equal_rows_are_streams_of_their_own_and_old_ones_are_not_read(clicks: Captured) -> None:
     clicks.drain()
-    clicks.source.run(
-        "insert into clicks values ('a', 1), ('a', 1), (null, null)", "insert into items values (1, 'x', 1, true)"
-    )
+    clicks.run("insert into clicks values ('a', 1), ('a', 1), (null, null)", "insert into items values (1, 'x', 1)")
     report = clicks.drain()
     assert report.emitted == 4
     found = [c for c in clicks.changes() if c["source_table_name"] == "clicks"]
@@ -57,17 +46,17 @@ def test_equal_rows_are_streams_of_their_own_and_those_from_before_are_not_read(
     assert set(streams(clicks).values()) == {1}
     assert clicks.drain().emitted == 0
     with pytest.raises(MillraceError, match=r"nothing names the rows of public\.clicks"):
-        verify(clicks.dsn, clicks.capture, CLICKS)
+        clicks.verify(CLICKS)
     (info,) = CaptureStore(clicks.store).capture_info("shop")
     assert (info.tables_to_backfill, info.tables_stopped) == (0, 0)
 
 
 def test_a_truncate_ends_each_of_its_streams(clicks: Captured) -> None:
     clicks.drain()
-    clicks.source.run("insert into clicks select 'a', n from generate_series(1, 20) n")
+    clicks.run("insert into clicks select 'a', n from generate_series(1, 20) n")
     clicks.drain()
     # a primary key does not name rows that are declared without
-    clicks.source.run(
+    clicks.run(
         "truncate clicks",
         "alter table clicks add column id serial primary key",
         "insert into clicks values ('after', 1)",
@@ -80,19 +69,19 @@ def test_a_truncate_ends_each_of_its_streams(clicks: Captured) -> None:
 
 def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: Captured) -> None:
     clicks.drain()
-    clicks.source.run("insert into clicks values ('a', 1)")
+    clicks.run("insert into clicks values ('a', 1)")
     clicks.drain()
-    clicks.source.run("alter table clicks add column more text default 'x'", "insert into clicks values ('b', 2, 'y')")
+    clicks.run("alter table clicks add column more text default 'x'", "insert into clicks values ('b', 2, 'y')")
     clicks.drain()
     # it cannot be captured for a while
-    clicks.source.run("alter table clicks rename to clicks_away")
+    clicks.run("alter table clicks rename to clicks_away")
     clicks.drain()
     assert CaptureStore(clicks.store).capture_info("shop")[0].tables_stopped == 1
-    clicks.source.run("alter table clicks_away rename to clicks")
+    clicks.run("alter table clicks_away rename to clicks")
     clicks.drain()
     assert CaptureStore(clicks.store).capture_info("shop")[0].tables_to_backfill == 0
-    restart(clicks.dsn, clicks.capture, "a test")
-    clicks.source.run("insert into clicks values ('c', 3, 'z')")
+    clicks.restart("a test")
+    clicks.run("insert into clicks values ('c', 3, 'z')")
     report = clicks.drain()
     assert report.backfilled == 0
     assert clicked(clicks) == [("a", 1), ("b", 2), ("c", 3)]
@@ -100,9 +89,9 @@ def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: 
     assert streams(clicks)["schema"] == 1
 
 
-def test_what_it_did_under_another_name_is_its_own_also_where_it_is_declared_otherwise_then(clicks: Captured) -> None:
+def test_what_it_did_under_another_name_is_its_own(clicks: Captured) -> None:
     clicks.drain()
-    clicks.source.run(
+    clicks.run(
         "alter table clicks rename to away", "insert into away values ('a', 1)", "alter table away rename to clicks"
     )
     replace(clicks, capture=replace(clicks.capture, tables=(replace(CLICKS, where="at > 0"),))).drain()
@@ -112,19 +101,17 @@ def test_what_it_did_under_another_name_is_its_own_also_where_it_is_declared_oth
 def test_a_masked_column_that_has_another_name_now_is_not_told(clicks: Captured) -> None:
     masked = replace(clicks, capture=replace(clicks.capture, tables=(replace(CLICKS, mask=("page",)),)))
     masked.drain()
-    clicks.source.run("insert into clicks values ('secret', 1)", "alter table clicks rename page to site")
-    clicks.source.run("insert into clicks values ('secret', 2)", "alter table clicks rename site to page")
+    clicks.run("insert into clicks values ('secret', 1)", "alter table clicks rename page to site")
+    clicks.run("insert into clicks values ('secret', 2)", "alter table clicks rename site to page")
     assert masked.drain().quarantined == 1
     assert "secret" not in str(clicks.changes())
 
 
-def test_a_row_that_cannot_be_decoded_waits_alone_and_is_repaired(
-    clicks: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_that_cannot_be_decoded_waits_alone(clicks: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     clicks.drain()
     with monkeypatch.context() as patch:
         patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 2_000)
-        clicks.source.run(f"insert into clicks values ('a', 1), ('{'x' * 3000}', 2), ('c', 3)")
+        clicks.run(f"insert into clicks values ('a', 1), ('{'x' * 3000}', 2), ('c', 3)")
         assert clicks.drain().quarantined == 1
     assert clicked(clicks) == [("a", 1), ("c", 3)]
     store = CaptureStore(clicks.store)
@@ -135,15 +122,15 @@ def test_a_row_that_cannot_be_decoded_waits_alone_and_is_repaired(
 
 
 def test_a_table_that_a_key_named_before_needs_another_decider(clicks: Captured) -> None:
-    clicks.source.run("insert into items values (1, 'x')")
+    clicks.run("insert into items values (1, 'x')")
     clicks.drain()
     otherwise = replace(clicks.capture, tables=(CLICKS, CapturedTable("items", key=())))
     with pytest.raises(DeciderCaptured, match=r"table:public\.items has live streams, such as \[1\] of rows"):
         replace(clicks, capture=otherwise).drain()
     apart = replace(clicks.capture, tables=(CLICKS, CapturedTable("items", key=(), decider="items_log")))
-    clicks.source.run("insert into items values (2, 'y')")
+    clicks.run("insert into items values (2, 'y')")
     replace(clicks, capture=apart).drain()
-    clicks.source.run("insert into items values (3, 'z')")
+    clicks.run("insert into items values (3, 'z')")
     replace(clicks, capture=apart).drain()
     deciders = "select decider_id from event_store.events where decider = 'items_log'"
-    assert ["0/" in decider_id for (decider_id,) in rows(clicks.store, deciders)] == [True, True]
+    assert ["0/" in decider_id for (decider_id,) in clicks.rows(deciders)] == [True, True]

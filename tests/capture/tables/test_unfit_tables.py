@@ -1,8 +1,4 @@
-"""A table that stops fitting its declaration while it is followed: no row counts as gone, and the others go on.
-
-Belongs here: what is done to the columns that a declaration names, and to a key, in one transaction with a change. Not
-here: tables that the server refuses changes of (test_refused_changes), names of tables (test_renamed_tables).
-"""
+"""A table that stops fitting its declaration while it is followed: no row counts as gone, and the others go on."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -12,11 +8,9 @@ import pytest
 from millrace.resources.capture import backfill
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.verify import verify
 from tests.support.capturing.captured import Captured, did, left
 from tests.support.capturing.following import followed
-from tests.support.capturing.two_tables import GOOD, both, info, problems
-from tests.support.factories import rows, value
+from tests.support.capturing.two_tables import GOOD, both
 from tests.support.patience import patience, wait_until
 
 MADE = "create table {t} (id int primary key, name text, iban text, email text, code int not null unique, n int)"
@@ -78,25 +72,23 @@ def do(captured: Captured, name: str, *statements: str) -> None:
     """Do all of it in one transaction."""
     with captured.source.connection.transaction():
         for statement in statements:
-            captured.source.connection.execute(statement.replace("{t}", name).encode())
+            captured.run(statement.replace("{t}", name))
 
 
 def goes_on(captured: Captured) -> None:
-    captured.source.run("insert into good select max(id) + 1, 'after' from good")
+    captured.run("insert into good select max(id) + 1, 'after' from good")
     wait_until(lambda: left(captured, "good") == captured.table("good"), "the others are captured")
 
 
 def differing(captured: Captured) -> list[str]:
     """Return the tables that are not as their events say."""
     captured.drain()
-    return [t.name for t in captured.capture.tables if verify(captured.dsn, captured.capture, t).differing]
+    return [t.name for t in captured.capture.tables if captured.verify(t).differing]
 
 
 def nothing_is_lost(captured: Captured) -> None:
-    assert (info(captured).gaps, info(captured).quarantined, info(captured).held) == (0, 0, 0)
-    told = rows(
-        captured.store, "select data from event_store.events where data::text ~ 'secret' and decider ~ 'masked'"
-    )
+    assert (captured.info().gaps, captured.info().quarantined, captured.info().held) == (0, 0, 0)
+    told = captured.rows("select data from event_store.events where data::text ~ 'secret' and decider ~ 'masked'")
     assert told == []
 
 
@@ -107,17 +99,17 @@ def test_a_follower_stops_it_at_the_first_change_and_ends_no_row(captured: Captu
         for name, (_, _, breaks, _, _) in UNFIT.items():
             do(captured, name, breaks, CHANGE)
         goes_on(captured)
-        wait_until(lambda: info(captured).tables_stopped == len(UNFIT), "all are stopped")
+        wait_until(lambda: captured.info().tables_stopped == len(UNFIT), "all are stopped")
         goes_on(captured)
     assert {name: left(captured, name) for name in UNFIT} == before
-    said = problems(captured)
+    said = captured.problems()
     for name, (*_, why) in UNFIT.items():
         assert [each for each in said if f"table public.{name} is stopped" in each and why in each] != [], (name, said)
     nothing_is_lost(captured)
     for name, (_, _, _, mends, _) in UNFIT.items():
         do(captured, name, mends)
     assert differing(captured) == []
-    assert info(captured).tables_stopped == 0
+    assert captured.info().tables_stopped == 0
     nothing_is_lost(captured)
 
 
@@ -153,15 +145,12 @@ def test_a_key_that_changes_in_one_transaction_with_a_change_is_followed(capture
 
 
 @pytest.mark.parametrize("name", ["chosen", "filtered"])
-def test_columns_that_exchange_their_names_are_chosen_and_filter_by_their_new_ones(
-    captured: Captured, name: str
-) -> None:
+def test_columns_that_exchange_their_names_count_by_the_new_ones(captured: Captured, name: str) -> None:
     captured = made(captured)
     do(captured, name, "insert into {t} values (5, 'nobody', '', 'some', 105, 5), (6, 'some', '', 'nobody', 106, 6)")
     with followed(captured):
-        exchange = (
-            "alter table {t} rename name to x; alter table {t} rename email to name; alter table {t} rename x to email"
-        )
+        names = (("name", "x"), ("email", "name"), ("x", "email"))
+        exchange = "; ".join(f"alter table {name} rename {one} to {other}" for one, other in names)
         do(captured, name, exchange, CHANGE)
         goes_on(captured)
         do(captured, name, "update {t} set name = 'other' where n = 3")
@@ -171,20 +160,18 @@ def test_columns_that_exchange_their_names_are_chosen_and_filter_by_their_new_on
     nothing_is_lost(captured)
 
 
-def test_a_key_of_another_type_ends_no_row_that_a_reading_has_not_come_to(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_of_another_type_ends_no_row_that_is_unread(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     """As numbers 9 is before 10, and as texts behind it."""
     monkeypatch.setattr(backfill, "CHUNK", 1)
-    captured.source.run("insert into items select n, 'a' from generate_series(8, 12) n")
+    captured.run("insert into items select n, 'a' from generate_series(8, 12) n")
     captured.drain()
-    captured.source.run("alter table items add more int default 1")
+    captured.run("alter table items add more int default 1")
     with captured.process() as process:
-        while value(captured.store, "select max(backfill_key) from event_store.captured_tables") != '["9"]':
+        while captured.value("select max(backfill_key) from event_store.captured_tables") != '["9"]':
             process.store()
             process.emit()
             process.backfill(process.emit)
-        captured.source.run("alter table items alter id type text")
+        captured.run("alter table items alter id type text")
         with pytest.raises(TableUnfit, match="its key is of another type"):
             process.drain(budget_s=patience(), idle_s=patience())
     assert did(captured) == []

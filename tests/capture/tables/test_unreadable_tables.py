@@ -1,8 +1,4 @@
-"""A table whose rows the source does not give keeps no other one waiting, and is read on once it does.
-
-Belongs here: backfills that cannot go on. Not here: locked tables (test_locked_tables), tables that cannot be captured
-(test_stopped_tables).
-"""
+"""A table whose rows the source does not give keeps no other one waiting, and is read on once it does."""
 
 import tempfile
 from datetime import timedelta
@@ -15,41 +11,37 @@ from millrace.assets.declarations import Declarations
 from millrace.platform_defs.cli import capture as commands
 from millrace.resources.capture import health
 from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.health import has_work
 from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.verify import verify
 from millrace.resources.errors import ChangesWaiting
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, declared, did, left
 from tests.support.capturing.sources import Source
-from tests.support.capturing.two_tables import GOOD, both, info, problems
+from tests.support.capturing.two_tables import GOOD, both
 from tests.support.command_line import millrace
 
 BAD = CapturedTable("bad")
 PAGE = 8192
 
 
-def test_a_table_that_cannot_be_sorted_is_told_of_with_the_remedy_and_the_others_go_on(
-    captured: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_cannot_be_sorted_is_told(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     captured = both(captured)
-    captured.source.run(
+    captured.run(
         "create table bad (id int not null, name text)",
         "alter table bad replica identity full",
         "insert into bad select n, repeat('x', 1000) from generate_series(1, 300) n",
     )
     limits = "temp_file_limit = 0", "work_mem = '64kB'", "enable_indexscan = off"
     for limit in limits:
-        captured.source.connection.execute(f"alter database {captured.source.slot} set {limit}".encode())
-    captured.source.run("create unique index on bad (id)")
+        captured.run(f"alter database {captured.source.slot} set {limit}")
+    captured.run("create unique index on bad (id)")
     captured = declared(captured, CapturedTable("bad", key=("id",)), GOOD)
     monkeypatch.setattr(commands, "declared_beside", lambda *_: Declarations(captures={"shop": captured.capture}))
     captured.drain()
-    captured.source.run("insert into good values (2, 'second')", "insert into bad values (0, 'is captured')")
+    captured.run("insert into good values (2, 'second')", "insert into bad values (0, 'is captured')")
     captured.drain()
     assert left(captured, "good") == captured.table("good")
     assert left(captured, "bad") == [{"id": 0, "name": "is captured"}]
-    (said,) = problems(captured)
+    (said,) = captured.problems()
     assert said.startswith("the backfill of public.bad does not go on, its changes and the others are captured: ")
     assert "temporary file size exceeds" in said
     assert "Create an index on its key" in said
@@ -58,20 +50,18 @@ def test_a_table_that_cannot_be_sorted_is_told_of_with_the_remedy_and_the_others
     # the other one is compared
     assert "public.good" in millrace("capture", "verify", "shop", dsn=captured.dsn, code=1)
     with pytest.raises(ChangesWaiting):
-        verify(captured.dsn, captured.capture, captured.capture.tables[0])
+        captured.verify(captured.capture.tables[0])
     # nobody tries it without end; but now and then
-    assert not has_work(captured.dsn, captured.capture)
+    assert not captured.has_work()
     monkeypatch.setattr(health, "UNREAD_AGAIN", timedelta(0))
-    assert has_work(captured.dsn, captured.capture)
-    captured.source.connection.execute(f"alter database {captured.source.slot} reset all".encode())
+    assert captured.has_work()
+    captured.run(f"alter database {captured.source.slot} reset all")
     captured.drain()
-    assert problems(captured) == []
+    assert captured.problems() == []
     assert left(captured, "bad") == captured.table("bad")
 
 
-def test_a_damaged_page_ends_the_backfill_of_its_table_where_it_is_and_of_no_other(
-    dsn: str, postgres: EmbeddedPostgres
-) -> None:
+def test_a_damaged_page_ends_the_backfill_of_its_table_alone(dsn: str, postgres: EmbeddedPostgres) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="millrace-", dir=postgres.directory.parent) as folder,
         EmbeddedPostgres(Path(folder), postgres.programs) as server,
@@ -107,33 +97,33 @@ def test_a_damaged_page_ends_the_backfill_of_its_table_where_it_is_and_of_no_oth
         source.run("insert into good values (2, 'second')", "delete from bad where id = 1")
         captured.drain()
         assert [row["id"] for row in left(captured, "good")] == [1, 2]
-        (said,) = problems(captured)
+        (said,) = captured.problems()
         assert "invalid page in block" in said
         assert "A page of it or of its index is damaged" in said
         assert did(captured) == [("inserted", "[2]"), ("deleted", "[1]")]
         assert 0 < len(left(captured, "bad")) < 299
         write(page)
         captured.drain()
-        assert problems(captured) == []
+        assert captured.problems() == []
         assert len(left(captured, "bad")) == 299
         source.connection.close()
 
 
-def test_the_rows_of_a_locked_partition_that_is_added_keep_no_table_waiting(captured: Captured) -> None:
+def test_a_locked_partition_that_is_added_keeps_no_table_waiting(captured: Captured) -> None:
     captured = both(captured, CapturedTable("parts"))
-    captured.source.run(
+    captured.run(
         "create table parts (id int primary key, name text) partition by range (id)",
         "create table part partition of parts for values from (0) to (10)",
         "insert into parts values (1, 'x')",
     )
     captured.drain()
-    captured.source.run("create table more partition of parts for values from (10) to (20)")
+    captured.run("create table more partition of parts for values from (10) to (20)")
     with psycopg.connect(captured.source.dsn) as other:
         other.execute("lock table more in access exclusive mode")
-        captured.source.run("update good set name = 'goes on'")
+        captured.run("update good set name = 'goes on'")
         captured.drain()
         assert left(captured, "good") == captured.table("good")
-    captured.source.run("insert into parts values (11, 'y')")
+    captured.run("insert into parts values (11, 'y')")
     captured.drain()
     assert left(captured, "parts") == captured.table("parts")
-    assert info(captured).gaps == 0
+    assert captured.info().gaps == 0

@@ -71,6 +71,11 @@ def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         return sorted((tuple(round(v, 6) if isinstance(v, Decimal) else v for v in row) for row in rows), key=repr)
 
 
+def no_spark() -> Any:  # noqa: ANN401 - it never returns
+    """Take the place of what gives Spark where nothing is to be built."""
+    raise AssertionError("nothing is to be built")
+
+
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
     with Consumer(dsn, model, lambda: spark, owner) as consumer:
         return consumer.drain(budget_s=patience(), idle_s=0)

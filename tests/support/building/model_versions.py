@@ -23,6 +23,13 @@ def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None
     store.commit_batch(model.view, store.claim_batch(model.view, "test", limit))
 
 
+def caught_up(store: EventStore, declared: ReadModel) -> ReadModel:
+    """Make a version that has consumed all events."""
+    model = ensure_version(store.connection, declared)
+    consume(store, model)
+    return model
+
+
 def relations(connection: psycopg.Connection) -> set[str]:
     """Return the tables and views in the schema, without children and without the tables that all models share."""
     found = rows(
@@ -41,6 +48,4 @@ def columns(connection: psycopg.Connection) -> list[str]:
 def built(things: EventStore) -> ReadModel:
     """Make the first version, which serves and has consumed all events."""
     fill(things, 40)
-    model = ensure_version(things.connection, EventsOf)
-    consume(things, model)
-    return model
+    return caught_up(things, EventsOf)

@@ -10,6 +10,10 @@ import pytest
 
 from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.drain import CaptureDrain, CaptureReport
+from millrace.resources.capture.health import CaptureHealth, capture_health, has_work
+from millrace.resources.capture.setup import restart
+from millrace.resources.capture.store import CaptureInfo, CaptureStore
+from millrace.resources.capture.verify import Verification, verify
 from tests.support.capturing.sources import Source, new_source
 from tests.support.factories import Killed, rows
 from tests.support.patience import patience
@@ -26,6 +30,40 @@ class Captured:
     dsn: str
     store: psycopg.Connection
 
+    def run(self, *statements: str) -> None:
+        """Do each statement in the source, in a transaction of its own."""
+        self.source.run(*statements)
+
+    def rows(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
+        return self.store.execute(query.encode(), arguments).fetchall()
+
+    def value(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - the query decides
+        ((only,),) = self.rows(query, *arguments)
+        return only
+
+    def info(self) -> CaptureInfo:
+        (found,) = CaptureStore(self.store).capture_info("shop")
+        return found
+
+    def health(self) -> CaptureHealth:
+        return capture_health(self.dsn, self.capture)
+
+    def problems(self) -> list[str]:
+        return self.health().problems(self.capture)
+
+    def has_work(self) -> bool:
+        return has_work(self.dsn, self.capture)
+
+    def verify(self, table: CapturedTable, **options: Any) -> Verification:  # noqa: ANN401 - passed on
+        return verify(self.dsn, self.capture, table, **options)
+
+    def restart(self, reason: str) -> int:
+        return restart(self.dsn, self.capture, reason)
+
+    def end_lease(self) -> None:
+        """Let the lease of the capture have ended, for whoever looks."""
+        self.store.execute("update event_store.captures set leased_until = now() - interval '1 s'")
+
     def drain(self, owner: str = "test") -> CaptureReport:
         with self.process(owner) as process:
             return process.drain(budget_s=patience(), idle_s=0)
@@ -36,7 +74,7 @@ class Captured:
             yield process
 
     def changes(self) -> list[dict[str, Any]]:
-        return [row for (row,) in rows(self.store, "select to_jsonb(c) from event_store.change_events c order by seq")]
+        return [row for (row,) in self.rows("select to_jsonb(c) from event_store.change_events c order by seq")]
 
     def replayed(self) -> list[dict[str, Any]]:
         """Return the rows that the captured history leaves, in the order of their keys."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import LiteralString
 
 import psycopg
 import pytest
@@ -22,10 +21,10 @@ class Source:
         self.slot = name
         self.connection = psycopg.connect(dsn, autocommit=True, client_encoding="utf8")
 
-    def run(self, *statements: LiteralString) -> None:
+    def run(self, *statements: str) -> None:
         """Do each statement in a transaction of its own; several in one text share one."""
         for statement in statements:
-            self.connection.execute(statement)
+            self.connection.execute(statement.encode())
 
     def listen(self) -> None:
         """Publish all tables, and keep what happens from now on."""

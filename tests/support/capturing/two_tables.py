@@ -1,8 +1,12 @@
 """Two captured tables, of which something happens to the first; the second, `good`, is captured all the while."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
 from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.health import capture_health
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from tests.support.capturing.captured import Captured, declared
 
 GOOD = CapturedTable("good")
@@ -14,10 +18,16 @@ def both(captured: Captured, *tables: CapturedTable) -> Captured:
     return declared(captured, CapturedTable("items"), GOOD, *tables)
 
 
-def info(captured: Captured) -> CaptureInfo:
-    (found,) = CaptureStore(captured.store).capture_info("shop")
-    return found
-
-
-def problems(captured: Captured) -> list[str]:
-    return capture_health(captured.dsn, captured.capture).problems(captured.capture)
+@pytest.fixture
+def as_role(captured: Captured) -> Iterator[Captured]:
+    """Capture both tables as a role that is no superuser."""
+    role, run = f"r_{captured.source.slot}", captured.source.connection.execute
+    captured = both(captured)
+    for statement in (
+        f"create role {role} login replication", f"grant create on database {captured.source.slot} to {role}",
+        f"alter table items owner to {role}", f"alter table good owner to {role}",
+    ):  # fmt: skip
+        run(statement.encode())
+    dsn = psycopg.conninfo.make_conninfo(captured.source.dsn, user=role)
+    yield replace(captured, capture=replace(captured.capture, source=lambda: dsn))
+    run(f"drop owned by {role} cascade; drop role {role}".encode())

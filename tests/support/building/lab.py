@@ -1,0 +1,97 @@
+"""An event store of things with the Spark that builds read models of it."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from millrace.resources.consumption.commit import Commit
+from millrace.resources.consumption.consumer import Consumer
+from millrace.resources.consumption.drain import Drain
+from millrace.resources.consumption.report import DrainReport
+from millrace.resources.event_store import EventStore
+from millrace.resources.read_models.declared.declaration import ReadModel
+from tests.support.building import drains, poison, shared_drains
+from tests.support.building.drains import Everything
+from tests.support.patience import patience
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Lab(EventStore):
+    """A store, how one connects to it, and a session of Spark."""
+
+    def __init__(self, connection: psycopg.Connection, dsn: str, spark: "SparkSession") -> None:
+        super().__init__(connection)
+        self.dsn = dsn
+        self.spark = spark
+
+    def session(self) -> "SparkSession":
+        return self.spark
+
+    def once(self, act: Callable[[], object]) -> "Callable[[], SparkSession]":
+        """Return what gives Spark, and does something before that the first time: between a claim and its read."""
+        acts = [act]
+
+        def give() -> "SparkSession":
+            while acts:
+                acts.pop()()
+            return self.spark
+
+        return give
+
+    def at(self, seconds: int) -> "Lab":
+        """Return the same so many seconds after a beginning."""
+        return Lab(self.connection, poison.at(self.dsn, seconds), self.spark)
+
+    def later(self) -> "Lab":
+        """Return the same some days on: every lease of today has expired."""
+        return Lab(self.connection, drains.later(self.dsn), self.spark)
+
+    def execute(self, statement: str, arguments: Sequence[object] | None = None) -> psycopg.Cursor:
+        return self.connection.execute(statement.encode(), arguments)
+
+    def rows(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
+        return self.execute(query, arguments).fetchall()
+
+    def value(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - the query decides
+        ((only,),) = self.rows(query, *arguments)
+        return only
+
+    def rows_of(self, model: ReadModel) -> list[tuple[Any, ...]]:
+        return drains.rows_of(self.connection, model)
+
+    def fill(self, number: int, seed: int = 1) -> "Lab":
+        """Append so many events."""
+        drains.fill(self, number, seed)
+        return self
+
+    def rebuild(self, model: ReadModel, *partitions: int, owner: str = "rebuilder", **options: Any) -> Commit:  # noqa: ANN401
+        """Rebuild some log partitions, or all."""
+        with self.consumer(model, owner, **options) as consumer:
+            return consumer.rebuild(*(partitions or range(16)), wait_s=patience())
+
+    def consumer(self, model: ReadModel, owner: str = "next", **options: Any) -> Consumer:  # noqa: ANN401 - passed on
+        return Consumer(self.dsn, model, self.session, owner, **options)
+
+    def drain(self, model: ReadModel = Everything, owner: str = "next") -> DrainReport:
+        return drains.drain(self.dsn, self.spark, model, owner)
+
+    def together(self, models: Sequence[ReadModel], owner: str = "rounds", **options: Any) -> Drain:  # noqa: ANN401
+        return Drain(self.dsn, models, self.session, owner, **options)
+
+    def share(
+        self, models: Sequence[ReadModel] = shared_drains.TOGETHER, owner: str = "rounds"
+    ) -> dict[str, str | None]:
+        return shared_drains.share(self.dsn, self.spark, models, owner)
+
+    def is_clean(self, *models: ReadModel) -> None:
+        """Assert that read models, or `Everything`, equal a clean run."""
+        drains.assert_equals_a_clean_run(self, *models)
+
+
+@pytest.fixture
+def lab(things: EventStore, dsn: str, spark: "SparkSession") -> Lab:
+    return Lab(things.connection, dsn, spark)
