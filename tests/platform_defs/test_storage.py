@@ -16,8 +16,9 @@ import pytest
 from millrace.assets.rounds import SHARED_JOB
 from millrace.platform_defs.coordinator import BACKFILL_TAG, ReservingRunCoordinator
 from millrace.platform_defs.launcher import PatientRunLauncher
+from millrace.platform_defs.names import VIEW_TAG
 from millrace.platform_defs.prune import forget_evaluations
-from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG, VIEW_TAG
+from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG
 from millrace.platform_defs.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
