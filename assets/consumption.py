@@ -10,7 +10,7 @@ import psycopg
 from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
 from millrace.assets.lineage import column_lineage
-from millrace.assets.partitions import VIEWS
+from millrace.assets.partitions import VIEW_EVENTS, VIEWS
 from millrace.assets.runs import Progress, one_try, release_dead
 from millrace.assets.shown_partitions import GREEN, RUNNING, ShownPartitions
 from millrace.assets.tables import table_metadata
@@ -31,8 +31,6 @@ from millrace.resources.settings import Settings
 from millrace.resources.spark.resource import SparkResource
 from millrace.resources.subscriptions.push import push_events
 
-KEY = dg.AssetKey(["consumption", "view_events"])
-
 
 class DrainConfig(dg.Config):
     """How long a drain runs, in seconds."""
@@ -50,7 +48,7 @@ def view_events_asset(declared: Declarations, settings: Settings) -> dg.AssetsDe
     models = {model.view: model for model in declared.models.values()}
 
     @dg.asset(
-        key=KEY,
+        key=VIEW_EVENTS,
         partitions_def=VIEWS,
         deps=[dg.AssetKey(["event_store", "event_log"]), dg.AssetKey(["event_store", "checkpoints"])],
         group_name=Group.CONSUMPTION,
@@ -247,7 +245,7 @@ class DrainProgress(Progress[DrainReport]):
         # the drain's own first: Dagster takes an asset that is older than its upstream for out of date
         self._context.log_event(
             dg.AssetMaterialization(
-                KEY, partition=self._model.view, metadata={**drain_metadata(sofar), **waiting, **metadata}
+                VIEW_EVENTS, partition=self._model.view, metadata={**drain_metadata(sofar), **waiting, **metadata}
             )
         )
         self._show_partitions(lags, self._events)

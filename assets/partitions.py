@@ -5,6 +5,8 @@ import re
 import dagster as dg
 
 VIEWS = dg.DynamicPartitionsDefinition(name="views")
+# the asset that drains build, of each view its partition
+VIEW_EVENTS = dg.AssetKey(["consumption", "view_events"])
 
 
 def log_partitions(count: int) -> dg.StaticPartitionsDefinition:

@@ -16,6 +16,7 @@ from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
 from millrace.assets.tables import missing_indexes
 from millrace.assets.verdicts import APPROVAL_CHECK, INDEXES_CHECK, LAG_CHECK, LOADS_CHECK, NAMES_CHECK
+from millrace.platform_defs.names import OF_STORE, SLOTS
 from millrace.resources.capture.declaration import Capture
 from millrace.resources.capture.health import capture_health
 from millrace.resources.consumption.build_errors import cause, failures
@@ -72,8 +73,9 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=not gaps, metadata={"log_partitions_with_gaps": gaps})
 
 
-def standing_check(name: str, kind: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:
-    """Make the check that nothing of a kind is wrong in the store: `standing` judges in SQL, and nobody else."""
+def standing_check(name: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:
+    """Make the check that nothing of its kind is wrong in the store: `standing` judges in SQL, and nobody else."""
+    kind = OF_STORE[name]
 
     @dg.asset_check(asset=asset, name=name, description=description)
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
@@ -92,32 +94,27 @@ def standing_check(name: str, kind: str, asset: dg.AssetKey, description: str) -
 STANDING_CHECKS = (
     standing_check(
         "log_is_not_held_up",
-        "log_held",
         EVENT_LOG,
         "No open transaction keeps everybody from giving events their positions.",
     ),
     standing_check(
         "messages_are_settled",
-        "overdue",
         PRODUCERS,
         "No transaction of a producer is open after its deadline: a sequencer runs, and nobody holds its producer.",
     ),
     standing_check(
         "leases_are_in_time",
-        "expired_lease",
         CHECKPOINTS,
         "No lease is past its time: whoever held it ended without giving it back.",
     ),
     standing_check(
         "no_dead_letters",
-        "dead_letters",
         STREAM_LOCKS,
         "No stream was given up after its last attempt: each one waits for an operator.",
     ),
 )
 no_quarantined_changes = standing_check(
     "no_quarantined_changes",
-    "quarantine",
     CHANGE_EVENTS,
     "Every captured change became an event: none is quarantined, none waits behind a quarantined one of its row.",
 )
@@ -248,7 +245,7 @@ def slots_check(captures: Mapping[str, Capture]) -> dg.AssetChecksDefinition:
 
     @dg.asset_check(
         asset=WAL_EVENTS,
-        name="slots_are_healthy",
+        name=SLOTS,
         description="Each capture has its slot, lacks no changes, is not late, and its source keeps a bounded log for it.",
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:

@@ -2,20 +2,22 @@
 
 import dagster as dg
 
-from millrace.assets import Group, archive, as_of, consumption
+from millrace.assets import Group, archive, as_of
 from millrace.assets.captures import asset as change_capture
 from millrace.assets.declarations import Declarations
+from millrace.assets.partitions import VIEW_EVENTS
+from millrace.platform_defs import names
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.stored.versions import approve_version
 
 APPLY_SCHEMA = dg.define_asset_job(
-    "apply_schema",
+    names.ALL_CHECKS,
     selection=dg.AssetSelection.groups(Group.EVENT_STORE) | dg.AssetSelection.all_asset_checks(),
     description="Applies sql/ to the event store, reports what its tables hold, and runs every check.",
 )
 DRAIN = dg.define_asset_job(
-    "drain",
-    selection=dg.AssetSelection.assets(consumption.KEY),
+    names.DRAIN,
+    selection=dg.AssetSelection.assets(VIEW_EVENTS),
     # A run whose process and code server both died would stay STARTED for ever. Others end by themselves: a build that
     # does not is cancelled after ten minutes, together and for two log partitions; a search for the streams that fail,
     # after half an hour.

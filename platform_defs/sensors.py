@@ -17,6 +17,7 @@ from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
+from millrace.platform_defs.names import PARTITION_TAG, VIEW_TAG
 from millrace.resources.consumption.collected import fits
 from millrace.resources.consumption.decision import (
     LARGE_BACKLOG,
@@ -35,10 +36,8 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import stored_upcasts
 from millrace.resources.read_models.stored.versions import standing, with_upcasts
 
-VIEW_TAG = "millrace/view"
 DRAIN_TAG = "millrace/drain"
 CAPTURE_TAG = "millrace/capture"
-PARTITION_TAG = "dagster/partition"
 # of queued runs the higher one goes first
 PRIORITY_TAG = "dagster/priority"
 MOST_QUEUED = 1000

@@ -138,6 +138,7 @@ SQL = {
     "resources.reports": "tables that follow from reports",
     "assets.event_store": "what Postgres knows of the tables",
     "platform_defs.local.services": "a schema for Dagster",
+    "platform_defs.breached_checks": "Dagster's tables, which have none of our functions",
     "platform_defs.dagster_internals.prune": "Dagster's tables, which have none of our functions",
     "testing": "rows as a test compares them",
     "testing_servers": "makes databases",

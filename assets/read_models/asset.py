@@ -10,7 +10,7 @@ import dagster as dg
 from millrace.assets import OWNERS, Group, consumption
 from millrace.assets.events import asset_key, by_decider, taken
 from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema, rollup_lineage
-from millrace.assets.partitions import log_partition_of
+from millrace.assets.partitions import VIEW_EVENTS, log_partition_of
 from millrace.assets.runs import release_dead
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.assets.tables import table_metadata
@@ -57,7 +57,7 @@ def read_model_asset(
         # yields nothing: each finished partition is recorded by itself below
         output_required=False,
         deps=[
-            dg.AssetDep(consumption.KEY, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
+            dg.AssetDep(VIEW_EVENTS, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
             dg.AssetDep(["event_store", "event_log"]),
             *(dg.AssetDep(asset_key(decider)) for decider in by_decider(taken(model, events))),
             *(

@@ -1,4 +1,4 @@
-"""The metrics of Dagster: its queue, its daemons, its sensors."""
+"""The metrics of Dagster: its queue, its daemons, its sensors, and what is wrong with it."""
 
 import logging
 import threading
@@ -10,7 +10,10 @@ import dagster as dg
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from millrace.resources.metrics.families import gauge
+from millrace.platform_defs.liveness import beats, ticking
+from millrace.platform_defs.standing import DagsterStanding
+from millrace.resources.alerts.findings import SUBJECT_BYTES, kept
+from millrace.resources.metrics.families import gauge, seconds_since
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +32,7 @@ class DagsterMetrics(Collector):
     """
 
     def __init__(self) -> None:
-        self._instance: dg.DagsterInstance | None = None
+        self._standing: DagsterStanding | None = None
         self._worker = ThreadPoolExecutor(1, "dagster-metrics")
         self._asked: Future[list[Metric]] | None = None
         self._until = 0.0
@@ -58,14 +61,14 @@ class DagsterMetrics(Collector):
         self._worker.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self) -> list[Metric]:
-        if self._instance is None:
-            self._instance = dg.DagsterInstance.get()
-        return [*metrics_of(self._instance)]
+        if self._standing is None:
+            self._standing = DagsterStanding(dg.DagsterInstance.get())
+        return [*metrics_of(self._standing)]
 
 
-def metrics_of(instance: dg.DagsterInstance) -> Iterator[Metric]:
+def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
     """Return what there is to say of a Dagster instance."""
-    now = time.time()
+    now, instance = time.time(), standing.instance
     for status in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED):
         yield gauge(
             f"dagster_{status.value.lower()}_runs",
@@ -92,31 +95,20 @@ def metrics_of(instance: dg.DagsterInstance) -> Iterator[Metric]:
         "dagster_daemon_idle_seconds",
         "How long ago a daemon said that it lives.",
         ["daemon"],
-        [
-            ([name], now - beat.timestamp)
-            for name, beat in instance.get_daemon_heartbeats().items()
-            # one that ran once, and that no setting asks for any more, is not dead
-            if name in instance.get_required_daemon_types()
-        ],
+        [([name], now - at) for name, at in beats(instance).items()],
     )
+    # of several with one name the last one counts, which is the worst, here and below
+    sensors = sorted((each.failures, each.name) for each in ticking(instance) if each.kind == "sensor")
     yield gauge(
         "dagster_sensor_failures",
         "Ticks of a sensor that failed in a row.",
         ["sensor"],
-        [([name], number) for name, number in _failures(instance).items()],
+        {(name,): float(failures) for failures, name in sensors}.items(),
     )
-
-
-def _failures(instance: dg.DagsterInstance) -> dict[str, int]:
-    """Return how often each sensor failed in a row: none that is turned off, and of several with one name the worst."""
-    sensors = {
-        state.selector_id: state.instigator_name
-        for state in instance.all_instigator_state()
-        # the classes of both have no public name
-        if state.instigator_type.value == "SENSOR" and state.status.value != "STOPPED"
-    }
-    newest = instance.get_batch_ticks([*sensors], limit=1) if sensors else {}
-    failures = dict.fromkeys(sensors.values(), 0)
-    for selector, name in sensors.items():
-        failures[name] = max([failures[name], *(tick.consecutive_failure_count for tick in newest.get(selector, []))])
-    return failures
+    found = sorted((seconds_since(each.since), each.kind, each.subject, each.severity) for each in standing.found())
+    yield gauge(
+        "dagster_standing_seconds",
+        "For how long something has been wrong in Dagster, by what it is, of what, and how bad.",
+        ["kind", "name", "severity"],
+        {(kind, kept(name, SUBJECT_BYTES), severity): seconds for seconds, kind, name, severity in found}.items(),
+    )

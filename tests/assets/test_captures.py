@@ -10,7 +10,7 @@ import pytest
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.declarations import Declarations
 from millrace.platform_defs.loading import build_defs
-from millrace.platform_defs.sensors import PARTITION_TAG
+from millrace.platform_defs.names import PARTITION_TAG
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.store import CaptureStore

@@ -13,11 +13,11 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from millrace.assets.consumption import KEY, DrainProgress
+from millrace.assets.consumption import DrainProgress
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import COLUMN_LINEAGE
+from millrace.assets.partitions import VIEW_EVENTS, log_partitions
 from millrace.assets.partitions import log_partition_key as key
-from millrace.assets.partitions import log_partitions
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.platform_defs.loading import build_defs
@@ -113,7 +113,7 @@ def newest(instance: Instance, asset: dg.AssetKey = READ_MODEL) -> dict[str, Any
 
 
 def progress(instance: Instance, view: str = "orders") -> dict[str, object]:
-    return partitions_shown(instance, KEY, view)
+    return partitions_shown(instance, VIEW_EVENTS, view)
 
 
 def partitions_shown(instance: Instance, asset: dg.AssetKey, partition: str) -> dict[str, object]:
@@ -171,7 +171,7 @@ def test_a_drain_builds_shows_and_serves(instance: Instance, shop: EventStore, d
     place(shop, 10)
     changed = replace(ORDERS, columns={"status": last("event")}, rollups=())
     assert drain(changed).success
-    assert instance.get_materialized_partitions(KEY) == {"orders"}
+    assert instance.get_materialized_partitions(VIEW_EVENTS) == {"orders"}
     assert (progress(instance)["events"], progress(instance)["lag"]) == (100, 0)
     columns = shop.connection.execute("select * from read_models.orders").description or ()
     assert [column.name for column in columns] == ["order_id", "status"]
@@ -370,7 +370,7 @@ def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: Even
     for view in ("orders", "customers"):
         assert (progress(instance, view)["events"], progress(instance, view)["lag"]) == (80, 0)
     # nothing that it wants came: no progress is claimed for it
-    assert instance.get_materialized_partitions(KEY) == {"orders", "customers"}
+    assert instance.get_materialized_partitions(VIEW_EVENTS) == {"orders", "customers"}
     assert states(instance) == {"MATERIALIZED": ALL}
     assert shop.owned_leases(first.run_id) == {}
     assert shop.connection.execute("select count(*), sum(lines) from read_models.orders").fetchall() == [(40, 40)]
@@ -403,7 +403,7 @@ def test_a_failing_view_leaves_the_run_green(instance: Instance, shop: EventStor
     assert result.success
     said = [record.user_message for record in instance.all_logs(result.run_id)]
     assert any("orders goes on without this run: " in one and "'web'" in one for one in said)
-    assert instance.get_materialized_partitions(KEY) == {"customers"}
+    assert instance.get_materialized_partitions(VIEW_EVENTS) == {"customers"}
     # the store knows it as a failed try, and that of all views ended well
     states = shop.drain_states(ALL_VIEWS, "orders", "customers")
     assert {name: state.failures for name, state in states.items()} == {ALL_VIEWS: 0, "orders": 1, "customers": 0}

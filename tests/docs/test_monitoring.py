@@ -6,10 +6,10 @@ import re
 import dagster as dg
 import yaml
 
-from millrace.platform_defs import standing
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.metrics.dagster import metrics_of as metrics_of_dagster
-from millrace.resources.alerts.findings import DAEMON_IDLE_S, TOLD_AFTER_S
+from millrace.platform_defs.standing import KINDS, DagsterStanding
+from millrace.resources.alerts.findings import TOLD_AFTER_S
 from millrace.resources.metrics.store import StoreMetrics
 from millrace.resources.settings import PROJECT
 from tests.support.pages.commands import commands
@@ -25,7 +25,7 @@ def named(text: str) -> set[str]:
 def exposed(dsn: str) -> set[str]:
     store = StoreMetrics(dsn)
     with dg.instance_for_test() as instance:
-        families = [*store.collect(), *metrics_of_dagster(instance)]
+        families = [*store.collect(), *metrics_of_dagster(DagsterStanding(instance))]
     store.close()
     names = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     return names | {"millrace_dagster_up"}
@@ -46,17 +46,10 @@ def test_what_is_told_of_metrics_is_what_there_is(dsn: str) -> None:
     assert of_alerts <= named((FOLDER / "dashboard.json").read_text())
 
 
-def test_the_rules_for_dagster_have_the_thresholds_of_alerts() -> None:
-    groups = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
-    rules = {rule["alert"]: rule["expr"] for rule in groups[0]["rules"]}
-    assert rules["MillraceDagsterIsSilent"].endswith(f"> {DAEMON_IDLE_S}")
-    assert rules["MillraceRunsWait"].endswith(f"> {standing.QUEUED_S}")
-    assert rules["MillraceSensorFails"].endswith(f">= {standing.SENSOR_FAILURES}")
-
-
-def test_the_table_of_kinds_has_what_the_store_judges() -> None:
+def test_the_table_of_kinds_is_what_is_judged() -> None:
     judged = (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text()
     severities = dict(re.findall(r"\('(\w+)', '(page|ticket|note)', ", judged))
+    severities |= {kind: of.severity for kind, of in KINDS.items()}
     kinds = {quoted(row[0])[0]: row[-1] for row in table("docs/monitoring.md", "kind")}
     assert {kind for kind, severity in severities.items() if severity != "note"} <= set(kinds)
     assert [kind for kind, severity in kinds.items() if severities.get(kind, severity) != severity] == []

@@ -9,10 +9,11 @@ import psycopg
 import pytest
 
 from millrace.platform_defs.metrics.serve import serving_metrics
+from millrace.platform_defs.standing import KINDS
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.patience import patience
 from tests.support.running.dagster_instance import DATABASE, instance
-from tests.support.scrapes import of, scraped
+from tests.support.scrapes import Samples, of, scraped
 
 __all__ = ["instance"]
 
@@ -41,8 +42,10 @@ def stored(form: str, **values: object) -> Any:  # noqa: ANN401 - these classes 
     return dg.deserialize_value(json.dumps({"__class__": form, **values}))
 
 
-def switched(instance: dg.DagsterInstance, place: str, name: str, status: str, failures: int) -> None:
-    """Let a sensor of a code location have failed so often in a row, and be on or off."""
+def switched(
+    instance: dg.DagsterInstance, place: str, name: str, status: str, failures: int, kind: str = "Sensor"
+) -> None:
+    """Let a sensor, or a schedule, of a code location have failed so often in a row, and be on or off."""
     target = {"__class__": "LoadableTargetOrigin", "python_file": f"{place}.py"}
     location = {
         "__class__": "ManagedGrpcPythonEnvRepositoryLocationOrigin",
@@ -54,12 +57,13 @@ def switched(instance: dg.DagsterInstance, place: str, name: str, status: str, f
         "repository_location_origin": location,
         "repository_name": "defs",
     }
-    sensor = {"__enum__": "InstigatorType.SENSOR"}
+    type_of = {"__enum__": f"InstigatorType.{kind.upper()}"}
+    cron = {"cron_schedule": "0 0 * * *"} if kind == "Schedule" else {}
     state = stored(
         "InstigatorState",
         origin={"__class__": "ExternalJobOrigin", "external_repository_origin": repository, "job_name": name},
-        job_type=sensor,
-        job_specific_data={"__class__": "SensorInstigatorData"},
+        job_type=type_of,
+        job_specific_data={"__class__": f"{kind}InstigatorData", **cron},
         status={"__enum__": f"InstigatorStatus.{status}"},
     )
     instance.add_instigator_state(state)
@@ -67,7 +71,7 @@ def switched(instance: dg.DagsterInstance, place: str, name: str, status: str, f
         "TickData",
         job_origin_id=state.instigator_origin_id,
         job_name=name,
-        job_type=sensor,
+        job_type=type_of,
         selector_id=state.selector_id,
         status={"__enum__": "TickStatus.FAILURE"},
         timestamp=time.time(),
@@ -86,6 +90,34 @@ def test_sensors_that_are_off_do_not_fail_and_one_name_has_one_figure(dsn: str, 
         samples = scraped(port)
     failures = {labels: number for (name, labels), number in samples.items() if name.endswith("sensor_failures")}
     assert failures == {frozenset({("sensor", "poll_orders")}): 7}
+    assert names_of(samples) == {"the sensor poll_orders"}
+
+
+def test_what_is_wrong_has_a_figure_for_how_long_while_it_is(dsn: str, instance: dg.DagsterInstance) -> None:
+    def beat(seconds_ago: float) -> None:
+        at = time.time() - seconds_ago
+        instance.add_daemon_heartbeat(stored("DaemonHeartbeat", timestamp=at, daemon_type="SENSOR", daemon_id=None))
+
+    switched(instance, "here", "poll_orders", "RUNNING", 4)
+    switched(instance, "here", "poll_mails", "RUNNING", 5)
+    switched(instance, "here", "nightly", "RUNNING", 1, "Schedule")
+    sensors = {"the sensor poll_mails", "the schedule nightly"}
+    with serving_metrics(dsn, 0) as port:
+        assert names_of(scraped(port)) == sensors
+    # what a sensor tells is known while its daemon lives
+    beat(KINDS["daemon"].wrong_from + 1)
+    with serving_metrics(dsn, 0) as port:
+        samples = scraped(port)
+    assert names_of(samples) == {"daemon"}
+    seconds = of(samples, "millrace_dagster_standing_seconds", kind="daemon", severity="page")
+    assert 0 < seconds - KINDS["daemon"].wrong_from < patience()
+    beat(0)
+    with serving_metrics(dsn, 0) as port:
+        assert names_of(scraped(port)) == sensors
+
+
+def names_of(samples: Samples) -> set[str]:
+    return {dict(labels)["name"] for metric, labels in samples if metric == "millrace_dagster_standing_seconds"}
 
 
 def test_a_daemon_that_nobody_asks_for_any_more_is_not_dead(dsn: str, instance: dg.DagsterInstance) -> None:

@@ -12,7 +12,8 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.platform_defs import sensors
 from millrace.platform_defs.loading import build_defs
-from millrace.platform_defs.sensors import MOST_UNWANTED, PARTITION_TAG
+from millrace.platform_defs.names import PARTITION_TAG
+from millrace.platform_defs.sensors import MOST_UNWANTED
 from millrace.resources.consumption import decision
 from millrace.resources.consumption.decision import PUSHES_AT_ONCE
 from millrace.resources.errors import Unreachable

@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.platform_defs import standing as judged
+from millrace.platform_defs import liveness
 from millrace.platform_defs.local.surroundings import PROGRAMS
-from millrace.platform_defs.standing import DagsterStanding
+from millrace.platform_defs.standing import KINDS, DagsterStanding
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.event_store import EventStore, NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
@@ -48,7 +48,11 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
     standing = DagsterStanding(instance)
     # nobody has ever started one
     assert found(standing) == {}
-    monkeypatch.setattr(judged, "SENSOR_FAILURES", 1)
+
+    def wrong_from(kind: str, number: float) -> None:
+        monkeypatch.setitem(KINDS, kind, KINDS[kind]._replace(wrong_from=number))
+
+    wrong_from("sensor", 1)
     (tmp_path / "defined.py").write_text(DEFINED)
     daemon = subprocess.Popen(
         [str(PROGRAMS / "dagster-daemon"), "run", "-f", str(tmp_path / "defined.py")],
@@ -64,15 +68,15 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
     assert seen[key].cause.endswith("no such table")
     assert "failed in a row" in seen[key].cause
     assert "daemon" not in {kind for kind, _ in seen}
-    monkeypatch.setattr(judged, "DAEMON_IDLE_S", -1)
+    wrong_from("daemon", -1)
     seen = found(standing)
     assert "SENSOR for" in seen["daemon", "daemon"].cause
-    # its sensors fail as before: nobody knows better
-    assert key in seen
-    monkeypatch.setattr(judged, "DAEMON_IDLE_S", 300)
+    # it is told of once, and not each of its sensors
+    assert set(seen) == {("daemon", "daemon")}
+    wrong_from("daemon", 300)
     # its heart beat a moment ago, and its sensor ticks no more, as where its declarations do not load
-    monkeypatch.setattr(judged, "LOCATION_SILENT_S", 0)
-    monkeypatch.setattr(judged, "SENSOR_GONE_S", 0)
+    wrong_from("location", 0)
+    monkeypatch.setattr(liveness, "SENSOR_GONE_S", 0)
 
     def silent() -> list[Finding]:
         return [finding for finding in found(standing).values() if finding.kind == "location"]
@@ -81,15 +85,15 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
     assert "None of its sensors has ticked for" in silent()[0].cause
     assert key in found(standing)
     # it was taken away: neither it nor its sensor is told of
-    monkeypatch.setattr(judged, "LOCATION_GONE_S", -1)
+    monkeypatch.setattr(liveness, "LOCATION_GONE_S", -1)
     assert {kind for kind, _ in found(standing)} == set()
     # a sensor that ticks seldom is gone later
-    monkeypatch.setattr(judged, "INTERVALS", 1000)
+    monkeypatch.setattr(liveness, "INTERVALS", 1000)
     assert set(found(standing)) == {key}
     # nobody starts what is asked for now
     ran(PROGRAMS / "dagster", "job", "launch", "-f", tmp_path / "defined.py", "-j", "nothing", cwd=tmp_path)
     assert "queue" not in {kind for kind, _ in found(standing)}
-    monkeypatch.setattr(judged, "QUEUED_S", -1)
+    wrong_from("queue", -1)
     assert "of nothing" in found(standing)["queue", "queue"].cause
 
 

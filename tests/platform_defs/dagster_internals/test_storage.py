@@ -18,7 +18,8 @@ from millrace.platform_defs.dagster_internals.coordinator import BACKFILL_TAG, R
 from millrace.platform_defs.dagster_internals.launcher import PatientRunLauncher
 from millrace.platform_defs.dagster_internals.prune import forget_evaluations
 from millrace.platform_defs.dagster_internals.storage import MOST_CONNECTIONS, PooledPostgresStorage
-from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG, VIEW_TAG
+from millrace.platform_defs.names import VIEW_TAG
+from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 
