@@ -46,7 +46,7 @@ NO_WRITES = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.DiskFull)
 # what passes without us: the server is away, or takes no writes
 PASSING = (psycopg.OperationalError, *NO_WRITES)
 # but what was asked exceeds a limit of the server (class 54), and does so each time
-LIMITS = (
+_LIMITS = (
     psycopg.errors.ProgramLimitExceeded,
     psycopg.errors.StatementTooComplex,
     psycopg.errors.TooManyColumns,
@@ -54,6 +54,11 @@ LIMITS = (
 )
 
 Result = TypeVar("Result")
+
+
+def passes(error: BaseException) -> bool:
+    """Return whether an error passes without us."""
+    return isinstance(error, PASSING) and not isinstance(error, _LIMITS)
 
 
 class NoAnswer(psycopg.OperationalError):

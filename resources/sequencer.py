@@ -10,19 +10,13 @@ import time
 from collections.abc import Iterable
 
 import psycopg
-from tenacity import (
-    Retrying,
-    before_sleep_log,
-    retry_if_exception_type,
-    retry_if_not_exception_type,
-    sleep_using_event,
-    wait_exponential,
-)
+from tenacity import before_sleep_log
 
 from millrace.resources import connecting
 from millrace.resources.errors import MillraceError, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
+from millrace.resources.patience import while_away
 from millrace.resources.producers import ProducerStore
 
 PAUSE_S = 0.2
@@ -58,14 +52,7 @@ def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) 
     An append ends its sleep. Where no word of it can come, it looks every `pause_s` seconds. The loop outlasts restarts
     of the server, a server that says nothing, and one that takes no writes for a while.
     """
-    patiently = Retrying(
-        retry=retry_if_exception_type(connecting.PASSING) & retry_if_not_exception_type(connecting.LIMITS),
-        wait=wait_exponential(multiplier=0.2, max=5),
-        stop=lambda _: stop.is_set(),
-        sleep=sleep_using_event(stop),
-        before_sleep=before_sleep_log(logger, logging.WARNING),
-        retry_error_callback=lambda _: None,  # `stop` was set while the server was away: the loop is over
-    )
+    patiently = while_away(connecting.passes, stop, before_sleep_log(logger, logging.WARNING), quietly=True)
     patiently(_run, dsn, stop, pause_s)
 
 

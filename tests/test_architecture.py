@@ -38,6 +38,7 @@ LAYERS = (
         "resources.event_log_source",
         "resources.connecting",
         "resources.errors",
+        "resources.patience",
         "resources.signing",
         "resources.settings",
         "resources.processes",

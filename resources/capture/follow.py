@@ -10,14 +10,7 @@ from collections.abc import Callable
 from dataclasses import astuple, replace
 from uuid import uuid4
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    retry_if_not_exception_type,
-    sleep_using_event,
-    wait_exponential,
-)
+from tenacity import RetryCallState
 
 from millrace.resources import connecting
 from millrace.resources.capture.declaration import Capture
@@ -26,13 +19,14 @@ from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.resources.capture.source.slot import SlotBusy
 from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
+from millrace.resources.patience import while_away
 
 # A new drain looks at the source anew: its timeline, its publication, its tables and their partitions. It also purges.
 ROUND_S = 600.0
 # How often to say what was captured, while something is
 TELL_S = 60.0
 # What another process, a restart, patience or a new look at the source mends
-PASSING = (*connecting.PASSING, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
+PASSING = (Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
 
 logger = logging.getLogger(__name__)
 
@@ -65,16 +59,13 @@ def follow(
         SessionsShared: The store is reached through a pooler in transaction mode.
     """
     owner = owner or f"follow {uuid4()}"
-    patiently = Retrying(
-        retry=retry_if_exception_type(PASSING) & retry_if_not_exception_type(connecting.LIMITS),
-        wait=wait_exponential(multiplier=0.2, max=10),
-        stop=lambda _: stop.is_set(),
-        sleep=sleep_using_event(stop),
-        before_sleep=_Waiting(capture.name),
-        retry_error_callback=lambda _: None,  # `stop` was set meanwhile: that is all that was wanted
-    )
+    patiently = while_away(_passes, stop, _Waiting(capture.name), quietly=True)
     while not stop.is_set():
         patiently(_drain, dsn, capture, owner, stop, lease_s, on_step)
+
+
+def _passes(error: BaseException) -> bool:
+    return connecting.passes(error) or isinstance(error, PASSING)
 
 
 def _drain(

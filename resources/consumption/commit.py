@@ -19,12 +19,13 @@ from typing import TypeAlias
 
 import psycopg
 import pyarrow as pa
-from tenacity import AttemptManager, Retrying, retry_if_exception
+from tenacity import AttemptManager
 
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.event_store import EventStore, Lease, LockedPartition, StreamFailure
+from millrace.resources.patience import anew
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import require_known
 from millrace.resources.read_models.stored.indexes import give_up_for
@@ -185,7 +186,7 @@ def transaction(store: EventStore, model: ReadModel, *, undone: bool = False) ->
 
 def attempts(store: EventStore, model: ReadModel) -> Iterator[AttemptManager]:
     """Begin a transaction on rows of a model anew without an index that a row is too long for."""
-    yield from Retrying(retry=retry_if_exception(partial(give_up_for, store.connection, model)), reraise=True)
+    yield from anew(partial(give_up_for, store.connection, model))
 
 
 def commit(store: EventStore, work: Work, lock_timeout: str | None = None) -> Commit:

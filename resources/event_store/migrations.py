@@ -34,10 +34,10 @@ from typing import TypeVar
 
 import psycopg
 from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, LockNotAvailable, UniqueViolation
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, SchemaMismatch
+from millrace.resources.patience import while_held
 from millrace.resources.settings import PROJECT
 
 SQL = PROJECT / "sql"
@@ -220,15 +220,9 @@ def _is_current(found: dict[int, str], migrations: list[Migration], replaceable:
 
 def _patiently(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
     """Do the work in a transaction, after other migrators and between other sessions' transactions."""
-    retrying = Retrying(
-        retry=retry_if_exception_type((*IN_THE_WAY, _MadeMeanwhileError)),
-        # those who queued behind us go first
-        wait=wait_fixed(LOCK_TIMEOUT_MS / 1000),
-        stop=stop_after_delay(PATIENCE_S),
-        reraise=True,
-    )
     try:
-        return retrying(lambda: _in_turn(connection, known, work))
+        patiently = while_held((*IN_THE_WAY, _MadeMeanwhileError), PATIENCE_S)
+        return patiently(lambda: _in_turn(connection, known, work))
     except IN_THE_WAY as error:
         raise MillraceError(
             "The schema was not changed: somebody's open transaction is in the way.",

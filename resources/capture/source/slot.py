@@ -18,12 +18,13 @@ from psycopg.errors import (
     UndefinedFile,
     UndefinedObject,
 )
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import RetryCallState
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import connect_source, oldest_transaction
 from millrace.resources.connecting import Connection, unhurried
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import while_held
 
 Result = TypeVar("Result")
 
@@ -280,15 +281,8 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
                 (reader_name(slot), slot),
             )
 
-    retrying = Retrying(
-        retry=retry_if_exception_type(ObjectInUse),
-        wait=wait_exponential(multiplier=0.05, max=1),
-        stop=stop_after_delay(BUSY_S),
-        before_sleep=end_former,
-        reraise=True,
-    )
     try:
-        return retrying(work)
+        return while_held(ObjectInUse, BUSY_S, tell=end_former)(work)
     except ObjectInUse as error:
         raise SlotBusy(
             f"Somebody else reads slot {slot}.",
