@@ -1,26 +1,18 @@
-"""How long Millrace waits, and how it tries again: every wait of the product has one of these lengths."""
+"""How long Millrace waits, and how it tries again: every wait of the product has one of these lengths.
+
+Tasks of Spark import this where Tenacity need not be installed.
+"""
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    retry_if_exception_type,
-    sleep_using_event,
-    stop_after_attempt,
-    stop_after_delay,
-    stop_never,
-    stop_when_event_set,
-    wait_exponential,
-    wait_random_exponential,
-)
+if TYPE_CHECKING:
+    from tenacity import RetryCallState, Retrying
 
 # by an error, whether another try may succeed
 Passes = Callable[[BaseException], bool]
 Errors = type[BaseException] | tuple[type[BaseException], ...]
-Tell = Callable[[RetryCallState], None]
 
 # between two looks at what ends in a moment, such as a child process: nobody notices so short a time
 GLANCE_S = 0.05
@@ -48,17 +40,21 @@ REST_S = 300
 LONG_S = 1800
 
 
-def while_away(passes: Passes, stop: threading.Event, tell: Tell, *, quietly: bool = False) -> Retrying:
+def while_away(
+    passes: Passes, stop: threading.Event, tell: "Callable[[RetryCallState], None]", *, quietly: bool = False
+) -> "Retrying":
     """Try again until `stop` is set what fails as long as a server is away; then raise the last error.
 
     Nobody knows how long a server is away, and who runs beside it has nothing else to do. If `quietly`, None is
     returned instead: for a loop that is over when it was stopped.
     """
-    return Retrying(
-        retry=retry_if_exception(passes),
-        wait=wait_exponential(multiplier=GLANCE_S, max=ASK_S),
-        stop=stop_when_event_set(stop),
-        sleep=sleep_using_event(stop),
+    import tenacity
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(passes),
+        wait=tenacity.wait_exponential(multiplier=GLANCE_S, max=ASK_S),
+        stop=tenacity.stop_when_event_set(stop),
+        sleep=tenacity.sleep_using_event(stop),
         before_sleep=tell,
         retry_error_callback=(lambda _: None) if quietly else None,
         reraise=True,
@@ -66,27 +62,39 @@ def while_away(passes: Passes, stop: threading.Event, tell: Tell, *, quietly: bo
 
 
 def while_held(
-    passes: Passes | Errors, for_s: float, *, stop: threading.Event | None = None, tell: Tell | None = None
-) -> Retrying:
+    passes: Passes | Errors,
+    for_s: float,
+    *,
+    stop: threading.Event | None = None,
+    tell: "Callable[[RetryCallState], None] | None" = None,
+) -> "Retrying":
     """Try again for so long what somebody else is in the way of, who will be done soon; then raise the last error.
 
     The pauses let those go first who queued behind a try. Once `stop` is set there are none.
     """
-    return Retrying(
-        retry=retry_if_exception_type(passes) if isinstance(passes, type | tuple) else retry_if_exception(passes),
-        wait=wait_exponential(multiplier=GLANCE_S, max=PAUSE_S),
-        stop=stop_after_delay(for_s),
-        sleep=sleep_using_event(stop or threading.Event()),
+    import tenacity
+
+    if isinstance(passes, type | tuple):
+        retry: tenacity.retry_if_exception = tenacity.retry_if_exception_type(passes)
+    else:
+        retry = tenacity.retry_if_exception(passes)
+    return tenacity.Retrying(
+        retry=retry,
+        wait=tenacity.wait_exponential(multiplier=GLANCE_S, max=PAUSE_S),
+        stop=tenacity.stop_after_delay(for_s),
+        sleep=tenacity.sleep_using_event(stop or threading.Event()),
         before_sleep=tell,
         reraise=True,
     )
 
 
-def anew(passes: Passes, attempts: int | None = None) -> Retrying:
+def anew(passes: Passes, attempts: int | None = None) -> "Retrying":
     """Do a transaction anew that another one, or an index, was in the way of; by chance one of two begins first."""
-    return Retrying(
-        retry=retry_if_exception(passes),
-        wait=wait_random_exponential(multiplier=GLANCE_S, max=FAREWELL_S),
-        stop=stop_never if attempts is None else stop_after_attempt(attempts),
+    import tenacity
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(passes),
+        wait=tenacity.wait_random_exponential(multiplier=GLANCE_S, max=FAREWELL_S),
+        stop=tenacity.stop_never if attempts is None else tenacity.stop_after_attempt(attempts),
         reraise=True,
     )

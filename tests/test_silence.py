@@ -178,9 +178,9 @@ def test_a_follower_whose_connections_go_silent_goes_on_over_new_ones(
 def test_what_looks_and_what_keeps_leases_and_what_listens_connects_anew(
     relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("metrics.store.ANSWER_S", "alerts.alerter.ANSWER_S", "event_store.wake_ups.ANSWER_S"):
+    for limit in ("metrics.store.ASK_S", "alerts.alerter.WATCH_S", "event_store.wake_ups.ASK_S"):
         monkeypatch.setattr(f"millrace.resources.{limit}", 1)
-    monkeypatch.setattr("millrace.resources.event_store.wake_ups.BELIEVED_S", 0)
+    monkeypatch.setattr("millrace.resources.event_store.wake_ups.AWAY_S", 0)
     relay, dsn = relayed
     extended: list[object] = []
     metrics = StoreMetrics(dsn)

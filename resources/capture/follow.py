@@ -19,12 +19,10 @@ from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.resources.capture.source.slot import SlotBusy
 from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
-from millrace.resources.patience import while_away
+from millrace.resources.patience import PATIENCE_S, while_away
 
 # A new drain looks at the source anew: its timeline, its publication, its tables and their partitions. It also purges.
 ROUND_S = 600.0
-# How often to say what was captured, while something is
-TELL_S = 60.0
 # What another process, a restart, patience or a new look at the source mends
 PASSING = (Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
 
@@ -102,7 +100,9 @@ class _Waiting:
     def __call__(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         now = time.monotonic()
-        if error is None or (type(error) is self._kind and state.attempt_number > 1 and now - self._told_at < TELL_S):
+        if error is None or (
+            type(error) is self._kind and state.attempt_number > 1 and now - self._told_at < PATIENCE_S
+        ):
             return
         self._kind, self._told_at = type(error), now
         # of two that follow one capture, one waits: that is how it is meant
@@ -119,7 +119,7 @@ class _Telling:
         self._told_at = time.monotonic()
 
     def step(self, sofar: CaptureReport) -> None:
-        if time.monotonic() - self._told_at >= TELL_S:
+        if time.monotonic() - self._told_at >= PATIENCE_S:
             self.tell(sofar)
 
     def tell(self, sofar: CaptureReport) -> None:

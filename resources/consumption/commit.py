@@ -189,10 +189,10 @@ def attempts(store: EventStore, model: ReadModel) -> Iterator[AttemptManager]:
     yield from anew(partial(give_up_for, store.connection, model))
 
 
-def commit(store: EventStore, work: Work, lock_timeout: str | None = None) -> Commit:
+def commit(store: EventStore, work: Work, lock_s: float | None = None) -> Commit:
     """Commit rows with the positions up to which they were built, and the streams that fail.
 
-    Waits for a lock on rows as long as `lock_timeout` says; None: as long as the session waits.
+    Waits for a lock on rows as long as `lock_s` says; None: as long as the session waits.
 
     Raises:
         Overtaken: The store was told of an upcast that the events were not read with.
@@ -205,8 +205,8 @@ def commit(store: EventStore, work: Work, lock_timeout: str | None = None) -> Co
             require_known(connection, model.upcasts)
             hand_over(store, model, work.leases, work.failures)
             store.commit_batch(model.view, work.leases)
-            if lock_timeout is not None:
-                wait_for_locks_at_most(connection, lock_timeout)
+            if lock_s is not None:
+                wait_for_locks_at_most(connection, lock_s)
             rows = _merge(connection, model, work.rows)
     return Commit(work.leases, rows, time.monotonic() - work.started, work.failures)
 

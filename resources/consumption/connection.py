@@ -8,11 +8,9 @@ from psycopg.pq import TransactionStatus
 
 from millrace.resources import connecting
 from millrace.resources.archive.store import NO_TIME_LIMITS
-from millrace.resources.patience import ASK_S, FAREWELL_S, PATIENCE_S, while_held
+from millrace.resources.patience import ASK_S, FAREWELL_S, LONG_S, PATIENCE_S, while_held
 from millrace.resources.sessions import require_own_session
 
-# a process that is paused within a transaction holds what others wait for
-STANDS_STILL = "1min"
 # the fate of a transaction among others: the batch is claimed again at once
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -29,7 +27,8 @@ def let_work_last(connection: psycopg.Connection, dsn: str) -> None:
     """
     require_own_session(connection, dsn)
     connection.execute(NO_TIME_LIMITS)
-    connection.execute(f"set idle_in_transaction_session_timeout = '{STANDS_STILL}'".encode())
+    # a process that is paused within a transaction holds what others wait for
+    connection.execute(f"set idle_in_transaction_session_timeout = '{PATIENCE_S}s'".encode())
 
 
 def connect_patiently(dsn: str) -> psycopg.Connection:
@@ -49,7 +48,7 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
 
 
 def _connect(dsn: str) -> psycopg.Connection:
-    connection = connecting.connect(dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
+    connection = connecting.connect(dsn, answer_s=connecting.ANSWER_S, long_s=LONG_S)
     try:
         let_work_last(connection, dsn)
     except BaseException:

@@ -37,17 +37,14 @@ from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, Lo
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, SchemaMismatch
-from millrace.resources.patience import while_held
+from millrace.resources.patience import LOOK_S, PATIENCE_S, while_held
 from millrace.resources.settings import PROJECT
 
 SQL = PROJECT / "sql"
 Result = TypeVar("Result")
 
-# Below Postgres' deadlock_timeout (1 s): of a migrator and a session that wait for each other, the migrator gives way.
-LOCK_TIMEOUT_MS = 500
 # of a new database, unless its maker says another number
 LOG_PARTITIONS = 16
-PATIENCE_S = 60
 # what Postgres says of a migration that other sessions' transactions do not let through
 IN_THE_WAY = (LockNotAvailable, DeadlockDetected)
 # what it says to a migrator that made the books at the same time as another one
@@ -250,7 +247,8 @@ def _in_turn(connection: psycopg.Connection, known: list[Migration], work: Calla
         found = _found(connection)
         _refuse_unreleased(found, known)
         _refuse_newer(found, known)
-        connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
+        # below Postgres' deadlock_timeout: of a migrator and a session that wait for each other, the migrator gives way
+        connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOOK_S}s",))
         return work()
 
 

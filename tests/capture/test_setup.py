@@ -166,11 +166,11 @@ def test_the_slot_of_a_live_capture_is_not_held_up_by_looking(
         assert looks == []
         # it has said nothing for longer, and reads nothing
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
-        monkeypatch.setattr(looking, "LOOK_S", 0.1)
+        monkeypatch.setattr(looking, "BUSY_S", 0.1)
         captured.source.run("create table others ()")
         assert capture_health(captured.dsn, captured.capture).lag_s > 3000
         # or nothing happened for so long
-        monkeypatch.setattr(looking, "LOOK_S", patience())
+        monkeypatch.setattr(looking, "BUSY_S", patience())
         monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
         health = start(lambda: capture_health(captured.dsn, captured.capture))
         while not health.done():

@@ -166,7 +166,7 @@ def test_a_drain_that_was_paused_in_its_commit_lets_others_on_and_commits_anew(
     door: Callable[[str, "SparkSession"], None],
     merge: str,
 ) -> None:
-    monkeypatch.setattr(connection, "STANDS_STILL", "100ms")
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
     whole = getattr(commits, merge)
 
     def paused(session: psycopg.Connection, *given: object) -> object:

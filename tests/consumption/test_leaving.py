@@ -188,7 +188,7 @@ def test_a_view_that_somebody_takes_out_between_rounds_leaves_and_comes_back_whe
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "POLL_S", 0.0)
     with Drain(dsn, THREE, lambda: spark, "rounds") as shared, ExitStack() as own:
 
         def one_more(seed: int) -> str | None:

@@ -156,7 +156,7 @@ def test_a_drain_ends_when_newer_code_has_made_another_version_of_a_model(
     things: EventStore, dsn: str, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(draining, "ATTACH_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "PATIENCE_S", 0.0)
     with Drain(dsn, FEW, lambda: spark, "rounds") as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience()))
         wait_until(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
@@ -226,7 +226,7 @@ def test_a_lost_connection_of_the_drain_and_one_of_the_task_are_replaced(
 def test_an_error_of_no_view_ends_the_drain_after_some_tries_and_gives_the_leases_back(
     things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch, views: int, tries: int
 ) -> None:
-    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "POLL_S", 0.0)
     fill(things, 20)
     from pyspark.errors import AnalysisException
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from millrace.platform_defs.local.services import Endpoints, environment, services
-from millrace.platform_defs.local.supervisor import ORPHAN_S
 from millrace.platform_defs.local.surroundings import PROGRAMS
-from millrace.platform_defs.local.watched import LOOK_S
+from millrace.resources.patience import FAREWELL_S, LOOK_S
 from millrace.resources.settings import PROJECT, Settings
 
 FOLDER = PROJECT / "docs" / "deploying"
@@ -51,7 +50,7 @@ def test_there_is_a_unit_for_each_service_that_is_watched_and_so_is_who_watches_
         }
         assert limits["Watchdog"] > 10 * LOOK_S
         assert limits["TimeoutStart"] > watched[name].ready_s
-        assert limits["TimeoutStop"] > watched[name].stop_s + 2 * ORPHAN_S
+        assert limits["TimeoutStop"] > watched[name].stop_s + 2 * FAREWELL_S
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")

@@ -107,7 +107,7 @@ def test_a_new_version_without_what_others_look_up_does_not_serve(
 def test_a_switch_of_the_model_above_meanwhile_is_waited_for_and_not_undone(
     built: psycopg.Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "LOCK_TIMEOUT", f"{patience():.0f}s")
+    monkeypatch.setattr(versions, "PAUSE_S", patience())
     lower = ensure_version(built, customers(visits=count(), name=last("data.name")))
     above = ensure_version(built, replace(ORDERS, columns={**ORDERS.columns, "events": count()}))
     switching = connect()

@@ -54,7 +54,7 @@ def test_what_the_old_version_consumes_while_the_switch_waits_for_readers_is_not
 ) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 60)
     switching = connect()
     with held(connect(), "lock table read_models.everything in access share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
@@ -91,7 +91,7 @@ def test_a_long_reader_delays_the_switch_and_is_not_waited_for_long(
 ) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
         pytest.raises(psycopg.errors.LockNotAvailable),
@@ -113,7 +113,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on_and_does_not_stop_them
         tries.append(model.view)
         return switch(connection, model)
 
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
     monkeypatch.setattr("millrace.resources.consumption.serving.serve_if_caught_up", counted)
     new = ensure_version(things.connection, replace(Latest, pooling_delay_s=0))
     consume(things, new)
@@ -136,7 +136,7 @@ def test_a_consumer_that_dies_in_the_switch_leaves_the_old_version_serving(
     observer: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 60)
     new = ensure_version(things.connection, Latest)
     consume(things, new)
     switching = connect()

@@ -315,7 +315,7 @@ def test_who_reads_the_old_tables_or_depends_on_them_keeps_them_and_nobody_waits
 ) -> None:
     new = ensure_version(things.connection, Latest)
     consume(things, new)
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
     both = {"everything", "everything_state", "everything_staging", "everything_state_v2", "everything_staging_v2"}
     with held(connect(), "lock table read_models.everything_state in access share mode"):
         assert serve_if_caught_up(things.connection, new)

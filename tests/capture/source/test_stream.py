@@ -155,7 +155,7 @@ def test_nothing_but_what_is_stored_moves_the_slot(
 def test_the_server_waits_while_the_caller_works_for_long(
     capturing: psycopg.Connection, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "WALSENDER_S", 1)
+    monkeypatch.setattr(connections, "PATIENCE_S", 1)
     monkeypatch.setattr(streams, "_SIGN_S", 0.1)
     # more than the buffers between us hold
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
@@ -169,7 +169,7 @@ def test_a_stream_without_signs_is_ended_and_the_next_one_gives_the_same(
 ) -> None:
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with monkeypatch.context() as patch:
-        patch.setattr(connections, "WALSENDER_S", 1)
+        patch.setattr(connections, "PATIENCE_S", 1)
         stream = opened(capturing, source)
         wait_until(
             lambda: value(capturing, "select bool_and(active_pid is null) from pg_replication_slots"),
@@ -214,7 +214,7 @@ def test_a_server_that_says_nothing_while_it_decodes_is_waited_for(
         # it hears nothing of us, and decodes for longer than an answer may take
         monkeypatch.setattr(streams, "ANSWER_S", 0.02)
         stream._silent_until = 0.0
-        monkeypatch.setattr(streams, "_ASK_S", float("inf"))
+        monkeypatch.setattr(streams, "LOOK_S", float("inf"))
         assert keys(taken(stream, capturing)) == [b"1"]
 
 

@@ -67,7 +67,7 @@ def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting
         return read_chunk(source, table, *other)
 
     monkeypatch.setattr(backfill, "read_chunk", reading)
-    monkeypatch.setattr(backfill, "LOCKED_S", 1000.0)
+    monkeypatch.setattr(backfill, "ASK_S", 1000.0)
     captured = both(captured)
     with captured.process() as process, locking(captured):
         process.drain(budget_s=patience(), idle_s=0)
@@ -77,7 +77,7 @@ def test_a_table_that_is_locked_when_it_is_to_be_read_keeps_no_other_one_waiting
         assert (left(captured, "items"), info(captured).tables_to_backfill) == ([], 1)
         # not at each step
         assert tried.count("items") == 1
-    monkeypatch.setattr(backfill, "LOCKED_S", 0.0)
+    monkeypatch.setattr(backfill, "ASK_S", 0.0)
     with captured.process() as process:
         with locking(captured):
             process.drain(budget_s=patience(), idle_s=0)

@@ -72,7 +72,7 @@ def test_a_restart_of_the_server_loses_nothing_and_keeps_the_order(
 def test_a_stop_while_the_server_is_away_ends_and_says_what_is_not_answered(
     mortal: EmbeddedPostgres, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.consumers.consumer.FAREWELL_S", 0.5)
+    monkeypatch.setattr("millrace.resources.consumers.consumer.ASK_S", 0.5)
     dsn = filled(mortal, "away", 3, 1)
     begun, go_on = threading.Barrier(4), threading.Event()
 

@@ -159,7 +159,7 @@ def test_a_spark_server_that_does_not_answer_ends_the_drain_which_gives_its_leas
     spark: "SparkSession",
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bounded, "GRACE_S", 2.0)
+    monkeypatch.setattr(bounded, "AWAY_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with spark_session() as session, Drain(dsn, WELL, lambda: session, "rounds", limits=soon()) as shared:
