@@ -12,13 +12,9 @@ import psycopg
 
 from millrace.resources.consumption.build_errors import cause
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import REST_S, WATCH_S
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.redact import masked
-
-# Dagster keeps every event for ever: sixteen partitions a view add up
-REPORT_EVERY_S = 300.0
-# how often a process asks whether its run is over
-LOOK_EVERY_S = 10.0
 
 T = TypeVar("T")
 
@@ -90,7 +86,7 @@ def _interrupted_once_over(instance: dg.DagsterInstance, run_id: str) -> Iterato
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(LOOK_EVERY_S):
+        while not ended.wait(WATCH_S):
             try:
                 run = instance.get_run_by_id(run_id)
             except Exception:  # noqa: BLE001, S112  whatever Dagster's storage raises while it is away
@@ -107,7 +103,7 @@ def _interrupted_once_over(instance: dg.DagsterInstance, run_id: str) -> Iterato
     finally:
         ended.set()
         # a storage that says nothing holds no run up: the thread interrupts nobody from here on
-        watcher.join(LOOK_EVERY_S)
+        watcher.join(WATCH_S)
 
 
 class Progress(Generic[T]):
@@ -119,7 +115,8 @@ class Progress(Generic[T]):
 
     def step(self, sofar: T) -> None:
         """Show the progress if it is time."""
-        if time.monotonic() - self._shown_at >= REPORT_EVERY_S:
+        # sixteen partitions a view add up
+        if time.monotonic() - self._shown_at >= REST_S:
             self.show(sofar)
 
     def show(self, sofar: T) -> None:

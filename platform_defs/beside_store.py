@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 
 from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
 from millrace.resources.alerts.findings import Finding, Source
+from millrace.resources.patience import PATIENCE_S, WATCH_S
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from millrace.platform_defs.standing import DagsterStanding
-
-LOOK_EVERY_S = 15.0
-# an answer of Dagster's storage that is older is none
-PATIENCE_S = 60.0
 
 
 class ServicesSource:
@@ -76,7 +73,7 @@ class DagsterSource:
             except Exception as error:  # noqa: BLE001  whatever the storage is and raises; whoever asks is told
                 self._answer = error
             self._answered_at = time.monotonic()
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(WATCH_S)
 
 
 def _opened() -> "DagsterStanding":

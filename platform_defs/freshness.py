@@ -13,12 +13,9 @@ from millrace.assets.declarations import Fault
 from millrace.assets.subscriptions import asset_key, standing_of
 from millrace.assets.verdicts import LOADS_CHECK, repeat_verdicts
 from millrace.resources.consumers.declaration import Subscription
+from millrace.resources.patience import REST_S, WATCH_S
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
-
-LOOK_EVERY_S = 15
-# Dagster never forgets an observation
-OBSERVE_EVERY_S = 300
 
 
 def freshness_sensor(
@@ -31,7 +28,7 @@ def freshness_sensor(
 
     @dg.sensor(
         name="watch_freshness",
-        minimum_interval_seconds=LOOK_EVERY_S,
+        minimum_interval_seconds=WATCH_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Turns the check lag_within_objective of a read model or a subscription red when it becomes late, and green"
@@ -77,7 +74,7 @@ def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefin
 
     @dg.sensor(
         name="watch_subscriptions",
-        minimum_interval_seconds=OBSERVE_EVERY_S,
+        minimum_interval_seconds=REST_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Plots how far subscriptions are behind, at their assets. It starts nothing.",
     )

@@ -22,31 +22,24 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from millrace.resources.errors import Malformed
+from millrace.resources.patience import ASK_S, FAREWELL_S, LONG_S, PATIENCE_S
 
 # what a connection string does not state itself: a peer that is gone is noticed within half a minute
 LASTING = {
-    "connect_timeout": 5,
+    "connect_timeout": ASK_S,
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
 # how long a call of a service may go without a byte from the server, in seconds
-ANSWER_S = 60.0
-# how long a call may that is known to be long: one statement merges many rows, or decodes much of a log
-LONG_S = 1800.0
-# how long a call may when its service was told to stop
-FAREWELL_S = 2.0
-# how long a server is asked to end what nobody waits for any more
-CANCEL_S = 1.0
-# how long it has to say what it works on
-ASK_S = 5.0
+ANSWER_S = PATIENCE_S
 # a server that takes no writes, as while another one takes over; over the same connection it may last
 NO_WRITES = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.DiskFull)
 # what passes without us: the server is away, or takes no writes
 PASSING = (psycopg.OperationalError, *NO_WRITES)
 # but what was asked exceeds a limit of the server (class 54), and does so each time
-LIMITS = (
+_LIMITS = (
     psycopg.errors.ProgramLimitExceeded,
     psycopg.errors.StatementTooComplex,
     psycopg.errors.TooManyColumns,
@@ -54,6 +47,11 @@ LIMITS = (
 )
 
 Result = TypeVar("Result")
+
+
+def passes(error: BaseException) -> bool:
+    """Return whether an error passes without us."""
+    return isinstance(error, PASSING) and not isinstance(error, _LIMITS)
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -129,7 +127,7 @@ class Connection(psycopg.Connection[TupleRow]):
         """
         # a server that only is slow would go on, and wait for its locks, beside the next try
         with suppress(psycopg.Error):
-            self.cancel_safe(timeout=CANCEL_S)
+            self.cancel_safe(timeout=FAREWELL_S)
         self.close()
         raise NoAnswer("the server does not answer: the connection was closed")
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from millrace.resources.patience import GLANCE_S
+
 
 def alive(process: psutil.Process) -> bool:
     """Return whether the very same process still runs; a zombie does not, even if no parent ever reaps it."""
@@ -29,7 +31,7 @@ def wait_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psut
     deadline = time.monotonic() + seconds
     living = [process for process in processes if alive(process)]
     while living and time.monotonic() < deadline:
-        time.sleep(0.02)
+        time.sleep(GLANCE_S)
         living = [process for process in living if alive(process)]
     return living
 

@@ -10,29 +10,18 @@ import time
 from collections.abc import Iterable
 
 import psycopg
-from tenacity import (
-    Retrying,
-    before_sleep_log,
-    retry_if_exception_type,
-    retry_if_not_exception_type,
-    sleep_using_event,
-    wait_exponential,
-)
+from tenacity import before_sleep_log
 
 from millrace.resources import connecting
 from millrace.resources.errors import MillraceError, UnknownView, WrongMode
 from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
+from millrace.resources.patience import GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, while_away
 from millrace.resources.producers import ProducerStore
 
-PAUSE_S = 0.2
-# how long it sleeps at most while an append would wake it; after two seconds consumers would work for themselves
-SLEEP_S = 1.0
+# after so long consumers work for themselves
 ATTENDED_S = 2
-EXPIRE_EVERY_S = 60
-# a view that is new is not waited for: who fetches its events dispatches them meanwhile
-LOOK_EVERY_S = 1
-# and a look takes a tenth of the time at most
+# a look takes a tenth of the time at most
 LOOK_SHARE = 10
 # for how long it dispatches until it sequences again
 SLICE_S = 0.05
@@ -40,32 +29,21 @@ SLICE_S = 0.05
 WINDOW = 19
 # how often a view is dispatched that nothing is new for: its done locks go; after 15 s consumers would do it themselves
 DISPATCH_ALL_EVERY_S = 10
-# how long a view waits after an error in its dispatch: twice as long after each further one, up to a minute
-ASIDE_S, LONGEST_ASIDE_S = 1.0, 60.0
 # so nobody is woken more than a hundred times a second
 SHORTEST_PAUSE_S = 0.01
 # while events come more often than that, to sleep costs more than it saves
 AWAKE_S = 0.05
-# a call of a sequencer that is far behind takes less
-HELD_S = 2.0
 
 logger = logging.getLogger(__name__)
 
 
-def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = PAUSE_S) -> None:
+def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = POLL_S) -> None:
     """Sequence and dispatch until `stop` is set; wake who waits for positions. While no event is new it sleeps.
 
     An append ends its sleep. Where no word of it can come, it looks every `pause_s` seconds. The loop outlasts restarts
     of the server, a server that says nothing, and one that takes no writes for a while.
     """
-    patiently = Retrying(
-        retry=retry_if_exception_type(connecting.PASSING) & retry_if_not_exception_type(connecting.LIMITS),
-        wait=wait_exponential(multiplier=0.2, max=5),
-        stop=lambda _: stop.is_set(),
-        sleep=sleep_using_event(stop),
-        before_sleep=before_sleep_log(logger, logging.WARNING),
-        retry_error_callback=lambda _: None,  # `stop` was set while the server was away: the loop is over
-    )
+    patiently = while_away(connecting.passes, stop, before_sleep_log(logger, logging.WARNING), quietly=True)
     patiently(_run, dsn, stop, pause_s)
 
 
@@ -83,7 +61,7 @@ def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
             # after an event the next one usually comes soon
             pause = SHORTEST_PAUSE_S if rounds.work() else min(pause * 2, pause_s)
             if sleeps and pause > SHORTEST_PAUSE_S:
-                if appends.wait(pause_s if look_soon else SLEEP_S, stop) is not None:
+                if appends.wait(pause_s if look_soon else PAUSE_S, stop) is not None:
                     pause = SHORTEST_PAUSE_S
             elif appends.listening:
                 stop.wait(pause)
@@ -111,7 +89,7 @@ class _Rounds:
         """Sequence, dispatch for a slice of time, and announce what is new; return how much there was, and is left."""
         if time.monotonic() >= self.expire_at:
             self.producers.expire_transactions()
-            self.expire_at = time.monotonic() + EXPIRE_EVERY_S
+            self.expire_at = time.monotonic() + PATIENCE_S
         moved = self.store.sequence_events()
         if moved:
             self._want(self.store.wanting_views(self.marks))
@@ -128,7 +106,8 @@ class _Rounds:
                 behind = {view.view for view in polled if view.due > view.retries}
                 self._want(each for each in every if each.view in behind)
             took = time.monotonic() - now
-            self.look_at = now + max(LOOK_EVERY_S, LOOK_SHARE * took)
+            # a view that is new is not waited for: who fetches its events dispatches them meanwhile
+            self.look_at = now + max(PAUSE_S, LOOK_SHARE * took)
         passed = self._dispatch()
         # who was told while views were pending may have found nothing: he is told again
         known, self.marks = self.marks, self.store.announce_positions(self.marks if self.pending else self.settled)
@@ -178,7 +157,8 @@ class _Rounds:
         except (MillraceError, psycopg.Error) as error:
             if self.store.connection.closed or isinstance(error, connecting.NO_WRITES):
                 raise
-            pause_s = min(2 * self.aside.get(view, (ASIDE_S / 2, 0.0))[0], LONGEST_ASIDE_S)
+            # twice as long after each further error
+            pause_s = min(2 * self.aside.get(view, (PAUSE_S / 2, 0.0))[0], PATIENCE_S)
             self.aside[view] = pause_s, time.monotonic() + pause_s
             why = str(error).partition("\n")[0]
             logger.warning("View %s is set aside for %.0f s: %s", view, pause_s, why)
@@ -201,13 +181,16 @@ class _Rounds:
         self.store.attend_log(0)
 
 
-def held_up(store: EventStore, *, seconds: float = HELD_S) -> SequencerHolder | None:
-    """Return the session whose transaction holds up the whole log; None if nobody does for so many seconds."""
+def held_up(store: EventStore, *, seconds: float = 2 * PAUSE_S) -> SequencerHolder | None:
+    """Return the session whose transaction holds up the whole log; None if nobody does for so many seconds.
+
+    A call of a sequencer that is far behind takes less.
+    """
     first = store.sequencer_holder()
     deadline = time.monotonic() + seconds
     holder = first
     while holder is not None and first is not None and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(GLANCE_S)
         holder = store.sequencer_holder()
         if holder is not None and holder.transaction_id != first.transaction_id:
             holder = None

@@ -190,7 +190,7 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
 def test_an_error_in_one_view_holds_nobody_else_up(
     orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, sqlstate: str
 ) -> None:
-    monkeypatch.setattr("millrace.resources.sequencer.LONGEST_ASIDE_S", 0.05)
+    monkeypatch.setattr("millrace.resources.sequencer.PATIENCE_S", 0.05)
     for view in ("bad", "good"):
         orders.register_view(view, "-infinity")
     observer.execute(
@@ -258,7 +258,7 @@ def test_it_ends_transactions_of_producers_after_their_deadline(
         # and again after a while
         assert store.begin_transaction("p", 0, 1, 0).status == "opened"
         assert value(observer, "select count(*) from event_store.transactions where state = 'open'") == 1
-    monkeypatch.setattr("millrace.resources.sequencer.EXPIRE_EVERY_S", 0.05)
+    monkeypatch.setattr("millrace.resources.sequencer.PATIENCE_S", 0.05)
     with sequencer(dsn):
         wait_until(lambda: store.producer_statistics("p")[0].expired == 2, "the transaction has expired")
         store.begin_transaction("p", 0, 1, 0)
@@ -274,7 +274,7 @@ def sleeping(orders: EventStore, dsn: str, observer: psycopg.Connection) -> Iter
     """Yield a store whose sequencer sleeps, and wakes by itself only after minutes."""
     unprepared(observer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
+        patch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
         with sequencer(dsn, pause_s=0.2):
             wait_until(lambda: asleep(observer), "the sequencer sleeps")
             yield orders
@@ -292,7 +292,7 @@ def test_what_is_committed_while_it_falls_asleep_is_not_left(
 ) -> None:
     """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
     unprepared(observer)
-    monkeypatch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
+    monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
     attend, appended = EventStore.attend_log, list[Event]()
 
     def after_an_append(self: EventStore, attended_s: int, sleeps: bool = False) -> bool:
@@ -309,7 +309,7 @@ def test_what_began_before_the_sleep_comes_soon(
     orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unprepared(observer)
-    monkeypatch.setattr("millrace.resources.sequencer.SLEEP_S", 600)
+    monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
     writer = orders
     writer.connection.autocommit = False
     append(writer)  # nobody attends the log yet: it notifies nobody

@@ -166,9 +166,9 @@ def test_a_silent_follower_connects_anew(silent: str, captured: Captured, monkey
 
 
 def test_who_looks_or_listens_connects_anew(relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("metrics.store.ANSWER_S", "alerts.alerter.ANSWER_S", "event_store.wake_ups.ANSWER_S"):
+    for limit in ("metrics.store.ASK_S", "alerts.alerter.WATCH_S", "event_store.wake_ups.ASK_S"):
         monkeypatch.setattr(f"millrace.resources.{limit}", 1)
-    monkeypatch.setattr("millrace.resources.event_store.wake_ups.BELIEVED_S", 0)
+    monkeypatch.setattr("millrace.resources.event_store.wake_ups.AWAY_S", 0)
     relay, dsn = relayed
     extended: list[object] = []
     metrics = StoreMetrics(dsn)

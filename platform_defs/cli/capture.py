@@ -31,12 +31,11 @@ from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_cap
 from millrace.resources.capture.verify import Verification, verify
 from millrace.resources.errors import ChangesWaiting, MillraceError
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.patience import ASK_S
 
 app = typer.Typer(no_args_is_help=True)
 
 MOST_SHOWN = 100
-# between two lines of a long verification, in seconds
-SHOW_S = 5.0
 
 _COLUMNS = ("table", "rows", "unchanged", "changed", "missing", "gone", "held", "quarantined")
 
@@ -286,7 +285,7 @@ def _shown(console: Screen) -> Callable[[Verification], None]:
             console.print(
                 Text(f"{found.table}: waits for the end of {found.waits_for}", style="yellow"), soft_wrap=True
             )
-        elif time.monotonic() - said >= SHOW_S:
+        elif time.monotonic() - said >= ASK_S:
             said = time.monotonic()
             console.print(f"{found.table}: {found.rows:,} rows read, {found.changed + found.missing:,} differ")
 

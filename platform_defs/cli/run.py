@@ -20,15 +20,13 @@ from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError, Unreachable
 from millrace.resources.event_store import EventStore
+from millrace.resources.patience import ASK_S
 from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from millrace.resources.consumers.declaration import Subscription
 
 app = typer.Typer(no_args_is_help=True)
-
-# how long a drain waits for a Spark that went away
-AGAIN_S = 5.0
 
 
 @app.command("sequencer")
@@ -90,7 +88,7 @@ def drain_command(
                 if once or not report.moved:
                     raise
                 Screen(stderr=True).print(Text(f"Waiting, and trying again: {error}"), soft_wrap=True)
-                stop.wait(AGAIN_S)
+                stop.wait(ASK_S)
     Screen().print(f"Read model {model}: {report.events:,} positions, {report.rows:,} changes of rows.")
     if once and not stop.is_set():
         with chosen_store(builder) as store:

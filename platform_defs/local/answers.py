@@ -12,20 +12,15 @@ import grpc
 import psycopg
 import requests
 
-from millrace.platform_defs.local.asking import ANSWER_S, CannotTell
+from millrace.platform_defs.local.asking import CannotTell
 from millrace.resources.alerts.findings import DAEMON_IDLE_S
 from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
+from millrace.resources.patience import ASK_S, BUSY_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.resources.sequencer import held_up
 
-# times in seconds
-CONNECT_S = 5
-# of the embedded Postgres, whose restart disturbs all
-POSTGRES_S = 9
-# for how long nobody attends the log where its sequencer is at work: no call of it takes longer
-UNATTENDED_S = 4.0
-# Dagster's daemon says that it lives every 30 s
-BEAT_S = 60.0
+# for the embedded Postgres, whose restart disturbs all: a little less than any answer may take
+POSTGRES_S = BUSY_S - PAUSE_S
 BEATS = "{ instance { daemonHealth { allDaemonStatuses { daemonType required lastHeartbeatTime } } } }"
 
 
@@ -68,9 +63,10 @@ def sequencer_answers(dsn: str) -> bool:
         CannotTell: The event store does not answer.
     """
     try:
-        with connect(dsn, connect_timeout=CONNECT_S) as connection:
+        with connect(dsn, connect_timeout=ASK_S) as connection:
             store = EventStore(connection)
-            return _within(UNATTENDED_S, store.is_attended) or held_up(store) is not None
+            # no call of a sequencer that is at work takes longer
+            return _within(ASK_S, store.is_attended) or held_up(store) is not None
     except psycopg.Error as error:
         raise CannotTell from error
 
@@ -104,7 +100,8 @@ class DaemonBeats:
             if self._said.setdefault(kind, beat) != beat:
                 self._said[kind], self._changed[kind] = beat, now
         idle = [now - self._changed.get(kind, -float("inf")) for kind in said]
-        return min(idle) < BEAT_S and max(idle) < DAEMON_IDLE_S
+        # Dagster's daemon says that it lives every 30 s
+        return min(idle) < PATIENCE_S and max(idle) < DAEMON_IDLE_S
 
     def _asked(self) -> dict[str, float | None]:
         try:
@@ -112,7 +109,7 @@ class DaemonBeats:
                 # as `gated` asks
                 session.trust_env = False
                 answer = session.post(
-                    f"{self._url}/graphql", json={"query": BEATS}, headers=self._headers, timeout=ANSWER_S / 2
+                    f"{self._url}/graphql", json={"query": BEATS}, headers=self._headers, timeout=BUSY_S / 2
                 )
             statuses = answer.json()["data"]["instance"]["daemonHealth"]["allDaemonStatuses"]
             return {each["daemonType"]: each["lastHeartbeatTime"] for each in statuses if each["required"]}
@@ -124,7 +121,7 @@ def _called(address: str, method: str, request: bytes = b"", headers: Sequence[t
     """Return the answer to a call by gRPC; nothing if there is none in time."""
     try:
         with grpc.insecure_channel(address) as channel:
-            answer: bytes = channel.unary_unary(method)(request, timeout=ANSWER_S, metadata=headers)
+            answer: bytes = channel.unary_unary(method)(request, timeout=BUSY_S, metadata=headers)
             return answer
     except grpc.RpcError:
         return b""
@@ -139,5 +136,5 @@ def _field(number: int, content: bytes) -> bytes:
 def _within(seconds: float, state: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + seconds
     while not (found := state()) and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(POLL_S)
     return found

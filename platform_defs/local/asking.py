@@ -4,12 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
-# times in seconds
-ASK_EVERY_S = 10.0
-# of a service that starts
-ASK_SOON_S = 0.2
-# what takes longer is no answer
-ANSWER_S = 10.0
+from millrace.resources.patience import BUSY_S, WATCH_S
+
 MISSES = 3
 
 
@@ -22,7 +18,7 @@ class Asking:
 
     Args:
         ask: Says whether the service works. `CannotTell` counts as nothing. Another exception, or no answer within
-            `ANSWER_S`, counts as a no.
+            `BUSY_S`, counts as a no.
     """
 
     def __init__(self, ask: Callable[[], bool]) -> None:
@@ -35,7 +31,7 @@ class Asking:
         self._asked: _Question | None = None
         self._asked_at = self._ask_at = 0.0
 
-    def look(self, every_s: float = ASK_EVERY_S) -> bool | None:
+    def look(self, every_s: float = WATCH_S) -> bool | None:
         """Ask if it is time, and return each answer once; None while there is none. Never waits."""
         now = time.monotonic()
         if self._asked is None:
@@ -43,7 +39,7 @@ class Asking:
                 self._asked, self._asked_at = _Question(self._ask), now
             return None
         if self._asked.is_alive():
-            if now - self._asked_at < ANSWER_S:
+            if now - self._asked_at < BUSY_S:
                 return None
             # it is the same question that the next look waits for
             answer: bool | None = False

@@ -70,9 +70,6 @@ OF_ALERTS = ("MILLRACE_ALERT_URL", "MILLRACE_ALERT_SECRET")
 NOT_FOR_ALL = {"MILLRACE_UI_TOKEN", *OF_ALERTS}
 # Linux allows 107 bytes for the path of a unix socket.
 SOCKET_PATH_BYTES = 103
-# The code server's child ends when it has heard nothing of the proxy before it for so long: longer than any pause.
-# What a dead proxy leaves, the supervisor ends.
-CHILD_ALONE_S = 86_400
 # the last line of a file that is written anew at each start
 SEAL = "# `millrace up` writes this file anew until somebody changes it; of the lines above: sha256 "
 logger = logging.getLogger(__name__)
@@ -271,7 +268,9 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     workspace = str(settings.home / "dagster" / "workspace.yaml")
     # never the folder of Millrace: its `assets` would be found before the user's
     module = ("-m", "millrace.platform_defs.definitions", "-d", str(here.folder))
-    alone = ("--heartbeat-ttl", str(CHILD_ALONE_S))
+    # its child ends when it has heard nothing of the proxy before it for a day, which is longer than any pause; what a
+    # dead proxy leaves, the supervisor ends
+    alone = ("--heartbeat-ttl", "86400")
     code = ("code-server", "start", *module, "--socket", str(endpoints.code_socket), *alone)
     gated_ui = "millrace.platform_defs.dagster_internals.web"
     web = ("-m", gated_ui, "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))

@@ -19,24 +19,16 @@ from typing import Any, Self
 
 import psutil
 
-from millrace.platform_defs.local.asking import ASK_EVERY_S, ASK_SOON_S, Asking
+from millrace.platform_defs.local.asking import Asking
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import AWAY_S, BUSY_S, FAREWELL_S, GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, WATCH_S
 from millrace.resources.processes import alive, wait_ended
 
 MARK = "MILLRACE_SERVICE"
 # the folder of a home below which each service has one that is supervised by itself
 WATCHED = "watched"
-# times in seconds
-FIRST_DELAY_S = 1.0
-LONGEST_DELAY_S = 30.0
 # A service that was not ready in time gets twice as long the next time, up to this.
-LONGEST_READY_S = 600.0
-PROGRESS_S = 15.0
-# A service that stayed ready this long has earned a quick restart again.
-STEADY_S = 60.0
-# What a dead service left has no reason to take long; what a killed supervisor left may be finishing a run.
-ORPHAN_S = 2.0
-LEFTOVER_S = 10.0
+LONGEST_READY_S = 10 * PATIENCE_S
 LOG_BYTES = 20_000_000
 QUOTED_LINES = 15
 # One that somebody stopped ends when it goes on.
@@ -114,7 +106,7 @@ class Supervisor:
             for child in self._children:
                 report(f"Starting {child.service.name} ...")
                 child.spawn()
-                while child.state == "starting" and child.restarts == 0 and not stop.wait(0.05):
+                while child.state == "starting" and child.restarts == 0 and not stop.wait(GLANCE_S):
                     for sentence in self.poll():
                         report(sentence)
         except BaseException:
@@ -195,7 +187,7 @@ class _Child:
         self._popen: subprocess.Popen[bytes] | None = None
         self._ending: threading.Thread | None = None
         self._since = self._told_at = 0.0
-        self._delay = FIRST_DELAY_S
+        self._delay = PAUSE_S
         self._ready_s = service.ready_s
 
     @property
@@ -251,15 +243,16 @@ class _Child:
         return self._look_at_ready(now) if self.state == "ready" else self._look_at_starting(now)
 
     def _look_at_ready(self, now: float) -> list[str]:
-        self._asking.look(ASK_EVERY_S)
+        self._asking.look(WATCH_S)
         if self._asking.lost:
             return self._fail(f"did not answer {self._asking.misses} times in a row")
-        if now - self._since > STEADY_S:
-            self._delay, self._ready_s = FIRST_DELAY_S, self.service.ready_s
+        # one that stayed ready so long has earned a quick restart again
+        if now - self._since > PATIENCE_S:
+            self._delay, self._ready_s = PAUSE_S, self.service.ready_s
         return []
 
     def _look_at_starting(self, now: float) -> list[str]:
-        if self._asking.look(ASK_SOON_S):
+        if self._asking.look(POLL_S):
             self.state, self._since, self.cause = "ready", now, ""
             return [f"{self.service.name} is ready again."] if self.restarts else []
         taken = now - self._since
@@ -267,7 +260,7 @@ class _Child:
             limit = self._ready_s
             self._ready_s = max(min(limit * 2, LONGEST_READY_S), limit)
             return self._fail(f"was not ready in {limit:g} s")
-        if now - self._told_at < PROGRESS_S:
+        if now - self._told_at < WATCH_S:
             return []
         self._told_at = now
         return [f"{self.service.name} is still starting, for {taken:.0f} s of {self._ready_s:g} s."]
@@ -282,7 +275,7 @@ class _Child:
         return [f"{self.service.name} {failure}; it starts again in {self._delay:.0f} s. {log}"]
 
     def _spawn_again(self) -> list[str]:
-        self._delay = min(self._delay * 2, LONGEST_DELAY_S)
+        self._delay = min(self._delay * 2, AWAY_S)
         self.restarts += 1
         try:
             self.spawn()
@@ -309,7 +302,8 @@ class _Child:
             # Those in other groups are mostly ended by their parents, so the group goes first.
             asked = [process for process in strays if _group_of(process) == self._popen.pid]
             wait_ended([*leader, *asked], self.service.stop_s)
-            _end_all(lambda: _descendants(leader, str(self.mark)), strays, ORPHAN_S)
+            # what a dead service left has no reason to take long
+            _end_all(lambda: _descendants(leader, str(self.mark)), strays, FAREWELL_S)
             self._popen.wait()
         self._popen = None
         self._record.unlink(missing_ok=True)
@@ -359,7 +353,8 @@ def end_leftovers(home: Path) -> list[str]:
         record.unlink()
     strays = _descendants(leaders, f"{run}/")
     names += sorted({_mark_of(stray).removeprefix(f"{run}/") for stray in strays} - {"", *names})
-    _end_all(lambda: _descendants(leaders, f"{run}/"), [*leaders, *strays], LEFTOVER_S)
+    # what a killed supervisor left may be finishing a run
+    _end_all(lambda: _descendants(leaders, f"{run}/"), [*leaders, *strays], BUSY_S)
     return sorted(names)
 
 

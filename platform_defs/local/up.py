@@ -26,19 +26,13 @@ from millrace.platform_defs.local.supervisor import Service, ServiceState, Super
 from millrace.platform_defs.screen import Screen
 from millrace.resources.alerts.receiver import said_of_alerts
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
 from millrace.resources.postgres.dsn import DATABASE
 from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
 from millrace.resources.postgres.logins import let_readers_in, prepare_store, too_mighty
 from millrace.resources.processes import only_one, private_files
 from millrace.resources.redact import masked
 from millrace.resources.settings import EXAMPLE, NOTE, Settings
-
-# times in seconds
-LOOK_S = 0.5
-STATUS_S = 2.0
-PLAIN_S = 10.0
-REVIVE_S = 10.0
-AGAIN_S = 30.0
 
 
 class CannotStart(MillraceError):
@@ -109,9 +103,9 @@ def up(
                 _say(out, line)
             lines: list[str] = []
             if started is not None:
-                _beside(started, AGAIN_S, asked)
+                _beside(started, AWAY_S, asked)
             if status is not None:
-                _beside(partial(_bring, status, lines), STATUS_S, asked)
+                _beside(partial(_bring, status, lines), 2 * PAUSE_S, asked)
             _watch(out, supervisor, kept, lines, asked)
     except _Stop:
         _say(out, "Everything is stopped. `make run` goes on where this was.")
@@ -274,7 +268,7 @@ class _KeptPostgres:
         if not (gone or self._asking.lost) or time.monotonic() < self._revive_at:
             return []
         # On a full disk it cannot start now, and can once there is room.
-        self._revive_at = time.monotonic() + REVIVE_S
+        self._revive_at = time.monotonic() + BUSY_S
         self._reviving = threading.Thread(target=self._revive, args=(gone,), name="reviving postgres", daemon=True)
         self._reviving.start()
         wrong = "is gone" if gone else f"did not answer {self._asking.misses} times in a row"
@@ -319,7 +313,7 @@ def _watch(
             states = supervisor.states()
             if view:
                 view.update(_table(states, lines))
-            elif time.monotonic() - plain_at >= PLAIN_S:
+            elif time.monotonic() - plain_at >= WATCH_S:
                 plain = [", ".join(f"{s.name} {s.state}" for s in states), *lines]
                 # What did not change is not said again: this is somebody's log file.
                 for line in plain:

@@ -12,10 +12,9 @@ from dataclasses import replace
 from millrace.platform_defs.local.services import find_endpoints, prepare_home, services
 from millrace.platform_defs.local.supervisor import WATCHED, Supervisor
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import LOOK_S
 from millrace.resources.processes import private_files
 from millrace.resources.settings import Settings
-
-LOOK_S = 0.5
 
 
 def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:

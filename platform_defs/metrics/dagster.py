@@ -14,19 +14,16 @@ from millrace.platform_defs.liveness import beats, ticking
 from millrace.platform_defs.standing import DagsterStanding
 from millrace.resources.alerts.findings import SUBJECT_BYTES, kept
 from millrace.resources.metrics.families import gauge, seconds_since
+from millrace.resources.patience import ASK_S, WATCH_S
 
 logger = logging.getLogger(__name__)
 
 # so many of the newest are asked how long they waited
 NEWEST_RUNS = 20
-# a scrape every few seconds does not ask Dagster's database each time
-KEPT_S = 10.0
-# Dagster tries again for longer where its database went away
-PATIENCE_S = 3.0
 
 
 class DagsterMetrics(Collector):
-    """Collects the metrics of the Dagster instance that DAGSTER_HOME names; what it says is up to ten seconds old.
+    """Collects the metrics of the Dagster instance that DAGSTER_HOME names; what it says is up to 15 seconds old.
 
     `millrace_dagster_up` is 0, and everything else missing, while its storage does not answer.
     """
@@ -44,11 +41,13 @@ class DagsterMetrics(Collector):
         with self._turn:
             if self._asked is None or (self._asked.done() and time.monotonic() >= self._until):
                 self._asked = self._worker.submit(self._ask)
-                self._until = time.monotonic() + KEPT_S
+                # a scrape every few seconds does not ask Dagster's database each time
+                self._until = time.monotonic() + WATCH_S
             asked = self._asked
         found: list[Metric] = []
         try:
-            found = asked.result(PATIENCE_S)
+            # Dagster tries again for longer where its database went away
+            found = asked.result(ASK_S)
         except Exception as error:  # noqa: BLE001  whatever the storage is and raises, or that it tries again for long
             if self._was_up:
                 logger.warning("Dagster's storage does not answer: %s", type(error).__name__)

@@ -26,17 +26,12 @@ from millrace.resources.alerts.receiver import (
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore
+from millrace.resources.patience import ASK_S, BUSY_S, FAREWELL_S, PATIENCE_S, WATCH_S
 from millrace.resources.redact import masked
 from millrace.resources.settings import Settings
 
-# times in seconds
-LOOK_EVERY_S = 15.0
 # what nobody sees any more for so long is over
-HOLD_S = 120
-LONGEST_PAUSE_S = 60.0
-ANSWER_S = 15.0
-# how long the end of a process waits for a message that is under way
-END_S = 2.0
+HOLD_S = 2 * PATIENCE_S
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +121,7 @@ def alerting(dsn: str, settings: Settings, sources: Sequence[Source]) -> Iterato
         yield
     finally:
         stop.set()
-        thread.join(END_S)
+        thread.join(FAREWELL_S)
 
 
 def run_alerter(
@@ -135,7 +130,7 @@ def run_alerter(
     settings: AlertSettings,
     sources: Sequence[Source] = (),
     *,
-    every_s: float = LOOK_EVERY_S,
+    every_s: float = WATCH_S,
     hold_s: int = HOLD_S,
 ) -> None:
     """Look and tell until `stop` is set; outlast restarts of the server, and whatever else breaks."""
@@ -155,7 +150,7 @@ def run_alerter(
                 reason = _said(error, dsn)
                 if reason != said:
                     logger.warning("Alerts wait: %s", reason)
-                said, pause_s = reason, min(pause_s * 2, LONGEST_PAUSE_S)
+                said, pause_s = reason, min(pause_s * 2, PATIENCE_S)
                 stop.wait(pause_s)
 
 
@@ -164,11 +159,11 @@ def connected(dsn: str) -> psycopg.Connection:
     connection = connect(
         dsn,
         # beyond what the server itself allows a statement
-        answer_s=ANSWER_S,
+        answer_s=WATCH_S,
         application_name="millrace alerts",
     )
-    connection.execute("set statement_timeout = '10s'")
-    connection.execute("set lock_timeout = '5s'")
+    connection.execute(f"set statement_timeout = '{BUSY_S}s'".encode())
+    connection.execute(f"set lock_timeout = '{ASK_S}s'".encode())
     return connection
 
 

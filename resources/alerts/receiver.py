@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 from millrace.resources.alerts.findings import clean, cut
 from millrace.resources.alerts.messages import FORMATS, STANDARD, Message
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import BUSY_S
 from millrace.resources.settings import THIS_MACHINE, Settings, listed
 from millrace.resources.signing import fault_of, signed
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint, Forbidden
 
-TIMEOUT_S = 10.0
 HOW_TO_MAKE_ONE = 'echo "whsec_$(openssl rand -base64 32)"'
 
 
@@ -145,7 +145,7 @@ class AlertReceiver:
         headers = {"Content-Type": "application/json", "User-Agent": "millrace"}
         if self.settings.secret is not None:
             headers |= signed(message.message_id, body, [self.settings.secret])
-        return self._judged(self._endpoint.post(body, headers, TIMEOUT_S))
+        return self._judged(self._endpoint.post(body, headers, BUSY_S))
 
     def close(self) -> None:
         """End the connection."""
@@ -165,7 +165,7 @@ class AlertReceiver:
             return Delivery(True, None, f"{self.place} took it: {_status(answer.status)}.")
         if answer.status == 0:
             error = (
-                f"{self.place} did not answer within {TIMEOUT_S:.0f} s, or nothing listens there."
+                f"{self.place} did not answer within {BUSY_S} s, or nothing listens there."
                 if answer.error.startswith("No answer")
                 else f"{self.place}: {answer.error}"
             )

@@ -43,7 +43,8 @@ from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import in_utf8
 from millrace.resources.event_store import EventStore
-from millrace.resources.event_store.migrations import LOCK_TIMEOUT_MS, PATIENCE_S, known_migrations, validate
+from millrace.resources.event_store.migrations import known_migrations, validate
+from millrace.resources.patience import LOOK_S, PATIENCE_S
 from millrace.resources.processes import only_one
 from millrace.resources.producers import ProducerStore
 
@@ -149,7 +150,7 @@ def _producers_held(dsn: str) -> Iterator[None]:
         while not _hold_producers(holder, sequencer):
             # messages that queued behind this session go first
             holder.rollback()
-            time.sleep(LOCK_TIMEOUT_MS / 1000)
+            time.sleep(LOOK_S)
             if time.monotonic() > deadline:
                 raise MillraceError(
                     "No backup was taken: somebody's open transaction sequences events or does a producer's message.",
@@ -164,12 +165,12 @@ def _producers_held(dsn: str) -> Iterator[None]:
 
 def _hold_producers(holder: psycopg.Connection, sequencer: psycopg.Connection) -> bool:
     """Hold producers and sequence their events; return False if either takes too long."""
-    holder.execute(sql.SQL("set lock_timeout = {}").format(LOCK_TIMEOUT_MS))
+    holder.execute(sql.SQL("set lock_timeout = {}").format(f"{LOOK_S}s"))
     try:
         committed = ProducerStore(holder).hold_producers()
     except psycopg.errors.LockNotAvailable:
         return False
-    deadline = time.monotonic() + LOCK_TIMEOUT_MS / 1000
+    deadline = time.monotonic() + LOOK_S
     store = ProducerStore(sequencer)
     while store.producer_statistics() and not store.is_sequenced(committed):
         if EventStore(sequencer).sequence_events() == 0 and time.monotonic() > deadline:

@@ -19,6 +19,7 @@ from millrace.resources.capture.setup import ReadyCapture
 from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, read_chunk
 from millrace.resources.capture.source.connection import oldest_xid
 from millrace.resources.capture.store import CaptureStore, EmittedRows, RegisteredTable
+from millrace.resources.patience import ASK_S, PATIENCE_S, PAUSE_S, POLL_S
 
 # rows of a chunk, at most, and about how many bytes
 CHUNK = 5_000
@@ -28,12 +29,7 @@ FIRST_CHUNK = 100
 # streams of a table that the end of its backfill looks at in one call
 FINISH = 5_000
 # how long one step reads or ends tables before changes are stored again
-STEP_S = 1.0
-# How long to wait for a table that a session has for itself alone, and when to try again; others are read meanwhile
-LOCK_S = 0.2
-LOCKED_S = 5.0
-# when to try again to read a table that the source does not give
-UNREAD_S = 60.0
+STEP_S = PAUSE_S
 
 logger = logging.getLogger(__name__)
 
@@ -177,10 +173,10 @@ class Backfill:
                 after = None if table.backfill_key is None else json.loads(table.backfill_key)
                 read = self._read(table, after, table.backfilled_rows)
             except psycopg.errors.LockNotAvailable:
-                self._waiting[table.name] = time.monotonic() + LOCKED_S
+                self._waiting[table.name] = time.monotonic() + ASK_S
                 continue
             except TableUnreadable as unreadable:
-                self._waiting[table.name] = time.monotonic() + UNREAD_S
+                self._waiting[table.name] = time.monotonic() + PATIENCE_S
                 self._hold(table, unreadable)
                 continue
             self._waiting.pop(table.name, None)
@@ -220,7 +216,7 @@ class Backfill:
         """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""
         ready = self._ready
         declared = self._declared[table.schema_name, table.table_name]
-        chunk = read_chunk(self._source, declared, after, self._chunk_rows, LOCK_S)
+        chunk = read_chunk(self._source, declared, after, self._chunk_rows, POLL_S)
         columns = {
             (column.name, column.type_oid) for column in self._schemas[table.schema_name, table.table_name].columns
         }

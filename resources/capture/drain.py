@@ -40,6 +40,7 @@ from millrace.resources.capture.source.slot import PublicationMissing, SlotLost
 from millrace.resources.capture.source.stream import NotText, SlotStream, Stopped
 from millrace.resources.capture.store import CaptureStore, find_capture
 from millrace.resources.errors import ChangesDiffer
+from millrace.resources.patience import BUSY_S, FAREWELL_S, GLANCE_S, PAUSE_S
 from millrace.resources.sessions import require_own_session
 
 LEASE_S = 30
@@ -54,18 +55,10 @@ COMPARE = 1_000
 COMPARE_CHARACTERS = 8_000_000
 # Rows of wal_events that are purged at a time
 PURGE = 10_000
-# How long to wait for a change before one looks around
-POLL_S = 0.05
 # Steps begin this far apart at least: what comes meanwhile is stored in one transaction
 STEP_S = 0.01
 # How often an idle slot is moved on past the WAL of other tables
-IDLE_ADVANCE_S = 1.0
-# How often to look whether what names the rows of a table is another one, and whether the source refuses changes of it
-LOOK_S = 1.0
-# When to try again to stop a table that the source still publishes, and refuses changes of
-REFUSED_S = 10.0
-# How long to wait for rows that a former owner's session still locks
-LOCK_S = 10
+IDLE_ADVANCE_S = PAUSE_S
 
 
 @dataclass
@@ -162,7 +155,7 @@ class CaptureDrain:
         self._stored_lsn = self._ready.stored_lsn
         self._stop, self._failed = threading.Event(), threading.Event()
         self._kept_at = self._idle_at = self._began_at = time.monotonic()
-        self._look_at = self._began_at + LOOK_S
+        self._look_at = self._began_at + PAUSE_S
         return self
 
     def __exit__(
@@ -181,7 +174,8 @@ class CaptureDrain:
             require_own_session(connection, self._dsn)
             connection.execute("select set_config('application_name', %s, false)", (name,))
             connection.execute("set default_transaction_isolation = 'read committed'")
-            connection.execute("select set_config('lock_timeout', %s, false)", (f"{LOCK_S}s",))
+            # a former owner's session may still lock rows
+            connection.execute("select set_config('lock_timeout', %s, false)", (f"{BUSY_S}s",))
             yield CaptureStore(connection)
 
     @contextmanager
@@ -195,7 +189,7 @@ class CaptureDrain:
         # over a connection of its own: one that was interrupted in a statement gives nothing back
         with (
             suppress(*connecting.PASSING),
-            connecting.connect(self._dsn, answer_s=connecting.FAREWELL_S) as connection,
+            connecting.connect(self._dsn, answer_s=FAREWELL_S) as connection,
         ):
             CaptureStore(connection).release_capture(self.capture.name, self._ready.lease_token)
 
@@ -228,7 +222,7 @@ class CaptureDrain:
                 try:
                     came = self.store(emitter.hand_over)
                     backfilled = self.backfill(emitter.wait)
-                    emitting = not emitter.wait(0 if came or backfilled else POLL_S)
+                    emitting = not emitter.wait(0 if came or backfilled else GLANCE_S)
                     self._keep_lease(self._control)
                     if self._is_other_source():
                         # whoever prepares the capture anew finds what it is, and what becomes of it
@@ -270,8 +264,8 @@ class CaptureDrain:
         found = published_tables(self._source, self._ready.publication)
         looked = time.monotonic()
         # at most a fiftieth of the time: for hundreds of tables it takes tens of milliseconds
-        self._look_at = looked + max(LOOK_S, (looked - now) / 0.02)
-        return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= REFUSED_S)
+        self._look_at = looked + max(PAUSE_S, (looked - now) / 0.02)
+        return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= BUSY_S)
 
     def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
         """Store what the source has committed by now, or enough of it, piece by piece; return how many changes came.
@@ -384,7 +378,7 @@ class CaptureDrain:
 
     def _wait(self) -> None:
         with self._reading():
-            self._opened_stream().wait(POLL_S)
+            self._opened_stream().wait(GLANCE_S)
 
     def _end_stream(self) -> None:
         if self._stream is not None:

@@ -10,14 +10,7 @@ from collections.abc import Callable
 from dataclasses import astuple, replace
 from uuid import uuid4
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    retry_if_not_exception_type,
-    sleep_using_event,
-    wait_exponential,
-)
+from tenacity import RetryCallState
 
 from millrace.resources import connecting
 from millrace.resources.capture.declaration import Capture
@@ -26,13 +19,12 @@ from millrace.resources.capture.decoding.rows import TableUnfit
 from millrace.resources.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.resources.capture.source.slot import SlotBusy
 from millrace.resources.errors import CaptureInUse, LeaseLost, Unreachable
+from millrace.resources.patience import PATIENCE_S, while_away
 
 # A new drain looks at the source anew: its timeline, its publication, its tables and their partitions. It also purges.
 ROUND_S = 600.0
-# How often to say what was captured, while something is
-TELL_S = 60.0
 # What another process, a restart, patience or a new look at the source mends
-PASSING = (*connecting.PASSING, Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
+PASSING = (Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
 
 logger = logging.getLogger(__name__)
 
@@ -65,16 +57,13 @@ def follow(
         SessionsShared: The store is reached through a pooler in transaction mode.
     """
     owner = owner or f"follow {uuid4()}"
-    patiently = Retrying(
-        retry=retry_if_exception_type(PASSING) & retry_if_not_exception_type(connecting.LIMITS),
-        wait=wait_exponential(multiplier=0.2, max=10),
-        stop=lambda _: stop.is_set(),
-        sleep=sleep_using_event(stop),
-        before_sleep=_Waiting(capture.name),
-        retry_error_callback=lambda _: None,  # `stop` was set meanwhile: that is all that was wanted
-    )
+    patiently = while_away(_passes, stop, _Waiting(capture.name), quietly=True)
     while not stop.is_set():
         patiently(_drain, dsn, capture, owner, stop, lease_s, on_step)
+
+
+def _passes(error: BaseException) -> bool:
+    return connecting.passes(error) or isinstance(error, PASSING)
 
 
 def _drain(
@@ -111,7 +100,9 @@ class _Waiting:
     def __call__(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         now = time.monotonic()
-        if error is None or (type(error) is self._kind and state.attempt_number > 1 and now - self._told_at < TELL_S):
+        if error is None or (
+            type(error) is self._kind and state.attempt_number > 1 and now - self._told_at < PATIENCE_S
+        ):
             return
         self._kind, self._told_at = type(error), now
         # of two that follow one capture, one waits: that is how it is meant
@@ -128,7 +119,7 @@ class _Telling:
         self._told_at = time.monotonic()
 
     def step(self, sofar: CaptureReport) -> None:
-        if time.monotonic() - self._told_at >= TELL_S:
+        if time.monotonic() - self._told_at >= PATIENCE_S:
             self.tell(sofar)
 
     def tell(self, sofar: CaptureReport) -> None:

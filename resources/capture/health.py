@@ -42,17 +42,14 @@ from millrace.resources.capture.source.timelines import Timelines
 from millrace.resources.capture.store import CaptureInfo, CaptureStore, RegisteredTable, find_capture
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import BUSY_S, POLL_S
 
 # A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
 RECENT_S = 10
 # How much log of other tables may lie before an idle slot until a run is worth it, only to move the slot on.
 IDLE_LAG_BYTES = 64 * 1024 * 1024
-# How long a look may take. A source that waits for a standby gives nothing out before the standby has it.
-LOOK_S = 10.0
 # When a run is worth it for a table that could not be read.
 UNREAD_AGAIN = timedelta(minutes=10)
-# between two looks while a look goes on
-POLL_S = 0.1
 # Above this, a look into the slot makes the source read too much WAL again. An open transaction holds it back.
 DEAR_BYTES = 1024 * 1024 * 1024
 
@@ -236,7 +233,7 @@ def _oldest(
 
 def _is_passed(source: psycopg.Connection, slot: str, lsn: Lsn) -> bool:
     """Return whether the process that reads a slot passes a position within a few seconds: an idle one does."""
-    until = time.monotonic() + LOOK_S
+    until = time.monotonic() + BUSY_S
     while True:
         state = slot_state(source, slot)
         if state is None or state.confirmed_flush_lsn is None:
@@ -258,7 +255,7 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
         NoStream: A replication connection cannot be had.
     """
     flushed, _ = flush_lsn(source)
-    until = time.monotonic() + LOOK_S
+    until = time.monotonic() + BUSY_S
     with SlotStream(source, info.slot, info.publication, converted=False) as stream:
         while stream.passed_lsn < flushed:
             message = stream.read(POLL_S)
@@ -266,7 +263,7 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
                 return begun.committed_at
             if time.monotonic() >= until:
                 raise SlotSlow(
-                    f"The source did not look into slot {info.slot} within {LOOK_S:g} s.",
+                    f"The source did not look into slot {info.slot} within {BUSY_S:g} s.",
                     hint="It decodes a large part of its log, or waits for a standby that synchronized_standby_slots names.",
                 )
     return None

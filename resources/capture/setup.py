@@ -42,15 +42,16 @@ from millrace.resources.capture.source.publication import (
     withdraw_refused,
 )
 from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.source.slot import BUSY_S, advance, create_slot, drop_slot, slot_state
+from millrace.resources.capture.source.slot import advance, create_slot, drop_slot, slot_state
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, UnknownCapture
+from millrace.resources.patience import BUSY_S
 
 # The lease of a restart: a killed one keeps the capture from others for that long.
 RESTART_LEASE_S = 30
 # Enough to publish and to drop a slot. While one is made, which waits for others, the lease is extended on and on.
-BEGIN_LEASE_S = 90 + int(BUSY_S)
+BEGIN_LEASE_S = 90 + BUSY_S
 
 logger = logging.getLogger(__name__)
 

@@ -28,11 +28,8 @@ from millrace.resources.capture.source.tables import with_key
 from millrace.resources.capture.store import CaptureStore, VerifiedRows, find_capture
 from millrace.resources.connecting import connect
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
+from millrace.resources.patience import PATIENCE_S, POLL_S
 
-# Between two looks at what another process captures
-POLL_S = 0.1
-# How long a lease of ours lasts without a sign of life: a chunk of a table without an index on its key takes long.
-LEASE_S = 120
 # keys that are shown
 MOST_EXAMPLES = 20
 
@@ -248,7 +245,9 @@ class _Capturing:
         info = find_capture(self._store, self.capture.name)
         if info is not None and info.leased:
             return False
-        process = CaptureDrain(self._dsn, self.capture, f"verify by process {os.getpid()}", lease_s=LEASE_S)
+        # without a sign of life the lease lasts so long: a chunk of a table without an index on its key takes long
+        owner = f"verify by process {os.getpid()}"
+        process = CaptureDrain(self._dsn, self.capture, owner, lease_s=2 * PATIENCE_S)
         try:
             self._process = process.__enter__()
         except CaptureInUse:

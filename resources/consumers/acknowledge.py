@@ -14,8 +14,7 @@ from millrace.resources.consumers.lasting_connection import LastingConnection
 from millrace.resources.consumers.log_lines import Counters, say
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import EventStore
-
-LONGEST_TICK_S = 1.0
+from millrace.resources.patience import PAUSE_S
 
 
 class Answerer:
@@ -50,7 +49,7 @@ class Answerer:
         Raises:
             MillraceError: The store refuses: the view is gone, say, or another role's.
         """
-        tick = min(LONGEST_TICK_S, self._lock_s / 10, self._subscription.timeout_s / 4)
+        tick = min(PAUSE_S, self._lock_s / 10, self._subscription.timeout_s / 4)
         watch_at = 0.0
         while True:
             finished = self._finished.is_set()

@@ -24,28 +24,16 @@ from millrace.resources.consumers.log_lines import Counters, say, told
 from millrace.resources.consumers.wake_up_hub import Words
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
 
 # how long threads have work from what waits for them
 AHEAD_S = 0.2
-ADAPT_EVERY_S = 0.05
 SHORTEST_PAUSE_S = 0.02
 # each pause without anything new is longer than the one before
 GROWTH = 2
-LONGEST_PAUSE_S = 0.5
-# while a sequencer is at work, and its words come; an event whose retry is due comes later by as much
-LONGEST_ATTENDED_S = 5.0
-# for how long since the request to end a consumer sends its last answers again to a server that is away
-FAREWELL_S = 5.0
-# how long a statement of a handler may then take in which the server says nothing
-STATEMENT_S = 3.0
-# a consumer that did not say for 15 minutes that it lives counts as dead
-ATTACH_EVERY_S = 60.0
-# how often a thread that waits for the end looks whether it came another way
-LOOK_EVERY_S = 1.0
-# how long an event waits that this process cannot handle now, for another one
-ELSEWHERE_S = 1.0
-# how long a process whose consumer failed waits for handlers
-PATIENCE_S = 10.0
+# how long a statement of a handler, in which the server says nothing, has after the end was asked for: until it is left
+# and then until it is canceled
+STATEMENT_S = 2 * FAREWELL_S
 
 
 class HandlersHang(MillraceError):
@@ -108,7 +96,7 @@ def consume(
         thread.daemon = True
         thread.start()
     try:
-        while not ending.is_set() and not stop.wait(0.05):
+        while not ending.is_set() and not stop.wait(GLANCE_S):
             pass
     finally:
         ending.set()
@@ -233,11 +221,12 @@ class Consumer:
         if word and self.counters.held == 0:
             # it may be of events that this view does not want
             stop.wait(self._deaf_s)
-            self._deaf_s = min(max(2 * self._deaf_s, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+            self._deaf_s = min(max(2 * self._deaf_s, SHORTEST_PAUSE_S), LOOK_S)
         elif not freed:
             self._deaf_s = 0.0
         come = self._attended and self._words is not None and self._words.come
-        longest = LONGEST_ATTENDED_S if come else LONGEST_PAUSE_S
+        # an event whose retry is due comes later by as much
+        longest = ASK_S if come else LOOK_S
         self._pause_s = SHORTEST_PAUSE_S if freed else min(GROWTH * self._pause_s, longest)
 
     def _hear(self) -> None:
@@ -249,11 +238,12 @@ class Consumer:
         while not stop.is_set() and self._fault is None:
             if time.monotonic() >= attach_at:
                 self._line(lambda store: store.attach_consumer(self.subscription.view, self._name))
-                attach_at = time.monotonic() + ATTACH_EVERY_S
+                # a consumer that did not say for 15 minutes that it lives counts as dead
+                attach_at = time.monotonic() + PATIENCE_S
             self._adapt()
             held = len(self._deliveries.ready)
             if held > self._deliveries.low or (self._deliveries.stuck and self._deliveries.running):
-                self._deliveries.room.wait(0.1)
+                self._deliveries.room.wait(POLL_S)
                 self._deliveries.room.clear()
                 continue
             free, room = self.counters.held == 0, self._ahead - held
@@ -283,7 +273,7 @@ class Consumer:
         """Hold as many events as threads begin in a fifth of a second: few that are slow, many that are not."""
         now, begun = time.monotonic(), self.counters.leased - len(self._deliveries.ready)
         seconds = now - self._adapted_at
-        if seconds < ADAPT_EVERY_S:
+        if seconds < GLANCE_S:
             return
         pace = (begun - self._begun) / seconds
         self._adapted_at, self._begun = now, begun
@@ -300,7 +290,7 @@ class Consumer:
             held = Held(event, now)
             if not self.subscription.wants(event.decider, event.event):
                 self._deliveries.answer(
-                    held, GiveBack("A newer version of the view's consumer wants this event.", ELSEWHERE_S)
+                    held, GiveBack("A newer version of the view's consumer wants this event.", PAUSE_S)
                 )
             elif held.stream in busy:
                 self._refuse(held)
@@ -317,7 +307,7 @@ class Consumer:
             )
             self._deliveries.answer(held, Failed(why))
         else:
-            self._deliveries.answer(held, GiveBack("The handler of an earlier delivery still runs.", ELSEWHERE_S))
+            self._deliveries.answer(held, GiveBack("The handler of an earlier delivery still runs.", PAUSE_S))
 
     def _begin_worker(self) -> None:
         caller = Caller(self._dsn, self.subscription, self._loop.loop if self._loop else None, self._leaving)
@@ -365,7 +355,7 @@ class Consumer:
             self._fault = self._fault or error
 
     def _hang_up(self, stop: threading.Event) -> None:
-        while not stop.wait(LOOK_EVERY_S) and self._fault is None and not self._draining:
+        while not stop.wait(PAUSE_S) and self._fault is None and not self._draining:
             pass
         self._over_at = time.monotonic()
         self._line.give_up()
@@ -387,11 +377,12 @@ class Consumer:
             self._deliveries.queue.put(None)
         began = time.monotonic()
         while any(thread.is_alive() and not self._has_hung(thread) for thread in list(self._workers)):
-            if self._fault is not None and time.monotonic() - began > PATIENCE_S:
+            if self._fault is not None and time.monotonic() - began > BUSY_S:
                 break
-            time.sleep(0.005)
+            time.sleep(GLANCE_S)
         self._answerer.finish()
-        answering.join(max(min(self._over_at, began) + FAREWELL_S - time.monotonic(), STATEMENT_S))
+        # a server that is away is told again meanwhile
+        answering.join(max(min(self._over_at, began) + ASK_S - time.monotonic(), STATEMENT_S))
         self._answers.give_up()
         answering.join()
 

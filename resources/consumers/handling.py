@@ -20,14 +20,11 @@ from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Su
 from millrace.resources.consumers.log_lines import cleaned, told
 from millrace.resources.errors import NotInFlight
 from millrace.resources.event_store import Delivery, EventStore, causing
+from millrace.resources.patience import FAREWELL_S, PAUSE_S
 from millrace.resources.user_code import finished
 
 # how often a transaction is tried again at once, whose only fault is that another one was first
 TRIES = 5
-# how long an event waits that could not be handled because the server was away, or another transaction was first
-PAUSE_S = 1.0
-# how long a statement has to end that was interrupted
-INTERRUPT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class Caller:
             self._future.cancel()
         if self._connection is not None:
             with suppress(psycopg.Error):
-                self._connection.cancel_safe(timeout=INTERRUPT_S)
+                self._connection.cancel_safe(timeout=FAREWELL_S)
 
     def close(self) -> None:
         """End the connection, if there is one."""
@@ -160,7 +157,7 @@ class Caller:
             self._connection = connecting.connect(
                 self._dsn,
                 # who takes longer has been interrupted
-                answer_s=self._subscription.timeout_s + INTERRUPT_S,
+                answer_s=self._subscription.timeout_s + FAREWELL_S,
                 stop=self._leaving,
                 prepare_threshold=None,
             )
@@ -214,10 +211,10 @@ class LoopThread:
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in others:
                 task.cancel()
-            await asyncio.wait(others, timeout=1) if others else None
+            await asyncio.wait(others, timeout=PAUSE_S) if others else None
 
         with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(ended(), self.loop).result(2)
+            asyncio.run_coroutine_threadsafe(ended(), self.loop).result(FAREWELL_S)
         self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(2)

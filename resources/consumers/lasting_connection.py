@@ -6,19 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    retry_if_not_exception_type,
-    sleep_using_event,
-    stop_when_event_set,
-    wait_exponential,
-)
+from tenacity import RetryCallState
 
 from millrace.resources import connecting
 from millrace.resources.consumers.log_lines import Counters, say, told
 from millrace.resources.event_store import EventStore
+from millrace.resources.patience import while_away
 
 Result = TypeVar("Result")
 
@@ -46,14 +39,7 @@ class LastingConnection:
             psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and nobody wants to wait any longer.
             psycopg.errors.ProgramLimitExceeded: What was asked exceeds a limit of the server.
         """
-        patiently = Retrying(
-            retry=retry_if_exception_type(connecting.PASSING) & retry_if_not_exception_type(connecting.LIMITS),
-            wait=wait_exponential(multiplier=0.1, max=5),
-            stop=stop_when_event_set(self._hung_up),
-            sleep=sleep_using_event(self._hung_up),
-            before_sleep=self._tell,
-            reraise=True,
-        )
+        patiently = while_away(connecting.passes, self._hung_up, self._tell)
         result: Result = patiently(self._once, call)
         return result
 

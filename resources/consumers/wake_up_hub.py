@@ -4,8 +4,7 @@ import threading
 from collections.abc import Callable
 
 from millrace.resources.event_store.wake_ups import Wakeups
-
-LISTEN_S = 5.0
+from millrace.resources.patience import ASK_S
 
 
 class Words:
@@ -29,7 +28,7 @@ class Words:
         with Wakeups(self._dsn) as positions:
             self.come = positions.listening
             while not stop.is_set():
-                word = positions.wait(LISTEN_S, stop)
+                word = positions.wait(ASK_S, stop)
                 self.come = positions.listening
                 if word is not None:
                     for listener in self._listeners:

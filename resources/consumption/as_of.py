@@ -23,6 +23,7 @@ from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PartitionLeased, UnknownView
 from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.patience import LOOK_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.past import (
     AsOf,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEEP = timedelta(days=7)
-LOOK_EVERY_S = 0.5
 # how a build ends whose tables are gone
 GONE = (PartitionsFailed, psycopg.errors.UndefinedTable)
 
@@ -126,7 +126,7 @@ def build_as_of(
                 past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
                 rows = count_rows(connection, past)
             except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
-                time.sleep(LOOK_EVERY_S)  # another process builds it, or has just built it
+                time.sleep(LOOK_S)  # another process builds it, or has just built it
             except (Exception, KeyboardInterrupt) as error:
                 # who was stopped for longer than leases last finds that another process has removed the tables
                 if not isinstance(error, GONE) or noted in all_as_of(connection, model.name):

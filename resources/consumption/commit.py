@@ -19,12 +19,13 @@ from typing import TypeAlias
 
 import psycopg
 import pyarrow as pa
-from tenacity import AttemptManager, Retrying, retry_if_exception
+from tenacity import AttemptManager
 
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
 from millrace.resources.event_store import EventStore, Lease, LockedPartition, StreamFailure
+from millrace.resources.patience import anew
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import require_known
 from millrace.resources.read_models.stored.indexes import give_up_for
@@ -185,13 +186,13 @@ def transaction(store: EventStore, model: ReadModel, *, undone: bool = False) ->
 
 def attempts(store: EventStore, model: ReadModel) -> Iterator[AttemptManager]:
     """Begin a transaction on rows of a model anew without an index that a row is too long for."""
-    yield from Retrying(retry=retry_if_exception(partial(give_up_for, store.connection, model)), reraise=True)
+    yield from anew(partial(give_up_for, store.connection, model))
 
 
-def commit(store: EventStore, work: Work, lock_timeout: str | None = None) -> Commit:
+def commit(store: EventStore, work: Work, lock_s: float | None = None) -> Commit:
     """Commit rows with the positions up to which they were built, and the streams that fail.
 
-    Waits for a lock on rows as long as `lock_timeout` says; None: as long as the session waits.
+    Waits for a lock on rows as long as `lock_s` says; None: as long as the session waits.
 
     Raises:
         Overtaken: The store was told of an upcast that the events were not read with.
@@ -204,8 +205,8 @@ def commit(store: EventStore, work: Work, lock_timeout: str | None = None) -> Co
             require_known(connection, model.upcasts)
             hand_over(store, model, work.leases, work.failures)
             store.commit_batch(model.view, work.leases)
-            if lock_timeout is not None:
-                wait_for_locks_at_most(connection, lock_timeout)
+            if lock_s is not None:
+                wait_for_locks_at_most(connection, lock_s)
             rows = _merge(connection, model, work.rows)
     return Commit(work.leases, rows, time.monotonic() - work.started, work.failures)
 

@@ -1,20 +1,16 @@
 """The connection of a consumer, which outlasts a restart of the server."""
 
+import time
 from contextlib import suppress
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential
 
 from millrace.resources import connecting
 from millrace.resources.archive.store import NO_TIME_LIMITS
+from millrace.resources.patience import ASK_S, FAREWELL_S, LONG_S, PATIENCE_S, while_held
 from millrace.resources.sessions import require_own_session
 
-RECONNECT_S = 60
-REFUSED_S = 5
-CANCEL_S = 5
-# a process that is paused within a transaction holds what others wait for
-STANDS_STILL = "1min"
 # the fate of a transaction among others: the batch is claimed again at once
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
@@ -31,28 +27,28 @@ def let_work_last(connection: psycopg.Connection, dsn: str) -> None:
     """
     require_own_session(connection, dsn)
     connection.execute(NO_TIME_LIMITS)
-    connection.execute(f"set idle_in_transaction_session_timeout = '{STANDS_STILL}'".encode())
+    # a process that is paused within a transaction holds what others wait for
+    connection.execute(f"set idle_in_transaction_session_timeout = '{PATIENCE_S}s'".encode())
 
 
 def connect_patiently(dsn: str) -> psycopg.Connection:
     """Connect, let work last, and outlast a restart of the server.
 
     Raises:
-        psycopg.OperationalError: The server does not answer for `RECONNECT_S` seconds, or refuses the password for
-            `REFUSED_S`.
+        psycopg.OperationalError: The server does not answer for `PATIENCE_S` seconds, or refuses the password for
+            `ASK_S`.
         SessionsShared: It is reached through a pooler in transaction mode.
     """
-    patiently = Retrying(
-        retry=retry_if_exception_type(psycopg.OperationalError),
-        wait=wait_exponential(multiplier=0.1, max=5),
-        stop=_long_enough,
-        reraise=True,
-    )
-    return patiently(_connect, dsn)
+    until = time.monotonic() + ASK_S
+
+    def passes(error: BaseException) -> bool:
+        return isinstance(error, psycopg.OperationalError) and (time.monotonic() < until or not _refuses(error))
+
+    return while_held(passes, PATIENCE_S)(_connect, dsn)
 
 
 def _connect(dsn: str) -> psycopg.Connection:
-    connection = connecting.connect(dsn, answer_s=connecting.ANSWER_S, long_s=connecting.LONG_S)
+    connection = connecting.connect(dsn, answer_s=connecting.ANSWER_S, long_s=LONG_S)
     try:
         let_work_last(connection, dsn)
     except BaseException:
@@ -69,7 +65,7 @@ def end_interrupted(connection: psycopg.Connection) -> None:
     """
     if connection.info.transaction_status == TransactionStatus.ACTIVE:
         with suppress(psycopg.Error):
-            connection.cancel_safe(timeout=CANCEL_S)
+            connection.cancel_safe(timeout=FAREWELL_S)
         connection.close()
 
 
@@ -77,9 +73,3 @@ def _refuses(error: psycopg.OperationalError) -> bool:
     # Of a connection that failed libpq says no SQLSTATE. A server without room refuses after it took the password: that
     # looks the same, and passes.
     return error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password)
-
-
-def _long_enough(state: RetryCallState) -> bool:
-    error = state.outcome.exception() if state.outcome else None
-    refused = isinstance(error, psycopg.OperationalError) and _refuses(error)
-    return (state.seconds_since_start or 0) >= (REFUSED_S if refused else RECONNECT_S)

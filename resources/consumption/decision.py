@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from millrace.resources.patience import REST_S
+
 if TYPE_CHECKING:
     from millrace.resources.event_store import DrainState, ViewPoll
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 JOIN_S = 30.0
 # so many shared runs that fail in a row make each view try by itself, until the last one ended so many seconds ago
 SHARED_FAILURES = 3
-SHARED_REST_S = 300.0
 # Of the 12 drains of one view at once of dagster.yaml, so that pushes, however many there are, leave some to models.
 PUSHES_AT_ONCE = 8
 # so far poll_views counts events, and streams to try again
@@ -91,7 +92,7 @@ def _alone(row: "ViewPoll", own: "DrainState", shared: "DrainState", *, is_far: 
         return f"the last try ended with: {own.error}"
     if shared.lives and shared.since_s is not None and shared.since_s >= JOIN_S:
         return "the drain of all views does not consume it"
-    if shared.failures >= SHARED_FAILURES and (shared.ended_s or 0) < SHARED_REST_S:
+    if shared.failures >= SHARED_FAILURES and (shared.ended_s or 0) < REST_S:
         return f"{shared.failures} drains of all views failed in a row"
     return None
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.connecting import connect
-from millrace.resources.consumption.as_of import GONE, KEEP, LOOK_EVERY_S, build_beside
+from millrace.resources.consumption.as_of import GONE, KEEP, build_beside
 from millrace.resources.consumption.connection import let_work_last
 from millrace.resources.errors import LeaseLost, PartitionLeased, UnknownView, ViewInUse
 from millrace.resources.event_store import LogMark
+from millrace.resources.patience import LOOK_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.differences import Diff, compare, diffs, take
 from millrace.resources.read_models.stored.past import named, remove_begun, remove_expired
@@ -64,7 +65,7 @@ def diff_with_serving(
                 )
                 compare(connection, diff, side, [*model.lookups], len(commit.failures), keep)
             except (PartitionLeased, LeaseLost, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
-                time.sleep(LOOK_EVERY_S)  # another process builds it, or has just compared it
+                time.sleep(LOOK_S)  # another process builds it, or has just compared it
             except (Exception, KeyboardInterrupt) as error:
                 # who was stopped for longer than leases last finds that another process has removed the tables
                 if not isinstance(error, GONE) or _known(connection, diff) == [diff]:

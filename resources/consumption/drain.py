@@ -28,6 +28,7 @@ from millrace.resources.consumption.report import no_progress
 from millrace.resources.consumption.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, PartitionLeased, Unreachable
 from millrace.resources.event_store import EventStore, ViewPoll
+from millrace.resources.patience import ASK_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Overtaken, stored_upcasts
 from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
@@ -36,16 +37,10 @@ from millrace.resources.read_models.stored.versions import register_declared, un
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# a round begins no sooner than this after the one before, unless that one left something behind
-ROUND_EVERY_S = 0.25
-# how often the drain looks who else consumes its views
-LOOK_EVERY_S = 2.0
-# a consumer that did not say for 15 minutes that it lives counts as dead
-ATTACH_EVERY_S = 60.0
+# how often the drain looks who else consumes its views: of many views that costs as much as a round
+LOOK_EVERY_S = 2 * PAUSE_S
 # rounds in a row that may fail for a reason of no view's; then the drain ends
 FAILURES = 3
-# nothing that a drain does besides its commits waits longer for a lock
-LOCK_TIMEOUT = "5s"
 # why a view leaves that did not fail
 OTHERS = "a run of its own consumes it"
 
@@ -334,7 +329,8 @@ class Drain:
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
-        if now - self._attached_at >= ATTACH_EVERY_S:
+        # a consumer that did not say for 15 minutes that it lives counts as dead
+        if now - self._attached_at >= PATIENCE_S:
             for member in self.members:
                 if member.joined:
                     self._attach(member)
@@ -403,7 +399,8 @@ class Drain:
         # forty views, and a few statements each
         connection.prepared_max = 1000
         if not self._alone:
-            wait_for_locks_at_most(connection, LOCK_TIMEOUT, always=True)
+            # nothing that a drain does besides its commits waits longer for a lock
+            wait_for_locks_at_most(connection, ASK_S, always=True)
         return EventStore(connection)
 
     def _next_at(self) -> float:
@@ -411,17 +408,16 @@ class Drain:
         if self._alone:
             return self.members[0].next_at
         if self._failures:
-            return time.monotonic() + float(ROUND_EVERY_S * 2**self._failures)
+            return time.monotonic() + float(POLL_S * 2**self._failures)
         return min([self._looked_at + LOOK_EVERY_S, *(member.next_at for member in self.members if member.joined)])
 
     def _turn(self, member: Member, outcome: Outcome, began: float) -> float:
         """Return when a member is asked for again after a round that began at a time."""
         view = member.view
+        # at once only if the round left something behind
         if view in outcome.full or (self._alone and outcome.claimed):
             return began
-        return began + (
-            ROUND_EVERY_S if view in outcome.commits else max(ROUND_EVERY_S, member.declared.pooling_delay_s)
-        )
+        return began + (POLL_S if view in outcome.commits else max(POLL_S, member.declared.pooling_delay_s))
 
 
 def _against(poll: ViewPoll | None) -> str | None:

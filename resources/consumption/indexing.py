@@ -15,15 +15,11 @@ import psycopg
 from millrace.resources import connecting
 from millrace.resources.consumption.connection import let_work_last
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import ASK_S, FAREWELL_S, POLL_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.indexes import are_made, keep_indexes, only_one
 
 logger = logging.getLogger(__name__)
-
-# how often a process asks whether the one that makes indexes is done
-TURN_S = 5.0
-# how often, and for how long, a server is asked to make an index no more
-LOOK_S, CANCEL_S = 0.2, 5.0
 
 
 class Indexing:
@@ -68,13 +64,13 @@ class Indexing:
         self._models.put(None)
         while self._thread.is_alive():
             self._cancel()
-            self._thread.join(LOOK_S)
+            self._thread.join(POLL_S)
         return self._failed
 
     def _cancel(self) -> None:
         if (connection := self._at_work) is not None:
             with suppress(psycopg.Error):
-                connection.cancel_safe(timeout=CANCEL_S)
+                connection.cancel_safe(timeout=FAREWELL_S)
 
     def _make_all(self) -> None:
         while (model := self._models.get()) is not None and not self._stopped.is_set():
@@ -99,7 +95,7 @@ class Indexing:
                     return
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 self._works.clear()
-                if self._stopped.wait(TURN_S):
+                if self._stopped.wait(ASK_S):
                     return
             finally:
                 self._at_work = None

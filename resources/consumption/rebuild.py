@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psycopg
-from tenacity import Retrying, retry_if_exception_type, sleep_using_event, stop_after_delay, wait_exponential
 
 from millrace.resources.archive.history import LogHistory, log_history
 from millrace.resources.consumption.build_errors import build_errors, cause, is_gone, spark_is_gone
@@ -18,6 +17,7 @@ from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import MillraceError, NotInFlight, PartitionLeased
 from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.patience import while_held
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.tables import require_ownership, require_whole_log
 from millrace.resources.read_models.stored.versions import purged_discards
@@ -61,13 +61,7 @@ class Rebuild:
             raise
 
     def _lease(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> tuple[Lease, ...]:
-        waiting = Retrying(
-            retry=retry_if_exception_type(PartitionLeased),
-            wait=wait_exponential(multiplier=0.05, max=1),
-            stop=stop_after_delay(wait_s),
-            sleep=sleep_using_event(stop),
-            reraise=True,
-        )
+        waiting = while_held(PartitionLeased, wait_s, stop=stop)
         builds, view, taken = self.builds, self.model.view, list[Lease]()
         # the leases that there are already are kept while the next one is waited for
         with lease_keeper(builds.dsn, view, lambda: tuple(taken), builds.lease_s):

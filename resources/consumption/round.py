@@ -38,9 +38,9 @@ from millrace.resources.consumption.leases import lease_keeper, owner_keeper
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.misread import MisreadEvent, NothingBuilds, require_some, without_misread
 from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.consumption.worker_connections import LOCK_TIMEOUT
 from millrace.resources.errors import LeaseLost, MillraceError, Unreachable
 from millrace.resources.event_store import EventStore
+from millrace.resources.patience import POLL_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.fold import Fold
 from millrace.resources.read_models.declared.upcasts import Overtaken
@@ -317,7 +317,7 @@ class Rounds:
         require_some(store, self.builds.owner, view, len(read.rows or ()), failures)
         # the consumer that claims next reads the events again
         with suppress(*_RETRIED):
-            outcome.add(view, commit(store, read, LOCK_TIMEOUT))
+            outcome.add(view, commit(store, read, POLL_S))
             if built.seconds.get(view, 0) > SLOW_S * max(self._events / ROUND_EVENTS, 1):
                 outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
 

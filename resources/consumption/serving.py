@@ -6,12 +6,11 @@ import psycopg
 
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.event_store import EventStore
+from millrace.resources.patience import PATIENCE_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.rollup_tables import RollupFailed
 from millrace.resources.read_models.stored.tables import DependentObjects, LookupFailed
 from millrace.resources.read_models.stored.versions import serve_if_caught_up
-
-SERVE_AGAIN_S = 60
 
 
 class Serving:
@@ -33,7 +32,7 @@ class Serving:
             report.in_the_way = error
         except RollupFailed as error:
             # each try groups all rows while commits wait
-            report.in_the_way, self._not_before = error, time.monotonic() + SERVE_AGAIN_S
+            report.in_the_way, self._not_before = error, time.monotonic() + PATIENCE_S
         except psycopg.errors.LockNotAvailable:
             # each try keeps other readers waiting for a moment
-            self._not_before = time.monotonic() + SERVE_AGAIN_S
+            self._not_before = time.monotonic() + PATIENCE_S

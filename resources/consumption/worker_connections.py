@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.resources.event_log_source import Unreadable
 from millrace.resources.event_log_source.arrow import ArrowConnection, connected, snapshot
+from millrace.resources.patience import POLL_S
 from millrace.resources.read_models.built.fold_task import TaskQuery
 from millrace.resources.read_models.stored.tables import wait_for_locks_at_most
 from millrace.resources.spark.workers import spare_imports
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     import psycopg
 
-
-# a lock that somebody holds for longer is for a run of the view's own to wait for
-LOCK_TIMEOUT = "200ms"
 
 Read = TypeVar("Read")
 
@@ -85,6 +83,6 @@ class KeptQuery(TaskQuery):
             except psycopg.OperationalError:
                 kept.close()
         kept = _queries[self._dsn] = connect(self._dsn)
-        # somebody may have locked the table: the other models do not wait for that
-        wait_for_locks_at_most(kept, LOCK_TIMEOUT, always=True)
+        # somebody may have locked the table: the other models do not wait for that, but a run of the view's own does
+        wait_for_locks_at_most(kept, POLL_S, always=True)
         return kept.execute(self._query, given).fetchall()

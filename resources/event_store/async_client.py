@@ -18,7 +18,7 @@ from psycopg.rows import BaseRowFactory, scalar_row
 
 from millrace.resources.connecting import require_iso
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store.client import LONGEST_WAIT_S, STREAM_PAGE, listed, moment_of
+from millrace.resources.event_store.client import STREAM_PAGE, listed, moment_of
 from millrace.resources.event_store.json_text import events_json, flat, jsonb
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.rows import (
@@ -63,6 +63,7 @@ from millrace.resources.event_store.waiting import (
     last_of_each_stream,
     never_seen,
 )
+from millrace.resources.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
@@ -364,11 +365,11 @@ class AsyncEventStore(AsyncWaiting):
         append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
         if positions_within_s is None:
             return in_their_streams(await self._all(AppendedEvent, append, (events_json(given),)), given)
-        if not 0 <= positions_within_s <= LONGEST_WAIT_S:  # before anything is stored
+        if not 0 <= positions_within_s <= PATIENCE_S:  # before anything is stored
             raise Malformed(
                 "request is malformed",
                 detail=f"positions_within_s is {positions_within_s!r}",
-                hint=f"It is from 0 to {LONGEST_WAIT_S}.",
+                hint=f"It is from 0 to {PATIENCE_S}.",
             )
         look, ids = "select * from event_store.await_positions(%s::uuid[], %s)", [event.event_id for event in given]
         async with self._committing() as store:

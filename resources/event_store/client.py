@@ -66,12 +66,11 @@ from millrace.resources.event_store.status_rows import (
 )
 from millrace.resources.event_store.tracing import all_passed_on, passed_on
 from millrace.resources.event_store.waiting import Waiting
+from millrace.resources.patience import PATIENCE_S
 from millrace.resources.times import SAID, bound
 
 # events of a stream that are read at once
 STREAM_PAGE = 500
-# for positions of events that were appended
-LONGEST_WAIT_S = 60
 
 
 class EventStore(Rounds, Waiting):
@@ -204,11 +203,11 @@ class EventStore(Rounds, Waiting):
         append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
         if positions_within_s is None:
             return in_their_streams(self._all(AppendedEvent, append, (events_json(given),)), given)
-        if not 0 <= positions_within_s <= LONGEST_WAIT_S:  # before anything is stored
+        if not 0 <= positions_within_s <= PATIENCE_S:  # before anything is stored
             raise Malformed(
                 "request is malformed",
                 detail=f"positions_within_s is {positions_within_s!r}",
-                hint=f"It is from 0 to {LONGEST_WAIT_S}.",
+                hint=f"It is from 0 to {PATIENCE_S}.",
             )
         look, ids = "select * from event_store.await_positions(%s::uuid[], %s)", [event.event_id for event in given]
         with self._committing() as store:

@@ -20,15 +20,10 @@ from millrace.resources.errors import MillraceError, PositionOutOfRange
 from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.rows import Event
 from millrace.resources.event_store.wake_ups import Wakeups
+from millrace.resources.patience import LOOK_S, PATIENCE_S, PAUSE_S
 
 # events of one log partition that are read at once
 PAGE = 500
-# without a word of new positions
-PAUSE_S = 0.5
-# a word may be lost, with the session that it was for
-LONGEST_PAUSE_S = 2.0
-# how long a server may be away; it restarts in less
-PATIENCE_S = 60.0
 
 Show = Callable[[Sequence[Event]], None]
 
@@ -150,7 +145,7 @@ def follow(
     lost_at: float | None = None
     while not stop.is_set():
         try:
-            with connect(dsn) as connection, Wakeups(dsn, poll_s=PAUSE_S) as positions:
+            with connect(dsn) as connection, Wakeups(dsn, poll_s=LOOK_S) as positions:
                 if not begun:
                     show(follower.begin(connection, limit))
                     begun = True
@@ -158,14 +153,14 @@ def follow(
                     more = follower.look(connection, show)
                     lost_at = None
                     if not more:
-                        positions.wait(LONGEST_PAUSE_S, stop)
+                        positions.wait(PAUSE_S, stop)
         except psycopg.OperationalError as error:
             if not begun or (lost_at is not None and time.monotonic() - lost_at > patience_s):
                 raise
             if lost_at is None:
                 lost(error)
                 lost_at = time.monotonic()
-            stop.wait(PAUSE_S)
+            stop.wait(LOOK_S)
 
 
 def as_of_now(connection: psycopg.Connection) -> AbstractContextManager[psycopg.Transaction]:

@@ -34,20 +34,17 @@ from typing import TypeVar
 
 import psycopg
 from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, LockNotAvailable, UniqueViolation
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, SchemaMismatch
+from millrace.resources.patience import LOOK_S, PATIENCE_S, while_held
 from millrace.resources.settings import PROJECT
 
 SQL = PROJECT / "sql"
 Result = TypeVar("Result")
 
-# Below Postgres' deadlock_timeout (1 s): of a migrator and a session that wait for each other, the migrator gives way.
-LOCK_TIMEOUT_MS = 500
 # of a new database, unless its maker says another number
 LOG_PARTITIONS = 16
-PATIENCE_S = 60
 # what Postgres says of a migration that other sessions' transactions do not let through
 IN_THE_WAY = (LockNotAvailable, DeadlockDetected)
 # what it says to a migrator that made the books at the same time as another one
@@ -220,15 +217,9 @@ def _is_current(found: dict[int, str], migrations: list[Migration], replaceable:
 
 def _patiently(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
     """Do the work in a transaction, after other migrators and between other sessions' transactions."""
-    retrying = Retrying(
-        retry=retry_if_exception_type((*IN_THE_WAY, _MadeMeanwhileError)),
-        # those who queued behind us go first
-        wait=wait_fixed(LOCK_TIMEOUT_MS / 1000),
-        stop=stop_after_delay(PATIENCE_S),
-        reraise=True,
-    )
     try:
-        return retrying(lambda: _in_turn(connection, known, work))
+        patiently = while_held((*IN_THE_WAY, _MadeMeanwhileError), PATIENCE_S)
+        return patiently(lambda: _in_turn(connection, known, work))
     except IN_THE_WAY as error:
         raise MillraceError(
             "The schema was not changed: somebody's open transaction is in the way.",
@@ -256,7 +247,8 @@ def _in_turn(connection: psycopg.Connection, known: list[Migration], work: Calla
         found = _found(connection)
         _refuse_unreleased(found, known)
         _refuse_newer(found, known)
-        connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_MS}ms",))
+        # below Postgres' deadlock_timeout: of a migrator and a session that wait for each other, the migrator gives way
+        connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOOK_S}s",))
         return work()
 
 

@@ -10,9 +10,10 @@ import psycopg
 
 from millrace.resources.errors import NeverSeen, TransactionOpen
 from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.resources.patience import GLANCE_S, POLL_S
 
 # between two questions, in seconds: soon at first, for a drain of a running view takes as long; seldom later
-FIRST_PAUSE_S, LAST_PAUSE_S, GROWTH = 0.005, 0.1, 1.5
+FIRST_PAUSE_S, LAST_PAUSE_S, GROWTH = GLANCE_S / 10, POLL_S / 2, 1.5
 IDLE = psycopg.pq.TransactionStatus.IDLE
 
 

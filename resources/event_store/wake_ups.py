@@ -16,24 +16,12 @@ import psycopg
 from psycopg import sql
 
 from millrace.resources.connecting import connect
+from millrace.resources.patience import ASK_S, AWAY_S, PAUSE_S, POLL_S, REST_S
 
 # the payload of each word has the log partitions that grew
 POSITIONS = "event_store_positions"
 # of appends, to a sequencer that sleeps
 APPENDED = "event_store_appended"
-# how soon a wait without a word ends
-POLL_S = 0.2
-# a stop that is set while somebody listens is seen so soon
-STOP_S = 0.25
-# how long a connection has to prove that words reach it
-TRIAL_S = 1.0
-LONGEST_AWAY_S = 30.0
-# a pooler stays one; a server that was too busy for the trial does not
-POOLED_S = 300.0
-# what a listener asks of the server takes no time, in seconds
-ANSWER_S = 5.0
-# how long it believes a connection that no word comes on; a proxy may have gone silent
-BELIEVED_S = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +81,7 @@ class Wakeups:
                 return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10)
             if (remaining := deadline - time.monotonic()) <= 0:
                 return None
-            self._wait_readable(min(remaining, STOP_S))
+            self._wait_readable(min(remaining, POLL_S))
         stop.wait(max(min(self._poll_s, deadline - time.monotonic()), 0))
         return None
 
@@ -119,7 +107,8 @@ class Wakeups:
         else:
             connection.close()
             self._give_up("no word of another session reaches this one, as behind a pooler")
-            self._try_at = time.monotonic() + POOLED_S
+            # a pooler stays one; a server that was too busy for the trial does not
+            self._try_at = time.monotonic() + REST_S
 
     def close(self) -> None:
         """End the connection; a later wait makes another one."""
@@ -129,7 +118,7 @@ class Wakeups:
             self._connection = None
 
     def _connect(self) -> psycopg.Connection:
-        return connect(self._dsn, answer_s=ANSWER_S)
+        return connect(self._dsn, answer_s=ASK_S)
 
     def _hears(self, connection: psycopg.Connection) -> bool:
         """Return whether a word that another connection sends comes here, while nothing runs on this one."""
@@ -137,7 +126,7 @@ class Wakeups:
         connection.execute(sql.SQL("listen {}").format(trial))
         with self._connect() as other:
             other.execute(sql.SQL("notify {}").format(trial))
-        heard = any(True for _ in connection.notifies(timeout=TRIAL_S, stop_after=1))
+        heard = any(True for _ in connection.notifies(timeout=PAUSE_S, stop_after=1))
         connection.execute(sql.SQL("unlisten {}").format(trial))
         return heard
 
@@ -164,9 +153,10 @@ class Wakeups:
             return ()
 
     def _believe(self) -> None:
-        self._believed_until = time.monotonic() + BELIEVED_S
+        # a proxy may go silent later
+        self._believed_until = time.monotonic() + AWAY_S
 
     def _give_up(self, why: str) -> None:
         self._try_at = time.monotonic() + self._away_s
-        self._away_s = min(2 * self._away_s, LONGEST_AWAY_S)
+        self._away_s = min(2 * self._away_s, AWAY_S)
         logger.info("Polls for %s: %s", self._channel, why)

@@ -20,10 +20,10 @@ from millrace.resources.connecting import connect
 from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
 from millrace.resources.event_store.following import as_of_now
 from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
+from millrace.resources.patience import ASK_S, POLL_S
 from millrace.resources.producers import ProducerStore
 from millrace.resources.redact import masked
 
-ANSWER_S = 5
 # events that a scrape reads to count lags, which are "at least" beyond it: some 30 ms of the server
 COUNTED = 5_000
 
@@ -49,7 +49,7 @@ class StoreMetrics(Collector):
         """Ask the store and return what it says."""
         found: list[Metric] = []
         # where a scrape hangs, the next ones do not wait for it
-        if self._turn.acquire(timeout=ANSWER_S):
+        if self._turn.acquire(timeout=ASK_S):
             try:
                 connection = self._connected()
                 # all figures are of one moment
@@ -77,12 +77,12 @@ class StoreMetrics(Collector):
             self._connection = connect(
                 self._dsn,
                 # where nothing comes back at all
-                answer_s=ANSWER_S,
+                answer_s=ASK_S,
                 application_name="millrace metrics",
             )
             # a scrape that takes longer is of no use to who asked
-            self._connection.execute("set statement_timeout = '5s'")
-            self._connection.execute("set lock_timeout = '200ms'")
+            self._connection.execute(f"set statement_timeout = '{ASK_S}s'".encode())
+            self._connection.execute(f"set lock_timeout = '{POLL_S}s'".encode())
         return self._connection
 
 

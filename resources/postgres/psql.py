@@ -16,10 +16,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.patience import BUSY_S
 from millrace.resources.postgres.embedded import PROGRAMS
 from millrace.resources.redact import masked
 
-PROBE_S = 10
 # Where systems describe their terminals. The wheel's psql was built on one that knows fewer of these folders; where it
 # finds no description, it cannot edit a line.
 TERMINALS = "/etc/terminfo:/lib/terminfo:/usr/share/terminfo:/usr/lib/terminfo"
@@ -105,7 +105,7 @@ def _major(psql: Path) -> int | None:
     """Ask a psql for its major version; None if it does not run."""
     try:
         done = subprocess.run(  # noqa: S603  Postgres' own program
-            [str(psql), "--version"], capture_output=True, text=True, timeout=PROBE_S, check=False
+            [str(psql), "--version"], capture_output=True, text=True, timeout=BUSY_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

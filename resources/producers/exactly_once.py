@@ -15,7 +15,6 @@ from uuid import UUID
 
 import psycopg
 from psycopg.errors import DeadlockDetected, SerializationFailure
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import (
@@ -26,6 +25,7 @@ from millrace.resources.errors import (
     UnknownTransaction,
 )
 from millrace.resources.event_store import Json, NewEvent
+from millrace.resources.patience import anew
 from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import ProducerStore, ReceivedMessage, SettledMessage
 from millrace.resources.user_code import finished
@@ -199,13 +199,7 @@ class ExactlyOnce:
         return lambda store, id_: store.commit_transaction(id_, finished(work(Transaction(store, id_, stamp))))
 
     def _settle(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
-        repeatedly = Retrying(
-            retry=retry_if_exception(self._passes),
-            wait=wait_random_exponential(multiplier=0.02, max=2),
-            stop=stop_after_attempt(ATTEMPTS),
-            reraise=True,
-        )
-        return repeatedly(self._attempt, message, settle, opened)
+        return anew(self._passes, ATTEMPTS)(self._attempt, message, settle, opened)
 
     def _attempt(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
         store, stamp = self.store, message.stamp

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import AWAY_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-# what was cancelled ends within seconds, unless nobody listens any more
-GRACE_S = 30.0
 
 
 class TookTooLong(MillraceError):
@@ -104,7 +102,8 @@ def _watch(spark: "SparkSession", tag: str, seconds: float, ended: threading.Eve
     told.to_stop = True
     # by a thread of its own: a server that does not answer does not answer to this either
     threading.Thread(target=_interrupt, args=(spark, tag), name="a build is cancelled", daemon=True).start()
-    if ended.wait(GRACE_S):
+    # what was cancelled ends within seconds, unless nobody listens any more
+    if ended.wait(AWAY_S):
         return
     told.to_close = True
     _close(spark)

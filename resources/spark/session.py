@@ -26,6 +26,7 @@ from uuid import UUID, uuid5
 from millrace.resources import event_log_source
 from millrace.resources.errors import Unreachable
 from millrace.resources.event_log_source import EventLogSource
+from millrace.resources.patience import ASK_S
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.shipped_code import shipped_code
@@ -75,7 +76,6 @@ LOCAL_CONFIGURATION = {
 _LOGGERS_OF_EXCEPTIONS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 # before a sentence of Spark's its condition, behind it its SQLSTATE: whoever asks for them has methods of the error
 _CODES = re.compile(r"^\[[A-Z0-9_.]+\] | SQLSTATE: [A-Z0-9]{5};?(?=( \(?line [\w, ]+[;)])?$)")
-CONNECT_S = 5
 CONNECT_PORT = 15002
 MASTER_PORT = 7077
 # tries of a call to a Connect server that went away, about five seconds; Spark's default is ten minutes
@@ -362,7 +362,7 @@ def _require_listener(message: str, addresses: Sequence[str], default_port: int,
     for address in addresses:
         try:
             url = urlsplit(f"//{address}")
-            socket.create_connection((url.hostname or "", url.port or default_port), CONNECT_S).close()
+            socket.create_connection((url.hostname or "", url.port or default_port), ASK_S).close()
         except (OSError, ValueError) as error:
             refusals.append(f"{address}: {error}")
         else:

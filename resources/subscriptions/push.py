@@ -36,29 +36,25 @@ from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.patience import AWAY_S, BUSY_S, PATIENCE_S
 from millrace.resources.signing import signed
 from millrace.resources.subscriptions.bodies import FORMS, traceparent_of
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
 from millrace.resources.subscriptions.store import PushStore
 
-TIMEOUT_S = 10.0
 RETRY_MS = 5_000
 # streams at once
 CONCURRENCY = 16
-# How long locks are taken for, and extended. The view's lock_timeout_s may be shorter than one delivery.
-LOCK_S = 60
 # how long a receiver is believed that says when it is back
 LONGEST_PAUSE_S = 3600.0
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
 # answers whose Retry-After is of the receiver, and not of one event
 BUSY = {429, 503}
-# after how many deliveries in a row that nothing answered one at a time asks, and how long it waits at most
-DEAD_AFTER, LONGEST_PROBE_S = 5, 60.0
+# after how many deliveries in a row that nothing answered one at a time asks
+DEAD_AFTER = 5
 # what stands in front of a receiver answers so while that is away
 AWAY = {0, 502, 503, 504}
-# how long what a drain signs with is believed
-SECRETS_KNOWN_S = 60.0
 
 
 @dataclass
@@ -113,8 +109,9 @@ def push_events(
             pusher.deliver,
             view,
             concurrency=concurrency,
-            lock_timeout_s=LOCK_S,
-            timeout_s=max(60.0, 4 * TIMEOUT_S),
+            # the view's own may be shorter than one delivery
+            lock_timeout_s=PATIENCE_S,
+            timeout_s=max(PATIENCE_S, 4 * BUSY_S),
             upcast=options.push_upcast,
         ),
         name=owner,
@@ -191,7 +188,7 @@ class Pusher:
         if self.gone or pause > 0:
             raise TryLater("The receiver is away, or asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
         body = self._body(event).encode()
-        answer = self._endpoint().post(body, self._headers(event, body), TIMEOUT_S)
+        answer = self._endpoint().post(body, self._headers(event, body), BUSY_S)
         self.busy_until = time.monotonic()
         self._note(away=answer.status in AWAY, is_probe=is_probe)
         if answer.status // 100 == 2:
@@ -215,7 +212,7 @@ class Pusher:
             is_probe = pause <= 0 and self._unanswered >= DEAD_AFTER
             if is_probe:
                 # connecting and answering have a timeout each
-                self._probe_at = now + 2 * TIMEOUT_S
+                self._probe_at = now + 2 * BUSY_S
             return pause, is_probe
 
     def _note(self, *, away: bool, is_probe: bool) -> None:
@@ -227,7 +224,7 @@ class Pusher:
             # of those that were under way at once only the first counts
             if is_probe or self._unanswered == DEAD_AFTER:
                 self._probe_at = time.monotonic() + self._probe_s
-                self._probe_s = min(2 * self._probe_s, LONGEST_PROBE_S)
+                self._probe_s = min(2 * self._probe_s, PATIENCE_S)
 
     def close(self) -> None:
         """End all connections."""
@@ -263,7 +260,7 @@ class Pusher:
                         self._known = PushStore(connection).push_secrets(self._view)
                 except psycopg.OperationalError as error:
                     raise TryLater("The store does not say what to sign with.", after_s=RETRY_MS / 1000) from error
-                self._read_again_at = time.monotonic() + SECRETS_KNOWN_S
+                self._read_again_at = time.monotonic() + AWAY_S
             return self._known
 
     def _tell(self, event: Delivery, answer: Answer) -> None:

@@ -32,7 +32,7 @@ def working() -> None:
 def test_the_process_of_a_run_that_is_over_stops_its_work(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, end: str, status: str
 ) -> None:
-    monkeypatch.setattr(runs, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(runs, "WATCH_S", 0.02)
     with dg.instance_for_test(temp_dir=str(tmp_path_factory.mktemp("dagster"))) as instance:
         result = dg.execute_job(
             dg.reconstructable(working), instance, run_config={"ops": {"work": {"config": {"end": end}}}}

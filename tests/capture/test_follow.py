@@ -98,7 +98,7 @@ def test_each_round_looks_at_the_source_anew_and_says_what_came(
     captured: Captured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(following, "ROUND_S", 0.3)
-    monkeypatch.setattr(following, "TELL_S", 0.0)
+    monkeypatch.setattr(following, "PATIENCE_S", 0.0)
     caplog.set_level(logging.INFO)
     tokens = "select max(lease_token) from event_store.captures"
     with followed(captured):
@@ -132,7 +132,7 @@ def test_a_stop_before_anything_is_there_to_follow_ends_it(captured: Captured) -
 def test_a_server_that_refuses_is_said_once_for_each_reason(
     captured: Captured, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "TELL_S", 0.0)
+    monkeypatch.setattr(following, "PATIENCE_S", 0.0)
     stranger = psycopg.conninfo.make_conninfo(captured.source.dsn, user="stranger")
     stop = threading.Event()
     done: Future[Any] = start(lambda: follow(captured.dsn, replace(captured.capture, source=lambda: stranger), stop))

@@ -139,11 +139,11 @@ def test_looking_does_not_hold_up_the_slot_of_a_live_one(captured: Captured, mon
         assert looks == []
         # it has said nothing for longer, and reads nothing
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
-        monkeypatch.setattr(looking, "LOOK_S", 0.1)
+        monkeypatch.setattr(looking, "BUSY_S", 0.1)
         captured.run("create table others ()")
         assert captured.health().lag_s > 3000
         # or nothing happened for so long
-        monkeypatch.setattr(looking, "LOOK_S", patience())
+        monkeypatch.setattr(looking, "BUSY_S", patience())
         monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
         health = start(captured.health)
         while not health.done():

@@ -348,7 +348,7 @@ def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
 
 def test_a_word_wakes_it(orders: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     # by polling alone nothing would come in time
-    for name in ("LONGEST_PAUSE_S", "LONGEST_ATTENDED_S", "GROWTH"):
+    for name in ("LOOK_S", "ASK_S", "GROWTH"):
         monkeypatch.setattr(consuming_of, name, 60_000.0)
     observer, seen, stop = connect(), Seen(), threading.Event()
     sequencing = start(lambda: run_sequencer(dsn, stop))

@@ -132,7 +132,7 @@ def alone(lab: Lab) -> None:
 def test_a_drain_that_was_paused_in_its_commit_commits_anew(
     lab: Lab, observer: Connection, monkeypatch: pytest.MonkeyPatch, door: Callable[[Lab], None], merge: str
 ) -> None:
-    monkeypatch.setattr(connection, "STANDS_STILL", "100ms")
+    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
     whole = getattr(commits, merge)
 
     def paused(session: Connection, *given: object) -> object:

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from millrace.resources.consumption import decision
-from millrace.resources.consumption.decision import JOIN_S, SHARED_REST_S, Start, alone_behind, in_turn, plan
+from millrace.resources.consumption.decision import JOIN_S, Start, alone_behind, in_turn, plan
 from millrace.resources.event_store import DrainState, ViewPoll
+from millrace.resources.patience import REST_S
 
 ORDERS = ViewPoll("orders", "bulk", enabled=True, pooling_delay_s=1, edge_function_url=None, due=5, consumers=0)
 PUSHED = replace(ORDERS, view="mails", mode="rows", pooling_delay_s=None, edge_function_url="http://x/", due=1)
@@ -61,7 +62,7 @@ BEGAN = DrainState("", "a run", since_s=JOIN_S - 1, lives=True)
 JOINED = replace(BEGAN, since_s=JOIN_S)
 FAILED = DrainState("orders", failures=1, error="a bad value", ended_s=9.0)
 WAITS = replace(FAILED, failures=3, wait_s=4.0)
-FAILING = DrainState("", failures=decision.SHARED_FAILURES, ended_s=SHARED_REST_S - 1)
+FAILING = DrainState("", failures=decision.SHARED_FAILURES, ended_s=REST_S - 1)
 # its row, how its own drain stands and that of all views: who drains a view now, and what is said
 SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] = (
     (ORDERS, IDLE, NONE, TOGETHER, "orders: 5 due"),
@@ -80,8 +81,8 @@ SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] =
     (ORDERS, IDLE, DrainState("", failures=2, wait_s=4.0, ended_s=6.0), None, "2 drains failed in a row"),
     # some in a row make each view try by itself; after some minutes one is tried, which the others wait for
     (ORDERS, IDLE, FAILING, ALONE, "by itself: 3 drains of all views failed in a row"),
-    (ORDERS, IDLE, replace(FAILING, ended_s=SHARED_REST_S), TOGETHER, "orders: 5 due"),
-    (ORDERS, IDLE, replace(FAILING, ended_s=SHARED_REST_S, since_s=3.0), None, "a drain of all views starts"),
+    (ORDERS, IDLE, replace(FAILING, ended_s=REST_S), TOGETHER, "orders: 5 due"),
+    (ORDERS, IDLE, replace(FAILING, ended_s=REST_S, since_s=3.0), None, "a drain of all views starts"),
     # rounds leave streams to try again; its own run is enough
     (replace(RETRIED, consumers=1), IDLE, JOINED, ALONE, "orders: 5 due, by itself: 2 streams are tried again"),
     (RETRIED, BUSY, JOINED, None, "orders: a drain is in flight, 5 due"),

@@ -162,7 +162,7 @@ def test_a_slow_function_commits_once_more_and_then_leaves(lab: Lab, monkeypatch
 
 def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "POLL_S", 0.0)
     with lab.together(THREE) as shared, ExitStack() as own:
 
         def one_more(seed: int) -> str | None:

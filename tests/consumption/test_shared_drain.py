@@ -120,7 +120,7 @@ def test_a_changed_declaration_is_built_in_the_same_rounds(lab: Lab) -> None:
 
 def test_a_drain_ends_when_newer_code_made_a_version(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(draining, "ATTACH_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "PATIENCE_S", 0.0)
     with lab.together(FEW) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience()))
         wait_until(lambda: why_away(shared)["machines"] is None and shared.members[2].joined, "all take part")
@@ -175,7 +175,7 @@ def test_lost_connections_are_replaced(lab: Lab, connect: Connect, observer: Con
 def test_an_error_of_no_view_ends_the_drain_after_some_tries(
     things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch, views: int, tries: int
 ) -> None:
-    monkeypatch.setattr(draining, "ROUND_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "POLL_S", 0.0)
     fill(things, 20)
     from pyspark.errors import AnalysisException
 

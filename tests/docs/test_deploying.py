@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from millrace.platform_defs.local.services import Endpoints, environment, services
-from millrace.platform_defs.local.supervisor import ORPHAN_S
 from millrace.platform_defs.local.surroundings import PROGRAMS
-from millrace.platform_defs.local.watched import LOOK_S
+from millrace.resources.patience import FAREWELL_S, LOOK_S
 from millrace.resources.settings import PROJECT, Settings
 
 FOLDER = PROJECT / "docs" / "deploying"
@@ -47,7 +46,11 @@ def test_each_watched_service_has_its_unit() -> None:
         }
         assert {key: in_unit(unit, "Service", key) for key in expected} == expected
         service = watched[name]
-        least = {"Watchdog": 10 * LOOK_S, "TimeoutStart": service.ready_s, "TimeoutStop": service.stop_s + 2 * ORPHAN_S}
+        least = {
+            "Watchdog": 10 * LOOK_S,
+            "TimeoutStart": service.ready_s,
+            "TimeoutStop": service.stop_s + 2 * FAREWELL_S,
+        }
         assert [key for key in least if int(in_unit(unit, "Service", f"{key}Sec")) <= least[key]] == []
 
 

@@ -157,7 +157,7 @@ def test_what_was_purged_before_it_was_shown_is_an_error(orders: EventStore, con
 
 def test_a_word_of_new_positions_shows_them(orders: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # it looks by itself only after ten minutes, so what comes was told
-    monkeypatch.setattr("millrace.resources.event_store.following.LONGEST_PAUSE_S", 600)
+    monkeypatch.setattr("millrace.resources.event_store.following.PAUSE_S", 600)
     with following(dsn) as screen:
         append_to(orders, "a")
         orders.sequence_events()

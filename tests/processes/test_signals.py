@@ -73,7 +73,7 @@ def runs_spark(process: psutil.Process) -> bool:
 
 def test_a_sequencer_goes_on_past_stopped_servers(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
-    monkeypatch.setattr("millrace.resources.event_store.wake_ups.ANSWER_S", 1)
+    monkeypatch.setattr("millrace.resources.event_store.wake_ups.ASK_S", 1)
     with own_server("own", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         stop = threading.Event()
         with psycopg.connect(server.dsn("own"), autocommit=True) as connection:

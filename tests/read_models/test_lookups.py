@@ -99,7 +99,7 @@ def test_a_new_version_without_what_others_look_up_does_not_serve(built: Connect
 
 
 def test_a_switch_above_is_not_undone(built: Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "LOCK_TIMEOUT", f"{patience():.0f}s")
+    monkeypatch.setattr(versions, "PAUSE_S", patience())
     lower = ensure_version(built, customers(visits=count(), name=last("data.name")))
     above = ensure_version(built, replace(ORDERS, columns={**ORDERS.columns, "events": count()}))
     switching = connect()

@@ -38,7 +38,7 @@ def test_what_the_old_version_consumes_before_a_switch_is_noticed(
     things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = caught_up(things, Latest)
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 60)
     switching = connect()
     with held(connect(), "lock table read_models.everything in access share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
@@ -71,7 +71,7 @@ def test_nothing_old_moves_in_a_switch(
 @pytest.mark.usefixtures("built")
 def test_a_long_reader_delays_the_switch(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     new = caught_up(things, Latest)
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
         pytest.raises(psycopg.errors.LockNotAvailable),
@@ -93,7 +93,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
         tries.append(model.view)
         return switch(connection, model)
 
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
     monkeypatch.setattr("millrace.resources.consumption.serving.serve_if_caught_up", counted)
     caught_up(things, replace(Latest, pooling_delay_s=0))
 
@@ -108,7 +108,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
 def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
     things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 60)
     new = caught_up(things, Latest)
     switching = connect()
     with held(connect(), "lock table read_models.everything in access share mode"):

@@ -266,7 +266,7 @@ def test_who_uses_the_old_tables_keeps_them_and_nobody_waits(
     things: EventStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = caught_up(things, Latest)
-    monkeypatch.setattr(read_model_versions, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
     both = {"everything", "everything_state", "everything_staging", "everything_state_v2", "everything_staging_v2"}
     with held(connect(), "lock table read_models.everything_state in access share mode"):
         assert serve_if_caught_up(things.connection, new)

@@ -63,7 +63,7 @@ def test_while_receivers_change_over_both_secrets_verify(pushed: EventStore, dsn
 
 
 def test_a_new_secret_counts(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "SECRETS_KNOWN_S", 0.0)
+    monkeypatch.setattr(push, "AWAY_S", 0.0)
     secrets = PushStore(pushed.connection)
     secrets.set_push_secret("hook", FIRST)
     place(pushed, "a")

@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.patience import BUSY_S
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.receivers import Allowed
@@ -133,7 +134,7 @@ def test_the_status_counts_whatever_becomes_of_the_body(pushed: EventStore, dsn:
 
 
 def test_late_is_redelivered(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(push, "BUSY_S", 0.2)
     place(pushed, "a", events=("placed",))
     answered = threading.Event()
 
@@ -265,7 +266,7 @@ def test_probes_of_a_dead_receiver_come_later_and_later(monkeypatch: pytest.Monk
         now[0] += wait
         assert pusher._pause() == (0, True)
         # the others wait for what it finds
-        assert pusher._pause() == (2 * push.TIMEOUT_S, False)
+        assert pusher._pause() == (2 * BUSY_S, False)
         pusher._note(away=True, is_probe=True)
     assert waits == [5, 10, 20, 40, 60, 60]
     pusher._note(away=answer in push.AWAY, is_probe=True)

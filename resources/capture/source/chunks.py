@@ -21,9 +21,8 @@ from millrace.resources.capture.source.publication import condition
 from millrace.resources.capture.source.tables import SourceTable, find_table
 from millrace.resources.connecting import unhurried
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import BUSY_S
 
-# How long to wait for a table that a session has for itself alone
-LOCK_S = 10.0
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _MEANS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
@@ -85,7 +84,7 @@ def read_chunk(
     table: CapturedTable,
     after_key: Sequence[str] | None,
     limit: int,
-    lock_s: float = LOCK_S,
+    lock_s: float = BUSY_S,
 ) -> Chunk:
     """Read the next rows behind a key in one snapshot; the filter and the columns are those of the declaration.
 

@@ -11,6 +11,7 @@ from psycopg.conninfo import make_conninfo
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.connecting import Connection, connect
 from millrace.resources.errors import Unreachable
+from millrace.resources.patience import BUSY_S, PATIENCE_S, WATCH_S
 from millrace.resources.sessions import require_own_session
 
 # The server writes values as text in the forms that the session asks for.
@@ -28,8 +29,8 @@ _SETTINGS = {
     # `stream` listens to warnings
     "client_min_messages": "warning",
     "synchronous_commit": "local",
-    "lock_timeout": "10s",
-    "statement_timeout": "60s",
+    "lock_timeout": f"{BUSY_S}s",
+    "statement_timeout": f"{PATIENCE_S}s",
     "idle_in_transaction_session_timeout": "10min",
     # what the role or the database has for applications
     "idle_session_timeout": "0",
@@ -37,8 +38,6 @@ _SETTINGS = {
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
 }
-# How long the server's process waits for a word of ours before it ends a replication connection, in seconds
-WALSENDER_S = 60
 # decoding takes as long as it takes: a limit of the role would end it
 _UNLIMITED = ("lock_timeout", "statement_timeout", "transaction_timeout")
 WALSENDER_HINT = (
@@ -46,7 +45,7 @@ WALSENDER_HINT = (
     " server itself: poolers do not pass the replication protocol on."
 )
 # beyond what the source itself allows a statement
-ANSWER_S = 75.0
+ANSWER_S = PATIENCE_S + WATCH_S
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,8 @@ def set_up_walsender(walsender: psycopg.Connection) -> None:
     """Let a replication connection write values in the forms of `connect_source`, in the encoding that it has."""
     settings = {name: setting for name, setting in _SETTINGS.items() if name != "client_encoding"}
     settings |= dict.fromkeys(_UNLIMITED, "0")
-    _set(walsender, settings | {"wal_sender_timeout": f"{WALSENDER_S}s"})
+    # so long the server's process waits for a word of ours
+    _set(walsender, settings | {"wal_sender_timeout": f"{PATIENCE_S}s"})
 
 
 def _set(connection: psycopg.Connection, settings: Mapping[str, str]) -> None:

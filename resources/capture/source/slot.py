@@ -18,19 +18,16 @@ from psycopg.errors import (
     UndefinedFile,
     UndefinedObject,
 )
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import RetryCallState
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import connect_source, oldest_transaction
 from millrace.resources.connecting import Connection, unhurried
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import BUSY_S, PAUSE_S, while_held
 
 Result = TypeVar("Result")
 
-# How long to wait while somebody else holds the slot: the session of a killed reader still ends its work.
-BUSY_S = 10.0
-# Between two looks for whom a new slot waits
-WAIT_S = 1.0
 # whom one waits for that is not seen
 UNSEEN = "a transaction that our role may not see"
 # From this version on standbys can have slots of their primary.
@@ -125,7 +122,7 @@ def create_slot(source: psycopg.Connection, slot: str, on_wait: Callable[[str], 
         making = maker.submit(_create, source, slot)
         looking: psycopg.Connection | None = None
         try:
-            while not wait([making], WAIT_S).done:
+            while not wait([making], PAUSE_S).done:
                 if looking is None and isinstance(source, Connection):
                     looking = opened.enter_context(connect_source(source.dsn))
                 on_wait((looking and oldest_transaction(looking)) or UNSEEN)
@@ -280,15 +277,9 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
                 (reader_name(slot), slot),
             )
 
-    retrying = Retrying(
-        retry=retry_if_exception_type(ObjectInUse),
-        wait=wait_exponential(multiplier=0.05, max=1),
-        stop=stop_after_delay(BUSY_S),
-        before_sleep=end_former,
-        reraise=True,
-    )
+    # the session of a killed reader still ends its work
     try:
-        return retrying(work)
+        return while_held(ObjectInUse, BUSY_S, tell=end_former)(work)
     except ObjectInUse as error:
         raise SlotBusy(
             f"Somebody else reads slot {slot}.",

@@ -31,20 +31,15 @@ from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.source.connection import (
     ANSWER_S,
     WALSENDER_HINT,
-    WALSENDER_S,
     connect_walsender,
     set_up_walsender,
 )
 from millrace.resources.capture.source.slot import no_publication, patiently, reader_name, why_refused
-from millrace.resources.connecting import FAREWELL_S, LONG_S
 from millrace.resources.errors import MillraceError, Unreachable
+from millrace.resources.patience import FAREWELL_S, LONG_S, LOOK_S, PATIENCE_S, POLL_S
 
 # How often we say that we are there, and ask the server to say so: it hears it also while we store for long
-_SIGN_S = WALSENDER_S / 6
-# how often the server is asked how far it came while one waits for that
-_ASK_S = 0.5
-# how long one waits for the socket before looking whether one is to stop
-_LOOK_S = 0.1
+_SIGN_S = PATIENCE_S / 6
 
 _WAL, _KEEPALIVE = b"wk"
 _BEGIN, _COMMIT = b"BC"
@@ -168,7 +163,7 @@ class SlotStream:
             psycopg.OperationalError: The server has ended the stream, or says nothing.
         """
         given = False
-        stop_at, ask_at = inf, time.monotonic() + _ASK_S
+        stop_at, ask_at = inf, time.monotonic() + LOOK_S
         while True:
             # all that was received, before one looks up
             while (message := self._take()) is not None:
@@ -188,8 +183,8 @@ class SlotStream:
             if time.monotonic() >= ask_at:
                 # while others write without a pause the server says by itself nothing of how far it came
                 self._say(answer=True)
-                ask_at = time.monotonic() + _ASK_S
-            self._next = self.read(_LOOK_S)
+                ask_at = time.monotonic() + LOOK_S
+            self._next = self.read(POLL_S)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a message comes."""
@@ -242,7 +237,7 @@ class SlotStream:
                     ended = size < 0
                 if ended and not self._pgconn.is_busy():
                     return
-                self._selector.select(_LOOK_S)
+                self._selector.select(POLL_S)
                 self._pgconn.consume_input()
 
     def close(self) -> None:

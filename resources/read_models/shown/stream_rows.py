@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
+from millrace.resources.patience import BUSY_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.tables import relation
-
-TIMEOUT = "10s"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def rows_of_stream(
     )
     try:
         with connection.transaction():
-            connection.execute("select set_config('statement_timeout', %s, true)", (TIMEOUT,))
+            connection.execute("select set_config('statement_timeout', %s, true)", (f"{BUSY_S}s",))
             found = tuple(row for (row,) in connection.execute(query, tuple(keys.values())))
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return StreamRows(model.name, note="Not shown: it has no table yet. Its first drain makes it.")
@@ -60,7 +59,7 @@ def rows_of_stream(
     except psycopg.errors.UndefinedColumn:
         return StreamRows(model.name, note="Not shown: its declaration changed, and the new version is not built yet.")
     except psycopg.errors.QueryCanceled:
-        return StreamRows(model.name, note=f"Not shown: reading it took longer than {TIMEOUT}.")
+        return StreamRows(model.name, note=f"Not shown: reading it took longer than {BUSY_S}s.")
     notes = []
     if len(found) > limit:
         notes.append(f"The first {limit} rows.")

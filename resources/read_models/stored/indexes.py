@@ -17,14 +17,13 @@ import psycopg
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
+from millrace.resources.patience import ASK_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.indexes import DIGITS, Index
 from millrace.resources.read_models.stored.tables import SCHEMA, relation, rows_comment
 
 # Postgres names no index where an entry has more bytes than this; a value that was stored before has 2,704 of them
 _NAMELESS, _LEAST_BYTES = "8191", 8_191 - 2_704
-# a reader may hold the table for long: the batch is claimed again, and then it is tried again
-_LOCK_TIMEOUT = "5s"
 
 
 # another process is at work, this one is told to stop, or the version is gone
@@ -189,7 +188,8 @@ def give_up_for(connection: psycopg.Connection, model: ReadModel, error: BaseExc
     if not found:
         return False
     (before,) = connection.execute("show lock_timeout").fetchall()
-    connection.execute("select set_config('lock_timeout', %s, false)", (_LOCK_TIMEOUT,))
+    # a reader may hold the table for long: the batch is claimed again, and then it is tried again
+    connection.execute("select set_config('lock_timeout', %s, false)", (f"{ASK_S}s",))
     try:
         _end_maker(connection, model)
         _give_up(connection, model, found)

@@ -88,12 +88,12 @@ def merged_columns(model: ReadModel) -> sql.Composed:
     )
 
 
-def wait_for_locks_at_most(connection: psycopg.Connection, timeout: str, *, always: bool = False) -> None:
+def wait_for_locks_at_most(connection: psycopg.Connection, longest_s: float, *, always: bool = False) -> None:
     """Let statements fail that wait longer for a lock: until the transaction ends, or always.
 
     They raise psycopg's LockNotAvailable.
     """
-    connection.execute("select set_config('lock_timeout', %s, %s)", (timeout, not always))
+    connection.execute("select set_config('lock_timeout', %s, %s)", (f"{longest_s}s", not always))
 
 
 def require_whole_log(connection: psycopg.Connection, partition: int | None = None) -> None:

@@ -22,6 +22,7 @@ from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
 from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.json_text import written
 from millrace.resources.events.registering import standing_of
+from millrace.resources.patience import PAUSE_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Upcast, stored_upcasts
 from millrace.resources.read_models.stored.indexes import are_due, create_index, stored_indexes
@@ -39,10 +40,6 @@ from millrace.resources.read_models.stored.tables import (
 
 logger = logging.getLogger(__name__)
 
-# replacing the view waits for its present readers, and all later readers wait behind that: so not for longer
-LOCK_TIMEOUT = "1s"
-# newer code than this may be building an unfinished version; after this long it is given up
-ABANDONED_S = 86_400
 # whose the views of read models are: no consumer narrows one, takes its leases or moves it
 OWNER = "event_store_owner"
 
@@ -256,7 +253,8 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
             return _serves(connection, model)
         with connection.transaction() as switch:
             _lock(connection, model)
-            wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            # replacing the view waits for its present readers, and all later readers wait behind that
+            wait_for_locks_at_most(connection, PAUSE_S)
             # before the last look: while this waits for readers, the serving version consumes further
             create_view(connection, model)
             show_rollups(connection, model)
@@ -294,7 +292,7 @@ def _keep_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
         # it groups the rows as they are once commits wait, not as they were when this began to wait
         connection.execute("set transaction isolation level read committed")
         _lock(connection, model)
-        wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+        wait_for_locks_at_most(connection, PAUSE_S)
         # it may be gone
         if any(known.version == model.version for known in versions(connection, model.name)):
             keep_rollups(connection, model, shown=_serves(connection, model))
@@ -370,9 +368,9 @@ def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> No
             continue
         with suppress(MillraceError, psycopg.errors.LockNotAvailable), connection.transaction():
             _lock(connection, model)
-            wait_for_locks_at_most(connection, LOCK_TIMEOUT)
+            wait_for_locks_at_most(connection, PAUSE_S)
             models = ReadModelStore(connection)
-            if models.is_unused_version(model.name, version.version, model.version, ABANDONED_S):
+            if models.is_unused_version(model.name, version.version, model.version):
                 _drop(connection, model.at_version(version.version, version.view), "replaced")
 
 

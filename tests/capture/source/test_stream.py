@@ -126,7 +126,7 @@ def test_only_stored_changes_move_it(capturing: Connection, source: Source, monk
 
 
 def test_a_slow_caller_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "WALSENDER_S", 1)
+    monkeypatch.setattr(connections, "PATIENCE_S", 1)
     monkeypatch.setattr(streams, "_SIGN_S", 0.1)
     # more than the buffers between us hold
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
@@ -138,7 +138,7 @@ def test_a_slow_caller_is_waited_for(capturing: Connection, source: Source, monk
 def test_a_silent_stream_is_ended(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with monkeypatch.context() as patch:
-        patch.setattr(connections, "WALSENDER_S", 1)
+        patch.setattr(connections, "PATIENCE_S", 1)
         stream = opened(capturing, source)
         wait_until(
             lambda: value(capturing, "select bool_and(active_pid is null) from pg_replication_slots"),
@@ -179,7 +179,7 @@ def test_decoding_is_waited_for(capturing: Connection, source: Source, monkeypat
         # it hears nothing of us, and decodes for longer than an answer may take
         monkeypatch.setattr(streams, "ANSWER_S", 0.02)
         stream._silent_until = 0.0
-        monkeypatch.setattr(streams, "_ASK_S", float("inf"))
+        monkeypatch.setattr(streams, "LOOK_S", float("inf"))
         assert keys(taken(stream, capturing)) == [b"1"]
 
 

@@ -60,7 +60,7 @@ def test_a_table_that_is_locked_is_read_after_a_while(captured: Captured, monkey
         return read_chunk(source, table, *other)
 
     monkeypatch.setattr(backfill, "read_chunk", reading)
-    monkeypatch.setattr(backfill, "LOCKED_S", 1000.0)
+    monkeypatch.setattr(backfill, "ASK_S", 1000.0)
     captured = both(captured)
     with captured.process() as process, locking(captured):
         process.drain(budget_s=patience(), idle_s=0)
@@ -70,7 +70,7 @@ def test_a_table_that_is_locked_is_read_after_a_while(captured: Captured, monkey
         assert (left(captured, "items"), captured.info().tables_to_backfill) == ([], 1)
         # not at each step
         assert tried.count("items") == 1
-    monkeypatch.setattr(backfill, "LOCKED_S", 0.0)
+    monkeypatch.setattr(backfill, "ASK_S", 0.0)
     with captured.process() as process:
         with locking(captured):
             process.drain(budget_s=patience(), idle_s=0)

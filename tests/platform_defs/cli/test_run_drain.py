@@ -80,7 +80,7 @@ def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) ->
 
 def test_it_outlasts_its_spark(dsn: str, store: EventStore, spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
-    monkeypatch.setattr(run, "AGAIN_S", 0.1)
+    monkeypatch.setattr(run, "ASK_S", 0.1)
     shop(store)
     ensure_version(store.connection, declared(EXAMPLE, ["read_models"]).models["orders"])
     place(store, "order-1")

@@ -10,17 +10,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from millrace.platform_defs.local import answers
-from millrace.platform_defs.local.answers import BEAT_S, DaemonBeats, postgres_answers, sequencer_answers
+from millrace.platform_defs.local.answers import DaemonBeats, postgres_answers, sequencer_answers
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.alerts.findings import DAEMON_IDLE_S
 from millrace.resources.event_store import EventStore
+from millrace.resources.patience import PATIENCE_S
 from tests.support.factories import Connect, append_to, register_orders
 from tests.support.running.http_servers import Silent, serving
 
 
 def test_a_sequencer_answers(store: EventStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "UNATTENDED_S", 0.1)
+    monkeypatch.setattr(answers, "ASK_S", 0.1)
     # a consumer that gives positions for itself is no sequencer
     store.sequence_events()
     assert not sequencer_answers(dsn)
@@ -82,10 +83,10 @@ def test_a_daemon_answers_while_its_times_change(monkeypatch: pytest.MonkeyPatch
             (130.0, None, 0.0, False),
             # also where the clock was set back
             (130.0, 90.0, 0.0, True),
-            (130.0, 90.0, BEAT_S - 1, True),
+            (130.0, 90.0, PATIENCE_S - 1, True),
             (130.0, 90.0, 2.0, False),
             (190.0, 90.0, 0.0, True),
-            (200.0, 90.0, DAEMON_IDLE_S - BEAT_S - 2, True),
+            (200.0, 90.0, DAEMON_IDLE_S - PATIENCE_S - 2, True),
             # one kind of them hangs
             (230.0, 90.0, 2.0, False),
             (230.0, 91.0, 0.0, True),

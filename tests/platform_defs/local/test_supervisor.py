@@ -69,10 +69,9 @@ def told(running: Supervisor, said: list[str], words: str, times: int = 1) -> Ca
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask all the time, and lose patience soon."""
-    monkeypatch.setattr(supervisor, "ASK_EVERY_S", 0.0)
-    monkeypatch.setattr(supervisor, "PROGRESS_S", 0.0)
+    monkeypatch.setattr(supervisor, "WATCH_S", 0.0)
     monkeypatch.setattr(supervisor, "LONGEST_READY_S", 0.8)
-    monkeypatch.setattr(asking, "ANSWER_S", 0.2)
+    monkeypatch.setattr(asking, "BUSY_S", 0.2)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_the_names_of_services_are_shown_whole() -> None:
 
 
 def test_where_nobody_looks_only_lines_that_changed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_up, "PLAIN_S", 0)
+    monkeypatch.setattr(local_up, "WATCH_S", 0)
     monkeypatch.setattr(local_up, "LOOK_S", 0)
     orders = iter(["orders: 1", "orders: 2", "orders: 2", "orders: 1"])
     lines = ["", "mails: 0"]

@@ -141,7 +141,7 @@ def test_a_slot_that_standbys_would_lack_is_said(moving: Moving, monkeypatch: py
         standby.stop()
         moving.run("insert into items values (1, 'not yet')")
         with monkeypatch.context() as patch:
-            patch.setattr(looking, "LOOK_S", 0.5)
+            patch.setattr(looking, "BUSY_S", 0.5)
             assert has_work(captured.dsn, captured.capture)
             assert capture_health(captured.dsn, captured.capture).lag_s > 0
         run = start(captured.drain)

@@ -67,7 +67,7 @@ def test_a_restart_of_the_server_loses_no_event(mortal: EmbeddedPostgres, said: 
 def test_a_stop_while_the_server_is_away_ends(
     mortal: EmbeddedPostgres, said: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.consumers.consumer.FAREWELL_S", 0.5)
+    monkeypatch.setattr("millrace.resources.consumers.consumer.ASK_S", 0.5)
     dsn = filled(mortal, "away", 3, 1)
     begun, go_on = threading.Barrier(4), threading.Event()
 

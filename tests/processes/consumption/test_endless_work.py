@@ -135,7 +135,7 @@ def test_a_lock_before_all_tasks_makes_no_view_leave(
 def test_a_silent_spark_server_ends_the_drain(
     warm: EventStore, dsn: str, spark_remote: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "GRACE_S", 2.0)
+    monkeypatch.setattr(bounded, "AWAY_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with spark_session() as session, Drain(dsn, WELL, lambda: session, "rounds", limits=soon()) as shared:

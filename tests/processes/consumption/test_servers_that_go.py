@@ -76,7 +76,7 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     observer: psycopg.Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(one_round, "LOCK_TIMEOUT", "60s")
+    monkeypatch.setattr(one_round, "POLL_S", 60)
     share(dsn, spark, FEW)
     fill(things, 60)
     with held(connect(), "lock table read_models.crossing_state in share mode"):
