@@ -18,6 +18,7 @@ from millrace.resources.read_models.declared.words import count, stream_id
 from millrace.resources.read_models.stored import versions as stored
 from millrace.resources.read_models.stored.merge import merge_rows
 from millrace.resources.read_models.stored.tables import create_view, state_schema
+from millrace.resources.read_models.stored.versions import drop_unused_versions, is_ready_to_serve
 from tests.support.building.model_versions import consume
 from tests.support.factories import Connect, Killed, ids_of_one_partition, new_event, rows, set_clock, start, value
 from tests.support.patience import patience
@@ -228,7 +229,7 @@ class Switch:
 
     def _is_ready_to_serve(self, connection: psycopg.Connection, model: ReadModel) -> bool:
         # the look before the transaction only spares readers the lock: no promise rests on it
-        found = not self._is_locking or stored.is_ready_to_serve(connection, model)
+        found = not self._is_locking or is_ready_to_serve(connection, model)
         if self._is_locking and found:
             self._stop_here()
         return found
@@ -323,10 +324,10 @@ class Versions:
         if late is not None:
             # a drain that is at work keeps it; one that was killed, or is late, does not
             self.store.extend_lease(self.models["old"].view, [late], LEASE_S)
-            stored.drop_unused_versions(self.store.connection, self.models["new"])
+            drop_unused_versions(self.store.connection, self.models["new"])
             assert self.state().old is not None
             self._later()
-        stored.drop_unused_versions(self.store.connection, self.models["new"])
+        drop_unused_versions(self.store.connection, self.models["new"])
         if late is not None:
             with pytest.raises(UnknownView):
                 self._commit("old")
