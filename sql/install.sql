@@ -150,6 +150,7 @@ set local check_function_bodies = off;
 \ir functions/capture/verification/verify_rows.sql
 \ir functions/events/append_event.sql
 \ir functions/events/append_events.sql
+\ir functions/events/append_to_stream.sql
 \ir functions/events/events_of_correlation.sql
 \ir functions/events/get_events.sql
 \ir functions/events/get_last_event.sql
@@ -369,7 +370,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '512c7228939467721fe2011cfccc5d7c4caf77a8adc3458bcebc16753064867e'),
+  (0, '9fa15eec07ef2fac69c8633c4a3fff9668a2c0dc129e0e4ec310ae76ca20c450'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

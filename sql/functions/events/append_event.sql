@@ -1,7 +1,8 @@
 -- Appends one event to its stream and returns it as stored.
 -- previous_id is the event_id of the stream's last event, null for the first: of two writers with the same previous_id
 -- exactly one succeeds, the other gets MR001. Who knows the version instead states v_expected_version, 0 for a new stream;
--- then a null previous_id is not asked. A retry with the same event_id and content returns the stored event.
+-- then a null previous_id is not asked; -1 appends at the end of the stream, wherever that is. A retry with the same event_id
+-- and content returns the stored event, with appended = false.
 -- The event is stored with the version after the stream's last one, which can be taken once only (events_stream_key), and an
 -- offset that is drawn after the last event was seen. So offsets follow versions.
 -- Example: select * from append_event('order_placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), null)
@@ -18,7 +19,21 @@ create or replace function event_store.append_event(
   v_expected_version bigint default null,
   v_metadata jsonb default null
 )
-returns setof event_store.recorded_events
+returns table (
+  event text,
+  event_id uuid,
+  event_version bigint,
+  decider text,
+  decider_id text,
+  data jsonb,
+  command_id uuid,
+  previous_id uuid,
+  final boolean,
+  created_at timestamptz,
+  "offset" bigint,
+  version bigint,
+  appended boolean
+)
 language plpgsql
 volatile
 security definer
@@ -26,10 +41,12 @@ set search_path = event_store, pg_temp
 -- planned once a session: to plan it for each event would take longer than to append it
 as $$
 -- planner: indexed once
+#variable_conflict use_column
 declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
   _head record;
   _follows boolean;
+  _appended boolean := false;
 begin
   -- as head_of_stream does, which costs more
   select e.event_id as last_event_id, e."offset", e.version, e.final into _head
@@ -44,7 +61,7 @@ begin
   end if;
   _follows := case
     when v_expected_version is null then _head.last_event_id is not distinct from v_previous_id
-    else coalesce(_head.version, 0) = v_expected_version and (v_previous_id is null or _head.last_event_id = v_previous_id)
+    else v_expected_version in (coalesce(_head.version, 0), -1) and (v_previous_id is null or _head.last_event_id = v_previous_id)
   end;
   -- a conflict is answered without an INSERT that would store nothing and take as long as one that does
   if _follows then
@@ -60,7 +77,8 @@ begin
     where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
       and (d.owner is null or event_store_private.may_append(d.decider, d.owner))
       and event_store_private.event_fault(
-        v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
+        v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, nullif(v_expected_version, -1),
+        v_metadata
       ) is null
       and (d.accepts is null or (v_data @@ d.accepts) is true)
       and not event_store_private.is_upper_uuid(v_decider_id)
@@ -70,7 +88,7 @@ begin
     on conflict do nothing
     returning
       e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final,
-      e.created_at, e."offset";
+      e.created_at, e."offset", e.version, true;
     if found then
       if pg_sequence_last_value('event_store.purge_seq') is distinct from _purges
         or current_setting('transaction_isolation') <> 'read committed'
@@ -93,19 +111,30 @@ begin
     );
     return;
   end if;
-  perform event_store_private.refuse_unless_stored(
+  if not event_store_private.refuse_unless_stored(
     v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_previous_id, v_final,
     v_expected_version, v_metadata
-  );
-  return query select * from event_store.recorded_events r where r.event_id = v_event_id;
+  ) then
+    -- another writer was first; of a batch the stream's new end is asked until it is met
+    perform event_store_private.append_batch(array[row(
+      1, v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, null, false, v_final, null, v_metadata
+    )::event_store_private.batch_event]);
+    _appended := true;
+  end if;
+  return query
+  select
+    e.event, e.event_id, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.previous_id, e.final, e.created_at,
+    e."offset", e.version, _appended
+  from event_store.events e
+  where e.event_id = v_event_id;
 end
 $$;
 
 comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) is
 'Appends one event to the stream (v_decider, v_decider_id) and returns it as stored. v_previous_id is the event_id of'
 ' the stream''s last event, null for the first: of two writers that state the same one, exactly one succeeds. Where '
-'v_expected_version says how many events the stream has (0: none yet), v_previous_id may be null. A retry'
-' with the same v_event_id and content returns the stored event. v_command_id is what caused it, v_final closes the '
+'v_expected_version says how many events the stream has (0: none yet; -1: any), v_previous_id may be null. A retry'
+' with the same v_event_id and content returns the stored event, with appended = false. v_command_id is what caused it, v_final closes the '
 'stream; v_metadata, a JSON object, says what led to it. MR001 another writer was first, or the stream is not where '
 'v_previous_id or v_expected_version say; MR002 the stream is '
 'closed; MR003 v_event_id is stored with other content; MR004 the event is not registered for its decider; MR005 an '

@@ -1,7 +1,9 @@
 -- Appends a batch that is in memory: append_events after reading its JSON, and whoever makes events in the database.
--- The batch has at least one event, and ordinals from 1 without gaps, in the order of the array.
+-- The batch has at least one event, and ordinals from 1 without gaps, in the order of the array. v_holds_nothing: the
+-- caller's transaction had written nothing, so it holds no stream that somebody may wait for.
 create or replace function event_store_private.append_batch(
-  v_batch event_store_private.batch_event[]
+  v_batch event_store_private.batch_event[],
+  v_holds_nothing boolean default pg_current_xact_id_if_assigned() is null
 )
 returns table (
   event_id uuid,
@@ -27,8 +29,6 @@ declare
   _done record;
   _bad record;
   _purges bigint;
-  -- this transaction has written nothing: it holds no stream that somebody may wait for
-  _holds_nothing constant boolean := pg_current_xact_id_if_assigned() is null;
   _lost boolean := false;
 begin
   select k.*, d.judged into _bad
@@ -168,7 +168,7 @@ begin
     end if;
     if _taken then
       -- a batch of one event is done as soon as it is first
-      if not _lost and _holds_nothing and cardinality(_fresh) > 1 then
+      if not _lost and v_holds_nothing and cardinality(_fresh) > 1 then
         perform event_store_private.take_turns(array(select f.decider_id from unnest(_fresh) f));
       end if;
       _lost := true;
@@ -242,6 +242,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.append_batch(event_store_private.batch_event[]) is
+comment on function event_store_private.append_batch(event_store_private.batch_event[], boolean) is
 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, '
 'MR046, MR050 as append_event.';

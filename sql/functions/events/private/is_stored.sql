@@ -26,7 +26,7 @@ declare
       (v_event, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final)
       and case
         when v_expected_version is null then e.previous_id is not distinct from v_previous_id
-        else e.version = v_expected_version + 1 and (v_previous_id is null or e.previous_id = v_previous_id)
+        else v_expected_version in (e.version - 1, -1) and (v_previous_id is null or e.previous_id = v_previous_id)
       end
     from event_store.events e
     where e.event_id = v_event_id

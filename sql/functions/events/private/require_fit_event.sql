@@ -19,7 +19,8 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _fault text := event_store_private.event_fault(
-    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, v_expected_version, v_metadata
+    v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, nullif(v_expected_version, -1),
+    v_metadata
   );
   _meets boolean;
 begin

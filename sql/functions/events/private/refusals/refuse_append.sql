@@ -27,13 +27,15 @@ begin
     raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
       using
         errcode = 'MR002',
+        column = v_event_id::text, -- by which whoever sent several finds it
         detail = format('stream (%s, %s) was closed by event_id %s at version %s', v_decider, v_decider_id, _stream.last_event_id, _stream.version),
         hint = 'Append to another stream.';
   end if;
   raise exception using
     errcode = 'MR001',
+    column = v_event_id::text,
     message = case
-      when v_expected_version <> coalesce(_stream.version, 0) then 'expected_version must be the version of the decider stream'
+      when v_expected_version not in (coalesce(_stream.version, 0), -1) then 'expected_version must be the version of the decider stream'
       when v_previous_id is null then 'previous_id can only be null for the first decider event'
       when _stream.knows_previous then 'previous_id must be the last event of the decider stream'
       else 'previous_id must be in the same decider'
@@ -46,7 +48,7 @@ begin
         case
           when v_previous_id is not null or v_expected_version is null then format('previous_id %s', coalesce(v_previous_id::text, 'null'))
         end,
-        'expected_version ' || v_expected_version
+        'expected_version ' || nullif(v_expected_version, -1)
       ),
       v_decider,
       v_decider_id,

@@ -11,6 +11,7 @@ begin
   raise exception 'event_id is already stored with other content'
     using
       errcode = 'MR003',
+      column = v_event_id::text,
       detail = (
         select format('event_id %s is event %s of stream (%s, %s) at offset %s', event_id, event, decider, decider_id, "offset")
         from event_store.events

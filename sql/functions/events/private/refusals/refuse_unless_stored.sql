@@ -1,4 +1,5 @@
--- Says why append_event stored nothing. Returns only where this very event is stored already: a retry.
+-- Says why append_event stored nothing. Returns true where this very event is stored already: a retry; false where it
+-- takes the end of its stream whatever that is, and another writer took that first.
 create or replace function event_store_private.refuse_unless_stored(
   v_event text,
   v_event_id uuid,
@@ -12,7 +13,7 @@ create or replace function event_store_private.refuse_unless_stored(
   v_expected_version bigint,
   v_metadata jsonb
 )
-returns void
+returns boolean
 language plpgsql
 volatile -- sees what committed while the caller waited
 set search_path = event_store, pg_temp
@@ -28,11 +29,18 @@ begin
     if not _meets then
       perform event_store_private.refuse_data(v_decider, v_event, v_event_version, v_data);
     end if;
+    if v_expected_version = -1 and v_previous_id is null
+      and not coalesce((select h.final from event_store_private.head_of_stream(v_decider_id, v_decider) h), false)
+    then
+      return false;
+    end if;
     perform event_store_private.refuse_append(v_decider, v_decider_id, v_event_id, v_previous_id, v_expected_version);
   end if;
+  return true;
 end
 $$;
 
 comment on function event_store_private.refuse_unless_stored(
   text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean, bigint, jsonb
-) is 'Says why an event was not stored: MR001 to MR005, MR034, MR046, MR050. Returns where it is a retry of a stored one.';
+) is 'Says why an event was not stored: MR001 to MR005, MR034, MR046, MR050. Returns true where it is a retry of a '
+'stored one, false where another writer took the end of its stream, and it takes the next one.';
