@@ -22,7 +22,8 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
-from millrace.resources.event_store import EventStore, PartitionLag
+from millrace.resources.event_store import PartitionLag
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import current_version
@@ -152,7 +153,7 @@ def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
         built = current_version(connection, model)
         if built is None:
             return [*range(log_partitions)]
-        return [lag.partition for lag in EventStore(connection).view_lag(built.view) if lag.lag_seconds is not None]
+        return [lag.partition for lag in PlatformStore(connection).view_lag(built.view) if lag.lag_seconds is not None]
 
 
 def _make_red(context: dg.AssetExecutionContext, model: ReadModel, causes: Callable[[], Mapping[int, str]]) -> None:
@@ -197,7 +198,7 @@ class DrainProgress(Progress[DrainReport]):
         """Make the log partitions green that are up to date and are not shown so; ask Dagster anew which are."""
         with connect(self._dsn) as connection:
             self._look(connection)
-            self._show_partitions(EventStore(connection).view_lag(self._view), ())
+            self._show_partitions(PlatformStore(connection).view_lag(self._view), ())
 
     def add(self, commit: Commit) -> None:
         """Take note of a commit, and report if it is time."""
@@ -226,7 +227,7 @@ class DrainProgress(Progress[DrainReport]):
     def behind(self) -> list[int]:
         """Return the log partitions that made no progress and have events that the view wants."""
         with connect(self._dsn) as connection:
-            lags = EventStore(connection).view_lag(self._view)
+            lags = PlatformStore(connection).view_lag(self._view)
         moved = self._sofar.moved
         return [lag.partition for lag in lags if lag.lag_seconds is not None and lag.partition not in moved]
 
@@ -237,7 +238,7 @@ class DrainProgress(Progress[DrainReport]):
 
     def _record(self, sofar: DrainReport) -> None:
         with connect(self._dsn) as connection:
-            store = EventStore(connection)
+            store = PlatformStore(connection)
             lags = store.view_lag(self._view)
             waiting = waiting_metadata(store, self._view)
             self._look(connection)
@@ -296,20 +297,20 @@ class Objective:
     asset: dg.AssetKey
     stands_for: tuple[str, str]
     max_lag_s: float
-    view: Callable[[EventStore], str | None]
+    view: Callable[[PlatformStore], str | None]
 
 
 def model_objective(model: ReadModel) -> Objective:
     """Return the objective of a read model: of the version that its declaration is."""
 
-    def view(store: EventStore) -> str | None:
+    def view(store: PlatformStore) -> str | None:
         built = current_version(store.connection, model)
         return built.view if built else None
 
     return Objective(dg.AssetKey(["read_models", model.name]), ("read_model", model.name), model.max_lag_s, view)
 
 
-def late_ones(store: EventStore) -> set[tuple[str, str]]:
+def late_ones(store: PlatformStore) -> set[tuple[str, str]]:
     """Return what is late, as the store judges, each as `Objective.stands_for`."""
     return {(each.about, each.subject) for each in store.standing() if each.kind == "late"}
 
@@ -328,7 +329,7 @@ def lag_evaluation(objective: Objective, lag: Mapping[str, float], *, passed: bo
     )
 
 
-def view_of(store: EventStore, model: ReadModel) -> str:
+def view_of(store: PlatformStore, model: ReadModel) -> str:
     """Return the event store's view that a read model is consumed as: that of the version that its declaration is."""
     return (current_version(store.connection, model) or model).view
 
@@ -344,7 +345,7 @@ def drain_metadata(report: DrainReport) -> dict[str, float]:
     }
 
 
-def waiting_metadata(store: EventStore, view: str) -> dict[str, float]:
+def waiting_metadata(store: PlatformStore, view: str) -> dict[str, float]:
     """Return how many streams of a view wait for an operator, under names that plot."""
     (info,) = store.view_info(view)
     return {"dead_letters": info.dead_letters}

@@ -7,8 +7,8 @@ import dagster as dg
 import psycopg
 
 from millrace.assets import OWNERS, Group
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.model import DeclaredEvent
 from millrace.resources.events.registering import standing_of
 from millrace.resources.postgres.resource import PostgresResource
@@ -70,7 +70,7 @@ def event_store_assets(
         with postgres.connect() as connection:
             refused = {
                 str(each.event): each.said
-                for each in standing_of(EventStore(connection), declared, keep=True)
+                for each in standing_of(PlatformStore(connection), declared, keep=True)
                 if each.is_wrong
             }
             for said in refused.values():

@@ -19,6 +19,7 @@ from benchmarks.event_store.program import run
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "single-append": appends.single,
+    "gathered": appends.gathered,
     "clients-32": single_appends.clients_32,
     "views-100": single_appends.views_100,
     "isolation": single_appends.isolation,

@@ -37,7 +37,7 @@ from benchmarks.cpu import on_cpu
 from benchmarks.servers import add_postgres_option, started
 from millrace import count, field, first, last, lookup, read_model, stream_id, sum_
 from millrace.ops import ReadModel, migrate
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.stored.merge import (
     StagedRows,
@@ -112,7 +112,7 @@ class Filled:
     def __init__(self, connection: psycopg.Connection, rows: int) -> None:
         self._connection = connection
         self._dice = random.Random(1)
-        self._partitions = [info.partition for info in EventStore(connection).partition_info()]
+        self._partitions = [info.partition for info in PlatformStore(connection).partition_info()]
         self._rows = rows
         connection.execute("create schema plain")
         self.keys = {ORDERS.name: rows, TOTALS.name: max(1, rows // ORDERS_PER_CUSTOMER), SHIPMENTS.name: rows}

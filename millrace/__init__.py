@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from millrace.resources.commands.handle import handle
     from millrace.resources.consumers.declaration import subscription
     from millrace.resources.errors import Conflict, MillraceError
-    from millrace.resources.event_store import AsyncEventStore, Delivery, Event, EventStore, NewEvent
+    from millrace.resources.event_store import (
+        NO_STREAM,
+        AsyncEventStore,
+        AsyncViews,
+        Delivery,
+        Event,
+        EventStore,
+        NewEvent,
+        Views,
+        on,
+    )
     from millrace.resources.event_store.ids import uuid7
     from millrace.resources.producers import IdempotentProducer
     from millrace.resources.read_models.declared.computed import computed
@@ -65,7 +75,7 @@ else:
             "resources.commands.handle": "handle",
             "resources.consumers.declaration": "subscription",
             "resources.errors": "Conflict MillraceError",
-            "resources.event_store": "AsyncEventStore Delivery Event EventStore NewEvent",
+            "resources.event_store": "AsyncEventStore AsyncViews Delivery Event EventStore NO_STREAM NewEvent Views on",
             "resources.event_store.ids": "uuid7",
             "resources.producers": "IdempotentProducer",
             "resources.read_models.declared.words": "all_ any_ avg bucket carried count field first last latest max_ min_"
@@ -79,10 +89,10 @@ else:
     )
 
 __all__ = [
-    "AsyncEventStore", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
-    "IdempotentProducer", "MillraceError", "NewEvent", "all_", "any_", "avg", "bucket", "carried", "computed", "count",
-    "field", "first", "fold", "handle", "index", "last", "latest", "lookup", "max_", "min_", "read_model", "rollup", "row",
-    "sessions", "set_union", "stream_id", "subscription", "sum_", "top", "uuid7",
+    "NO_STREAM", "AsyncEventStore", "AsyncViews", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
+    "IdempotentProducer", "MillraceError", "NewEvent", "Views", "all_", "any_", "avg", "bucket", "carried", "computed",
+    "count", "field", "first", "fold", "handle", "index", "last", "latest", "lookup", "max_", "min_", "on", "read_model",
+    "rollup", "row", "sessions", "set_union", "stream_id", "subscription", "sum_", "top", "uuid7",
 ]  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 The moves of an upcast are `rename`, `default`, `drop`, `cast`, `values`, `scale`, `nest` and `lift`.
 """
 
-from millrace.resources.events.model import event, new_event
+from millrace.resources.event_store.new_events import new_event
+from millrace.resources.events.model import event
 from millrace.resources.events.moves import cast, default, drop, lift, nest, rename, scale, values
 from millrace.resources.events.registering import register_events
 

@@ -2,7 +2,7 @@
 
 from millrace.resources.commands.decider import Decided
 from millrace.resources.event_store import (
-    AppendedEvent,
+    Appended,
     AuditEntry,
     AvailableRange,
     DeadLetter,
@@ -15,6 +15,7 @@ from millrace.resources.event_store import (
     PartitionLag,
     Seek,
     Seen,
+    StreamEvents,
     StreamHead,
     View,
     ViewInfo,
@@ -22,6 +23,6 @@ from millrace.resources.event_store import (
 from millrace.resources.read_models.declared.fold_event import FoldEvent, State
 
 __all__ = [
-    "AppendedEvent", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "EventUpcast",
-    "FoldEvent",     "Json", "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamHead", "View", "ViewInfo",
+    "Appended", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "EventUpcast",
+    "FoldEvent", "Json", "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamEvents", "StreamHead", "View", "ViewInfo",
 ]  # fmt: skip

@@ -97,7 +97,8 @@ from millrace.resources.consumers.trial import consumed
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.event_store import EventStore, Json, NewEvent, StreamEvents, on
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.rollups import Rollup
 from millrace.testing_servers import drop_store, new_store, shared_spark
@@ -118,12 +119,12 @@ class StreamsFailed(MillraceError):
     """A read model cannot be built from some streams, or a handler raised; the detail names each, its event and why."""
 
 
-def event(decider: str, decider_id: str, name: str, /, **data: Json) -> NewEvent:
+def event(decider: str, decider_id: str, name: str, /, **data: Json) -> StreamEvents:
     """Return an event to be given: the next one of its stream, with the keywords as its data."""
-    return NewEvent(decider, decider_id, name, data=data)
+    return on(decider, decider_id, NewEvent(name, data))
 
 
-def given(*events: NewEvent, dsn: str | None = None, spark: "SparkSession | None" = None) -> "Given":
+def given(*events: StreamEvents, dsn: str | None = None, spark: "SparkSession | None" = None) -> "Given":
     """Append events in this order to an event store of the test's own, and return what can be built from it.
 
     Args:
@@ -149,14 +150,16 @@ class Given:
             weakref.finalize(self, drop_store, name).atexit = False  # the server goes as a whole
         self.dsn = dsn
 
-    def given(self, *events: NewEvent) -> "Given":
+    def given(self, *events: StreamEvents) -> "Given":
         """Append later events; what was built before goes on from them."""
         with connect(self.dsn) as connection:
             store = EventStore(connection)
-            for decider, name, version in dict.fromkeys((e.decider, e.event, e.event_version) for e in events):
+            for decider, name, version in dict.fromkeys(
+                (given.decider, e.event, e.event_version) for given in events for e in given.events
+            ):
                 store.register_decider_event(decider, name, "given in a test", version)
             if events:
-                store.append_events(events)
+                store.append_all(events)
         return self
 
     @overload
@@ -233,7 +236,7 @@ class Given:
 
     def _drawn_size(self) -> int:
         with connect(self.dsn) as connection:
-            store = EventStore(connection)
+            store = PlatformStore(connection)
             store.sequence_events()
             most = max(1, sum(info.events for info in store.partition_info()))
         return random.randint(-(-most // _BATCHES), most)  # noqa: S311  no secret
@@ -293,7 +296,7 @@ class Built:
             raise AssertionError("\n".join(lines))
         return self
 
-    def given(self, *events: NewEvent) -> Given:
+    def given(self, *events: StreamEvents) -> Given:
         """Append later events: `when` goes on from them."""
         return self._given.given(*events)
 

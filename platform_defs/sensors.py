@@ -29,7 +29,8 @@ from millrace.resources.consumption.decision import (
     is_served,
     plan,
 )
-from millrace.resources.event_store import DrainState, EventStore, ViewPoll
+from millrace.resources.event_store import DrainState, ViewPoll
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.kept import kept_store
 from millrace.resources.postgres.resource import PostgresResource
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -206,7 +207,7 @@ def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list
     ]
 
 
-def poll_rows(store: EventStore, views: Sequence[str] | None = None) -> list[ViewPoll]:
+def poll_rows(store: PlatformStore, views: Sequence[str] | None = None) -> list[ViewPoll]:
     """Ask the store for some views, None for all, once new events are sequenced.
 
     Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead of a

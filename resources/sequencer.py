@@ -14,7 +14,8 @@ from tenacity import before_sleep_log
 
 from millrace.resources import connecting
 from millrace.resources.errors import MillraceError, UnknownView, WrongMode
-from millrace.resources.event_store import EventStore, SequencerHolder, WantingView
+from millrace.resources.event_store import SequencerHolder, WantingView
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.patience import GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, while_away
 from millrace.resources.producers import ProducerStore
@@ -74,7 +75,7 @@ class _Rounds:
     """What one connection does again and again."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
-        self.store, self.producers = EventStore(connection), ProducerStore(connection)
+        self.store, self.producers = PlatformStore(connection), ProducerStore(connection)
         # the views to dispatch, by owner: owners take turns, and a view keeps its place
         self.pending: dict[str, dict[str, None]] = {}
         # view -> how long it waits after its last error, and until when
@@ -181,7 +182,7 @@ class _Rounds:
         self.store.attend_log(0)
 
 
-def held_up(store: EventStore, *, seconds: float = 2 * PAUSE_S) -> SequencerHolder | None:
+def held_up(store: PlatformStore, *, seconds: float = 2 * PAUSE_S) -> SequencerHolder | None:
     """Return the session whose transaction holds up the whole log; None if nobody does for so many seconds.
 
     A call of a sequencer that is far behind takes less.

@@ -4,9 +4,10 @@
 
 Belongs here: how the one source becomes the other. Not here: what a client does.
 
-The classes and functions that `TARGETS` names are taken as they stand, comments included; of `EventStore`, what a
-service calls. Their methods become coroutines, what calls one of them awaits it, generators become asynchronous ones,
-and names are those of psycopg's asynchronous half. All else is imported from the module where it stands.
+The classes and functions that `TARGETS` names are taken as they stand, comments included. Their methods become
+coroutines, and what calls one of them awaits it: by its name alone, so nothing else that is called there has such a
+name. Generators become asynchronous ones, and names are those of psycopg's asynchronous half. All else is imported from
+the module where it stands.
 """
 
 import ast
@@ -15,13 +16,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 # names whose asynchronous half has another one
 NAMES = {
     "psycopg.Connection": "psycopg.AsyncConnection",
+    "psycopg.Cursor": "psycopg.AsyncCursor",
     "ConnectionPool": "AsyncConnectionPool",
     "contextmanager": "asynccontextmanager",
     "time.sleep": "asyncio.sleep",
@@ -31,24 +32,6 @@ AWAITED = {"execute", "fetchall", "set_autocommit", "sleep"}
 ENTERED = {"connection", "cursor", "transaction"}
 # these run at once also there
 PLAIN = {"__init__"}
-# the methods of a class, beside its own inner ones, and what is said of them
-KEPT = {
-    "EventStore": {
-        "register_decider_event", "register_decider_events", "register_event_schema", "register_event_upcast",
-        "append_event", "append_events", "get_events", "read_stream", "events_of_correlation", "get_last_event",
-        "stream_head", "stream_state", "stream_behind_state", "read_log", "log_position", "partition_info",
-        "register_view", "is_registered", "stream_events", "lease_events", "ack_event", "ack_events", "nack_event",
-        "schedule_nack_event", "fail_event", "extend_lock",
-    }
-}  # fmt: skip
-SAID = {
-    "EventStore": """What a service calls of the event store, on a connection or a pool, as coroutines.
-
-    It registers, appends and reads, by stream and by the log, registers views and consumes them event by event
-    (`rows`), and waits for a view. The synchronous client has the rest: views of mode `bulk`, and what operators and
-    Millrace's own processes call. Every method raises the `MillraceError` of its SQL function.
-    """
-}
 
 
 @dataclass(frozen=True)
@@ -65,14 +48,15 @@ class Target:
 CLIENT = {
     "resources/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
     "resources/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
-    "resources/event_store/client.py": {"EventStore": "AsyncEventStore"},
+    "resources/event_store/client.py": {"EventStore": "UngatheredEventStore"},
+    "resources/event_store/views.py": {"RowsViews": "AsyncViews"},
 }
 TARGETS = [
     Target(
         "resources/event_store/async_client.py",
-        """The event store's client on psycopg's asynchronous connections: what a service calls of `EventStore`.
+        """The event store's client on psycopg's asynchronous connections.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `waiting` and `client`: change those.
+Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `client` and `views`: change those.
 """,
         CLIENT,
     ),
@@ -93,7 +77,7 @@ Written by `scripts/write_async_client.py` from `handling`: change that.
                 "_is_stored": "_is_stored",
             }
         },
-        CLIENT,
+        {**CLIENT, "resources/event_store/client.py": {"EventStore": "AsyncEventStore"}},
     ),
 ]
 
@@ -170,8 +154,7 @@ def written(target: Target) -> str:
         source = sources[path]
         imports.extend(_imports(source, names))
         for node in source.definitions([*names]):
-            edits = list(_edits(source, node, coroutines, generators))
-            edits.extend(_left_out(source, node, renamed))
+            edits = [*_edits(source, node, coroutines, generators)]
             parts.append(_renamed(source.edited(node, edits), {**NAMES, **renamed}))
     of_others = {old: new for names in target.called.values() for old, new in names.items()}
     imports.sort(key=lambda text: text.startswith("if "))
@@ -188,28 +171,10 @@ def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
     """Give the functions, or the methods, that have an asynchronous form."""
     found = node.body if isinstance(node, ast.ClassDef) else [node]
     for function in found:
-        if isinstance(function, ast.FunctionDef) and function.name not in PLAIN and _is_kept(node, function):
+        if isinstance(function, ast.FunctionDef) and function.name not in PLAIN:
             decorators = {ast.unparse(each) for each in function.decorator_list}
             if not decorators & {"property", "staticmethod"}:
                 yield function
-
-
-def _is_kept(node: ast.AST, method: ast.FunctionDef) -> bool:
-    kept = KEPT.get(node.name) if isinstance(node, ast.ClassDef) else None
-    return kept is None or method.name in kept or method.name.startswith("_")
-
-
-def _left_out(source: Source, node: ast.AST, known: Mapping[str, str]) -> Iterator[Edit]:
-    """Take the other methods out of a class, and the bases that have no asynchronous form; say what is left."""
-    if not isinstance(node, ast.ClassDef) or node.name not in KEPT:
-        return
-    for base, following in pairwise(node.bases):
-        if ast.unparse(base) not in known:
-            yield Edit(source.start(base), source.start(following), "")
-    yield Edit(source.start(node.body[0]), source.end(node.body[0]), f'"""{SAID[node.name]}"""')
-    for method in node.body:
-        if isinstance(method, ast.FunctionDef) and not _is_kept(node, method):
-            yield Edit(source.start(method), source.end(method), "")
 
 
 def _yields(function: ast.FunctionDef) -> bool:

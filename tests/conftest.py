@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from millrace.platform_defs.local.services import shared_session
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.session import SPARK_TOKEN
@@ -160,13 +160,13 @@ def connect(databases: Databases, lent_database: Database) -> Callable[..., psyc
 
 
 @pytest.fixture
-def store(connect: Callable[..., psycopg.Connection]) -> EventStore:
+def store(connect: Callable[..., psycopg.Connection]) -> PlatformStore:
     """Return the event store behind an autocommit connection."""
-    return EventStore(connect())
+    return PlatformStore(connect())
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def orders(store: PlatformStore) -> PlatformStore:
     """Return a store in which order and invoice may append placed, paid and shipped."""
     return register_orders(store)
 

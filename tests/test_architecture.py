@@ -77,7 +77,7 @@ PURE = (
 BUDGETS = {
     "assets": 2200,
     "examples": 1350,
-    "millrace": 850,
+    "millrace": 900,  # the names of what a service calls
     "platform_defs": 6550,
     "resources/alerts": 700,
     "resources/archive": 2200,
@@ -87,7 +87,7 @@ BUDGETS = {
     "resources/consumers": 1400,
     "resources/consumption": 4100,
     "resources/event_log_source": 1500,
-    "resources/event_store": 3700,
+    "resources/event_store": 4100,  # gathered appends, and two classes of calls beside those of the platform
     "resources/events": 900,
     "resources/importer": 1550,
     "resources/metrics": 300,
@@ -114,6 +114,8 @@ SQL = {
     "resources.sessions": "which session it is",
     "resources.event_store.sql_functions": "which session it is",
     "resources.event_store.client": "calls functions",
+    "resources.event_store.views": "calls functions",
+    "resources.event_store.platform": "calls functions",
     "resources.event_store.async_client": "calls functions",
     "resources.event_store.rounds": "calls functions",
     "resources.event_store.waiting": "calls functions",
@@ -141,7 +143,7 @@ SQL = {
     "resources.reports": "tables that follow from reports",
     "assets.event_store": "what Postgres knows of the tables",
     "platform_defs.local.services": "a schema for Dagster",
-    "platform_defs.breached_checks": "Dagster's tables, which have none of our functions",
+    "platform_defs.dagster_internals.breached_checks": "Dagster's tables, which have none of our functions",
     "platform_defs.dagster_internals.prune": "Dagster's tables, which have none of our functions",
     "testing": "rows as a test compares them",
     "testing_servers": "makes databases",

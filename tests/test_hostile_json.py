@@ -15,10 +15,12 @@ from millrace.resources.archive.json_fields import fields
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.backup.backup import backup
 from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store import Event, EventStore
+from millrace.resources.event_store import Event
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import read
 from tests.support.factories import append_to, pump, register_orders, rows
 from tests.support.hostile_json import NUMBERS, UNREADABLE, WORDS, append_text, documents
+from tests.support.sql_calls import get_events
 from tests.support.views.receiver import Receiver, deliver, pushed, receiver
 
 __all__ = ["pushed", "receiver"]
@@ -32,14 +34,14 @@ fewer = settings(few, max_examples=2)
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def orders(store: PlatformStore) -> PlatformStore:
     register_orders(store)
     store.register_view("v", "-infinity", max_attempts=1)
     return store
 
 
 @pytest.fixture
-def place(orders: EventStore) -> Callable[[list[str]], dict[int, str]]:
+def place(orders: PlatformStore) -> Callable[[list[str]], dict[int, str]]:
     """Return what stores documents, each in a stream of its own beside an innocent one, and returns their offsets."""
     streams = iter(range(10**6))
 
@@ -63,13 +65,13 @@ def readable(event: Event) -> bool:
 @few
 @given(found=st.lists(documents, min_size=1, max_size=6))
 def test_the_client_fails_only_what_cannot_be_read(
-    orders: EventStore, place: Callable[[list[str]], dict[int, str]], found: list[str]
+    orders: PlatformStore, place: Callable[[list[str]], dict[int, str]], found: list[str]
 ) -> None:
     stored = place(found)
     log = [event for p in orders.available_offset_range() for event in orders.read_log(p.partition, 0, 10**6)]
     assert {event.offset: event.data_json for event in log} == stored
     for event in log:
-        assert event.data_json == orders.get_events(event.decider_id, "order")[0].data_json
+        assert event.data_json == get_events(orders, event.decider_id, "order")[0].data_json
     pump(orders, "v")
     unread: set[str] = set()
     while taken := orders.lease_events("v", 100):
@@ -88,7 +90,7 @@ def test_the_client_fails_only_what_cannot_be_read(
 @fewer
 @given(found=st.lists(documents, min_size=30, max_size=60))
 def test_source_and_archive_give_the_texts_of_postgres(
-    orders: EventStore, dsn: str, place: Callable[[list[str]], dict[int, str]], found: list[str]
+    orders: PlatformStore, dsn: str, place: Callable[[list[str]], dict[int, str]], found: list[str]
 ) -> None:
     stored = place(found)
     columns = ["offset", "data"]
@@ -112,7 +114,7 @@ def catalogue() -> list[str]:
 
 
 def test_archive_and_backup_hold_every_event_as_it_is(
-    orders: EventStore, dsn: str, place: Callable[[list[str]], dict[int, str]], tmp_path: Path
+    orders: PlatformStore, dsn: str, place: Callable[[list[str]], dict[int, str]], tmp_path: Path
 ) -> None:
     stored = place(catalogue())
     for held in orders.available_offset_range():
@@ -123,7 +125,7 @@ def test_archive_and_backup_hold_every_event_as_it_is(
         assert {row["offset"]: row["data"] for table in files for row in table.to_pylist()} == stored
 
 
-def test_a_push_sends_every_event_as_it_is(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_a_push_sends_every_event_as_it_is(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     for number, document in enumerate(catalogue()):
         append_text(pushed, f"evil-{number}", document)
         append_to(pushed, f"good-{number}")

@@ -11,7 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import Event, EventStore, WantingView
+from millrace.resources.event_store import Event, WantingView
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from millrace.resources.producers import ProducerStore
 from millrace.resources.sequencer import _Rounds, run_sequencer
@@ -19,6 +20,7 @@ from tests.event_store.test_wake_ups import listeners
 from tests.support import factories
 from tests.support.factories import Connect, append, new_event, rows, set_clock, start, terminate, unprepared, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 from tests.support.views.pooler import PROGRAM, pooled
 
 
@@ -50,7 +52,7 @@ def sessions(observer: psycopg.Connection) -> list[int]:
     return [pid for (pid,) in rows(observer, query)]
 
 
-def test_only_rows_views_in_use_get_locks(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
+def test_only_rows_views_in_use_get_locks(orders: PlatformStore, dsn: str, observer: psycopg.Connection) -> None:
     for view, mode in (("wanted", "rows"), ("disabled", "rows"), ("bulk", "bulk")):
         orders.register_view(view, "-infinity", mode=mode)
     orders.connection.execute("update event_store.views set enabled = false where view = 'disabled'")
@@ -65,7 +67,7 @@ def dispatched(observer: psycopg.Connection) -> list[tuple[Any, ...]]:
 
 
 def test_a_view_that_nothing_is_new_for_is_left_alone(
-    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so that nothing but an event, or a view that is behind, is a reason
     monkeypatch.setattr("millrace.resources.sequencer.DISPATCH_ALL_EVERY_S", 600)
@@ -92,7 +94,7 @@ def test_a_view_that_nothing_is_new_for_is_left_alone(
 
 
 def test_many_views_delay_none(
-    orders: EventStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    orders: PlatformStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.resources.sequencer.SLICE_S", 0)  # a view a round
     rounds = _Rounds(orders.connection)
@@ -122,11 +124,13 @@ def test_many_views_delay_none(
     assert sum(settled) == 2
 
 
-def test_the_loop_ends_who_holds_it_up(orders: EventStore, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_loop_ends_who_holds_it_up(
+    orders: PlatformStore, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     append(orders)
     holder = connect(autocommit=False)
     holder.execute("set idle_in_transaction_session_timeout = 0")
-    EventStore(holder).sequence_events()
+    PlatformStore(holder).sequence_events()
     set_clock(orders.connection, "2100-01-01 00:00:00+00")
     rounds = _Rounds(orders.connection)
     rounds.work()
@@ -134,15 +138,17 @@ def test_the_loop_ends_who_holds_it_up(orders: EventStore, connect: Connect, cap
     wait_until(lambda: rounds.work() == 1, "the event has its position")
 
 
-def test_several_loops_give_every_event_one_offset(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
+def test_several_loops_give_every_event_one_offset(
+    orders: PlatformStore, dsn: str, observer: psycopg.Connection
+) -> None:
     with sequencer(dsn), sequencer(dsn), sequencer(dsn):
         for n in range(30):
-            orders.append_events([new_event(f"o-{n}"), new_event(f"o-{n + 1}")])
+            append_events(orders, [new_event(f"o-{n}"), new_event(f"o-{n + 1}")])
         wait_until(lambda: sequenced(observer) == 60, "sixty events are in the log")
     factories.assert_log_holds_every_event_once(observer)
 
 
-def test_the_loop_connects_again(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
+def test_the_loop_connects_again(orders: PlatformStore, dsn: str, observer: psycopg.Connection) -> None:
     ended = set[int]()
 
     def connected() -> bool:
@@ -169,17 +175,17 @@ def test_it_stops_while_all_is_away(tmp_path_factory: pytest.TempPathFactory, ca
 
 
 def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
-    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.register_view("fleeting", "-infinity")
     orders.register_view("staying", "-infinity")
-    dispatch: Callable[[EventStore, str], int] = EventStore.dispatch_events
+    dispatch: Callable[[PlatformStore, str], int] = PlatformStore.dispatch_events
 
-    def deleted_first(self: EventStore, view: str) -> int:
+    def deleted_first(self: PlatformStore, view: str) -> int:
         self.connection.execute("delete from event_store.views where view = 'fleeting'")
         return dispatch(self, view)
 
-    monkeypatch.setattr(EventStore, "dispatch_events", deleted_first)
+    monkeypatch.setattr(PlatformStore, "dispatch_events", deleted_first)
     append(orders)
     with sequencer(dsn):
         locked = "select view from event_store.stream_locks"
@@ -188,7 +194,7 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
 
 @pytest.mark.parametrize("sqlstate", ["54000", "23514", "57014", "MR099"])
 def test_an_error_in_one_view_holds_nobody_else_up(
-    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, sqlstate: str
+    orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, sqlstate: str
 ) -> None:
     monkeypatch.setattr("millrace.resources.sequencer.PATIENCE_S", 0.05)
     for view in ("bad", "good"):
@@ -219,14 +225,16 @@ def test_an_error_in_one_view_holds_nobody_else_up(
         wait_until(lambda: orders.standing() == [], "it is told no more")
 
 
-def test_a_view_that_fails_again_is_tried_later_and_later(orders: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_fails_again_is_tried_later_and_later(
+    orders: PlatformStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries: list[str] = []
 
-    def fail(self: EventStore, view: str) -> int:
+    def fail(self: PlatformStore, view: str) -> int:
         tries.append(view)
         return int(value(self.connection, "select 1 / 0"))
 
-    monkeypatch.setattr(EventStore, "dispatch_events", fail)
+    monkeypatch.setattr(PlatformStore, "dispatch_events", fail)
     orders.register_view("v")
     rounds, pauses = _Rounds(orders.connection), []
     for _ in range(8):
@@ -247,7 +255,7 @@ def test_a_database_without_the_store_ends_the_loop_with_its_reason(dsn: str, ob
 
 
 def test_it_ends_transactions_of_producers_after_their_deadline(
-    dsn: str, orders: EventStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    dsn: str, orders: PlatformStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ProducerStore(orders.connection)
     store.register_producer("p")
@@ -270,7 +278,7 @@ def asleep(observer: psycopg.Connection) -> bool:
 
 
 @pytest.fixture
-def sleeping(orders: EventStore, dsn: str, observer: psycopg.Connection) -> Iterator[EventStore]:
+def sleeping(orders: PlatformStore, dsn: str, observer: psycopg.Connection) -> Iterator[PlatformStore]:
     """Yield a store whose sequencer sleeps, and wakes by itself only after minutes."""
     unprepared(observer)
     with pytest.MonkeyPatch.context() as patch:
@@ -280,7 +288,7 @@ def sleeping(orders: EventStore, dsn: str, observer: psycopg.Connection) -> Iter
             yield orders
 
 
-def test_an_append_wakes_a_loop_that_sleeps(sleeping: EventStore, observer: psycopg.Connection) -> None:
+def test_an_append_wakes_a_loop_that_sleeps(sleeping: PlatformStore, observer: psycopg.Connection) -> None:
     for n in range(1, 4):
         append(sleeping, f"o-{n}")
         wait_until(lambda n=n: sequenced(observer) == n, "the event has its position")  # type: ignore[misc]
@@ -288,25 +296,25 @@ def test_an_append_wakes_a_loop_that_sleeps(sleeping: EventStore, observer: psyc
 
 
 def test_what_is_committed_while_it_falls_asleep_is_not_left(
-    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
     unprepared(observer)
     monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
-    attend, appended = EventStore.attend_log, list[Event]()
+    attend, appended = PlatformStore.attend_log, list[Event]()
 
-    def after_an_append(self: EventStore, attended_s: int, sleeps: bool = False) -> bool:
+    def after_an_append(self: PlatformStore, attended_s: int, sleeps: bool = False) -> bool:
         if sleeps and len(appended) < 5:
             appended.append(append(orders, f"o-{len(appended)}"))
         return attend(self, attended_s, sleeps)
 
-    monkeypatch.setattr(EventStore, "attend_log", after_an_append)
+    monkeypatch.setattr(PlatformStore, "attend_log", after_an_append)
     with sequencer(dsn, pause_s=0.2):
         wait_until(lambda: sequenced(observer) == 5, "no event waits for the end of a sleep")
 
 
 def test_what_began_before_the_sleep_comes_soon(
-    orders: EventStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unprepared(observer)
     monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
@@ -319,7 +327,7 @@ def test_what_began_before_the_sleep_comes_soon(
         wait_until(lambda: sequenced(observer) == 1, "the event has its position")
 
 
-def test_a_loop_that_lost_its_ear_listens_again(sleeping: EventStore, observer: psycopg.Connection) -> None:
+def test_a_loop_that_lost_its_ear_listens_again(sleeping: PlatformStore, observer: psycopg.Connection) -> None:
     (pid,) = listeners(observer, APPENDED)
     terminate(observer, pid)
     append(sleeping, "o-1")
@@ -335,14 +343,14 @@ def test_after_the_loop_nobody_is_said_to_attend_the_log(dsn: str, observer: psy
     assert value(observer, "select event_store_platform.is_attended()") is False
 
 
-def test_who_waits_is_woken_for_what_a_consumer_sequenced(sleeping: EventStore, dsn: str) -> None:
+def test_who_waits_is_woken_for_what_a_consumer_sequenced(sleeping: PlatformStore, dsn: str) -> None:
     with Wakeups(dsn) as positions:
         append(sleeping, "o-1")
         sleeping.sequence_events()  # whoever is first
         assert positions.wait(patience())
 
 
-def test_behind_a_pooler_the_loop_polls(orders: EventStore, dsn: str, observer: psycopg.Connection) -> None:
+def test_behind_a_pooler_the_loop_polls(orders: PlatformStore, dsn: str, observer: psycopg.Connection) -> None:
     if PROGRAM is None:
         pytest.skip("pgbouncer is not installed: apt-get install pgbouncer")
     unprepared(observer)

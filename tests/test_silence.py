@@ -14,7 +14,8 @@ from millrace.resources.alerts.alerter import connected as alerter_connected
 from millrace.resources.capture.follow import follow
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumption.leases import owner_keeper
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.metrics.store import StoreMetrics
 from millrace.resources.sequencer import run_sequencer
@@ -65,7 +66,7 @@ SERVICES: dict[str, Run] = {
 }
 
 
-def moved(store: EventStore, service: str) -> bool:
+def moved(store: PlatformStore, service: str) -> bool:
     if service == "sequence":
         return bool(value(store.connection, UNSEQUENCED) == 0)
     store.sequence_events()
@@ -74,7 +75,7 @@ def moved(store: EventStore, service: str) -> bool:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_goes_on_over_new_connections(
-    service: str, orders: EventStore, relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch
+    service: str, orders: PlatformStore, relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
     relay, dsn = relayed
@@ -92,7 +93,7 @@ def test_a_service_goes_on_over_new_connections(
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_ends_in_silence_when_told(service: str, orders: EventStore, relayed: tuple[Relay, str]) -> None:
+def test_a_service_ends_in_silence_when_told(service: str, orders: PlatformStore, relayed: tuple[Relay, str]) -> None:
     """The time that an answer may take is far longer than the test may."""
     relay, dsn = relayed
     stop = threading.Event()
@@ -109,7 +110,7 @@ def test_a_service_ends_in_silence_when_told(service: str, orders: EventStore, r
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_outlasts_refusals(
-    service: str, orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture
+    service: str, orders: PlatformStore, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop = threading.Event()
     append(orders, "a")
@@ -130,7 +131,7 @@ def test_a_service_outlasts_refusals(
     running.result(patience())
 
 
-def test_an_event_that_met_a_read_only_server_has_not_failed(orders: EventStore, dsn: str) -> None:
+def test_an_event_that_met_a_read_only_server_has_not_failed(orders: PlatformStore, dsn: str) -> None:
     append(orders, "a")
     met: list[int] = []
 
@@ -176,7 +177,7 @@ def test_who_looks_or_listens_connects_anew(relayed: tuple[Relay, str], monkeypa
     def up() -> bool:
         return next(iter(metrics.collect())).samples[0].value == 1
 
-    monkeypatch.setattr(EventStore, "extend_owner", lambda store, *_: extended.append(store.is_attended()))
+    monkeypatch.setattr(PlatformStore, "extend_owner", lambda store, *_: extended.append(store.is_attended()))
     with closing(metrics), owner_keeper(dsn, "me", 3), Wakeups(dsn) as words:
         alerter = alerter_connected(dsn)
         assert up()

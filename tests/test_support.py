@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.cpu_seconds import Group, own_group
 from tests.support.databases import Databases
 from tests.support.factories import append, register_orders, set_clock, value
@@ -18,7 +18,7 @@ def test_rows_are_gone_and_what_every_store_has_is_back(databases: Databases) ->
     left = databases.take()
     connection = databases.connect(left, autocommit=True)
     turns = value(connection, "select count(*) from event_store.append_turns")
-    append(register_orders(EventStore(connection)))
+    append(register_orders(PlatformStore(connection)))
     connection.execute("set session_replication_role = replica")
     set_clock(connection, "2030-01-01 00:00:00+00")
     connection.execute("truncate event_store.append_turns")
@@ -29,7 +29,7 @@ def test_rows_are_gone_and_what_every_store_has_is_back(databases: Databases) ->
     assert value(connection, "show event_store.clock") == ""
     assert value(connection, "select count(*) from event_store.append_turns") == turns > 0
     assert value(connection, "select count(*) from event_store.events") == 0
-    assert append(register_orders(EventStore(connection))).offset == 1
+    assert append(register_orders(PlatformStore(connection))).offset == 1
     databases.give_back(found)
 
 

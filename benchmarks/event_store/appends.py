@@ -1,7 +1,15 @@
-"""A single append on one connection: its CPU against a bare INSERT of the same row with the same indexes."""
+"""Appends on one connection: CPU of client and server against a bare INSERT of the same row with the same indexes."""
 
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
+from random import Random
+from statistics import median
 from uuid import UUID, uuid4
 
 import psycopg
@@ -10,6 +18,7 @@ from psycopg import sql
 from benchmarks.cpu import backend_us
 from benchmarks.event_store.bare import insert, make_bare
 from benchmarks.event_store.bench import DATA, EVENTS_PER_STREAM, Bench, Result
+from millrace import NO_STREAM, AsyncEventStore, Conflict, EventStore, NewEvent
 
 VALUES = {
     "event": "'placed'",
@@ -24,43 +33,94 @@ VALUES = {
     "offset": "%(number)s",
     "version": "%(version)s",
 }
+COROUTINES, CONFLICTS = 32, 0.05
+# of one append: what it may cost, client and server together, and the server alone, in bare INSERTs for each event
+TARGETS = {1: (2.4, 2.9), 3: (1.3, 1.3), 10: (0.9, 0.9)}
 
 
 def single(bench: Bench) -> list[Result]:
-    """Streams of five events, each event stating the one before it; both statements are prepared."""
+    """Streams of five events: one by one, three and ten by a call; each side has its statements prepared."""
     database = bench.ours()
     columns = make_bare(database)
-    number = bench.size(2000, 20)
-    numbers = count(1)
+    number = bench.size(3000, 30)
+    numbers, data = count(1), json.loads(DATA)
+    statement = insert(columns, VALUES) + sql.SQL(' returning event_id, "offset", version')
 
-    with database.connect() as ours, database.connect() as bare:
-        statements: dict[psycopg.Connection, bytes | sql.Composed] = {
-            ours: b"select from event_store.append_event('placed', %(event_id)s, 'order', %(stream)s::text, %(data)s, "
-            b"%(event_id)s, %(previous_id)s)",
-            bare: insert(columns, VALUES),
-        }
+    def bare(connection: psycopg.Connection) -> None:
+        stream, previous = "", None
+        for n in range(number):
+            if n % EVENTS_PER_STREAM == 0:
+                stream, previous = str(uuid4()), None
+            arguments: dict[str, str | int | UUID | datetime | None] = {
+                "event_id": uuid4(),
+                "stream": stream,
+                "data": DATA,
+                "previous_id": previous,
+                "now": datetime.now(UTC),
+                "number": next(numbers),
+                "version": n % EVENTS_PER_STREAM + 1,
+            }
+            connection.execute(statement, arguments, prepare=True).fetchall()
+            previous = arguments["event_id"]
 
-        def append(side: psycopg.Connection) -> None:
-            stream, previous = "", None
-            for n in range(number):
-                if n % EVENTS_PER_STREAM == 0:
-                    stream, previous = str(uuid4()), None
-                arguments: dict[str, str | int | UUID | datetime | None] = {
-                    "event_id": uuid4(),
-                    "stream": stream,
-                    "data": DATA,
-                    "previous_id": previous,
-                    "now": datetime.now(UTC),
-                    "number": next(numbers),
-                    "version": n % EVENTS_PER_STREAM + 1,
-                }
-                side.execute(statements[side], arguments, prepare=True)
-                previous = arguments["event_id"]
+    def ours(store: EventStore, size: int) -> None:
+        stream = ""
+        for n in range(0, number, size):
+            if n % EVENTS_PER_STREAM < size:
+                stream = str(uuid4())
+            store.append("order", stream, *[NewEvent("placed", data) for _ in range(size)])
 
-        for side in (ours, bare):
-            append(side)  # warm
-        x, y = bench.in_turn(
-            lambda: backend_us(ours, lambda: append(ours), number),
-            lambda: backend_us(bare, lambda: append(bare), number),
-        )
-    return [Result("append_event against a bare INSERT, one connection", x, y, "us of CPU", y / x, 1 / 1.6)]
+    results = []
+    with database.connect() as one, database.connect() as other:
+        store = EventStore(one)
+        sides: list[tuple[psycopg.Connection, Callable[[], None]]] = [(other, partial(bare, other))]
+        sides += [(one, partial(ours, store, size)) for size in TARGETS]
+        for _, work in sides:
+            work()  # warm
+        server: list[list[float]] = [[] for _ in sides]
+
+        def both(side: int) -> float:
+            connection, work = sides[side]
+            before = time.process_time()
+            server[side].append(backend_us(connection, work, number))
+            return server[side][-1] + (time.process_time() - before) / number * 1e6
+
+        plain, *calls = bench.in_turn(*[partial(both, side) for side in range(len(sides))])
+        for (size, (target, of_server)), each, taken in zip(TARGETS.items(), calls, server[1:], strict=True):
+            what = f"append of {size} against a bare INSERT, an event: CPU of "
+            results.append(Result(f"{what}client and server", each, plain, "us", plain / each, 1 / target))
+            a, b = median(taken), median(server[0])
+            results.append(Result(f"{what}the server", a, b, "us", b / a, 1 / of_server))
+    return results
+
+
+def gathered(bench: Bench) -> list[Result]:
+    """Many coroutines on one connection against one, each appending an event after the other to new streams."""
+    database, number = bench.ours(), bench.size(4000, 100)
+    data = json.loads(DATA)
+
+    def per_second(coroutines: int, conflicts: float) -> float:
+        async def appends(store: AsyncEventStore, chance: Random) -> None:
+            for _ in range(number // coroutines):
+                wrong = 7 if chance.random() < conflicts else NO_STREAM
+                with suppress(Conflict):
+                    await store.append("order", uuid4(), NewEvent("placed", data), expected_version=wrong)
+
+        async def main() -> float:
+            async with await psycopg.AsyncConnection.connect(database.dsn, autocommit=True) as connection:
+                store = AsyncEventStore(connection)
+                began = time.perf_counter()
+                await asyncio.gather(*(appends(store, Random(n)) for n in range(coroutines)))
+                return number / (time.perf_counter() - began)
+
+        return asyncio.run(main())
+
+    per_second(COROUTINES, 0.0)  # warm
+    one, many, refused = bench.in_turn(
+        lambda: per_second(1, 0.0), lambda: per_second(COROUTINES, 0.0), lambda: per_second(COROUTINES, CONFLICTS)
+    )
+    what = f"{COROUTINES} coroutines on one connection against one"
+    return [
+        Result(what, many, one, "events/s", many / one, 6),
+        Result(f"{what}, {CONFLICTS:.0%} conflicts", refused, one, "calls/s", refused / one, 3),
+    ]

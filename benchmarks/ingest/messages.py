@@ -17,11 +17,11 @@ import psycopg
 
 from benchmarks.event_store.bench import DATA, Bench, Database, Result
 from benchmarks.event_store.workers import Worked, begin, run_together, seconds_of
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import EventStore, NewEvent, StreamEvents, on
 from millrace.resources.producers import IdempotentProducer, ProducerStore
 from millrace.resources.producers.exactly_once import ExactlyOnce
 
-Send = Callable[[list[NewEvent]], object]
+Send = Callable[[list[StreamEvents]], object]
 Sender = Callable[[str], AbstractContextManager[Send]]
 
 # events of a message -> messages of each client, about a second's
@@ -80,10 +80,10 @@ def send(database: Database, sender: Sender, number: int, size: int) -> Worked:
         return Worked(began, time.monotonic(), {})
 
 
-def new_event() -> NewEvent:
+def new_event() -> StreamEvents:
     """Make the first event of a stream."""
     event_id = uuid4()
-    return NewEvent("order", str(event_id), "placed", event_id, DATA_JSON, event_id)
+    return on("order", event_id, NewEvent("placed", DATA_JSON, event_id=event_id, command_id=event_id))
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def in_one_call(dsn: str) -> Iterator[Send]:
         store = ProducerStore(connection)
         producer = IdempotentProducer.register(store, str(uuid4()))
 
-        def commit(events: list[NewEvent]) -> None:
+        def commit(events: list[StreamEvents]) -> None:
             stamp = producer.issue()
             received = store.ingest_events(stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, events)
             if received.status != "committed":
@@ -108,9 +108,9 @@ def in_transaction(dsn: str) -> Iterator[Send]:
     with ExactlyOnce(dsn) as once:
         producer = once.register(str(uuid4()))
 
-        def commit(events: list[NewEvent]) -> None:
+        def commit(events: list[StreamEvents]) -> None:
             stamp = producer.issue()
-            if once.process(stamp, lambda transaction: transaction.append_events(events)).duplicate:
+            if once.process(stamp, lambda transaction: transaction.append_all(events)).duplicate:
                 raise RuntimeError(f"{stamp} was a duplicate")
 
         yield commit
@@ -120,7 +120,7 @@ def in_transaction(dsn: str) -> Iterator[Send]:
 def plainly(dsn: str) -> Iterator[Send]:
     """Yield the sending of a client that appends, and cannot tell whether it did when the answer is lost."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        yield EventStore(connection).append_events
+        yield EventStore(connection).append_all
 
 
 def make_past(database: Database, producer: str, messages: int) -> None:

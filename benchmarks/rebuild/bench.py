@@ -24,8 +24,8 @@ from benchmarks.event_store.bench import Database
 from benchmarks.servers import started
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import register_shop
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.spark import spark_session
 
@@ -131,10 +131,10 @@ class Bench:
         database = Database(self._create(), ours=True)
         migrate(database.dsn)
         with database.connect() as connection:
-            register_shop(EventStore(connection))
+            register_shop(PlatformStore(connection))
             self.console.log(f"  filling a log with {number * events:,} events", style="dim")
             append_orders(connection, "o", range(1, number + 1), events)
-            while EventStore(connection).sequence_events():
+            while PlatformStore(connection).sequence_events():
                 pass
             connection.execute("vacuum analyze")
             connection.execute("checkpoint")

@@ -12,7 +12,7 @@ import psycopg
 
 from benchmarks.rebuild.bench import ORDERS
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.spark import spark_session
 
 
@@ -23,7 +23,7 @@ def main(dsn: str, archive: str, configuration: str) -> None:
         Consumer(dsn, ORDERS, lambda: spark, "bench", archive=Path(archive) if archive else None) as consumer,
     ):
         with psycopg.connect(dsn) as connection:
-            partitions = [info.partition for info in EventStore(connection).partition_info()]
+            partitions = [info.partition for info in PlatformStore(connection).partition_info()]
         consumer.rebuild(*partitions)
         _meet("begin")
         events = consumer.rebuild(*partitions).events

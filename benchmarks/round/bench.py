@@ -23,8 +23,9 @@ from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
 from millrace.platform_defs.local.services import free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import NewEvent, StreamEvents, on
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
@@ -61,11 +62,11 @@ class Shop:
         self._numbers = count()
         self._lives: list[list[Step]] = []
 
-    def events(self, number: int) -> list[NewEvent]:
+    def events(self, number: int) -> list[StreamEvents]:
         """Return the next events."""
         return [self._next() for _ in range(number)]
 
-    def _next(self) -> NewEvent:
+    def _next(self) -> StreamEvents:
         while len(self._lives) < LIVES_AT_ONCE:
             life = plan_life(self._chance, str(next(self._numbers)))
             self._lives.append([*life.start, *life.rest][::-1])
@@ -74,7 +75,11 @@ class Shop:
         if not self._lives[place]:
             self._lives.pop(place)
         ids = [UUID(int=self._chance.getrandbits(128)) for _ in range(2)]
-        return NewEvent(step.decider, step.decider_id, step.event, ids[0], step.data, ids[1], final=step.final)
+        return on(
+            step.decider,
+            step.decider_id,
+            NewEvent(step.event, step.data, event_id=ids[0], command_id=ids[1], final=step.final),
+        )
 
 
 @dataclass
@@ -92,7 +97,7 @@ class Bench:
         dsn = self.server.dsn(name)
         migrate(dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            register_shop(EventStore(connection))
+            register_shop(PlatformStore(connection))
         return dsn
 
     def copy(self, dsn: str) -> str:
@@ -119,12 +124,12 @@ class Bench:
         )
 
 
-def append(dsn: str, events: list[NewEvent]) -> None:
+def append(dsn: str, events: list[StreamEvents]) -> None:
     """Append events and let them be sequenced."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = EventStore(connection)
+        store = PlatformStore(connection)
         for first in range(0, len(events), PER_CALL):
-            store.append_events(events[first : first + PER_CALL])
+            store.append_all(events[first : first + PER_CALL])
         while store.sequence_events():
             pass
 

@@ -16,7 +16,8 @@ from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
 from millrace.resources.consumption.collected import ROUND_CONFIGURATION
 from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store import NewEvent, on
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.spark import spark_session
 
 PAUSE_S = 0.25
@@ -72,8 +73,8 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
 
 def _one(connection: psycopg.Connection, shop: Shop) -> float:
     order = f"late-{uuid4()}"
-    placed = NewEvent("order", order, "order_placed", uuid4(), {"customer_id": "c", "channel": "web"}, uuid4())
-    EventStore(connection).append_events([*shop.events(20), placed])
+    placed = on("order", order, NewEvent("order_placed", {"customer_id": "c", "channel": "web"}))
+    PlatformStore(connection).append_all([*shop.events(20), placed])
     committed = time.monotonic()
     while not connection.execute("select from read_models.orders where order_id = %s", (order,)).fetchall():
         if time.monotonic() - committed > PATIENCE_S:

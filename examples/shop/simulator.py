@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 from tenacity import (
@@ -29,7 +29,7 @@ from tenacity import (
     wait_exponential,
 )
 
-from millrace import Conflict, EventStore, NewEvent, uuid7
+from millrace import NO_STREAM, Conflict, EventStore, NewEvent, on, uuid7
 from millrace.errors import SchemaMismatch, StreamClosed, Unreachable
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
@@ -94,10 +94,10 @@ class _Stopped(Exception):
 
 @dataclass
 class _Running:
-    """A life that goes on: the steps to come, and the last event of each of its streams."""
+    """A life that goes on: the steps to come, and the version of each of its streams."""
 
     steps: deque[Step]
-    last: dict[str, UUID] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
 
 
 class _Run:
@@ -137,26 +137,22 @@ class _Run:
         if step.decider_id in self._customers:
             return
         # Of all runs one has a customer's first event stored. The id is that of each repetition, so this one knows.
-        first = NewEvent(step.decider, step.decider_id, step.event, data=step.data, expected_version=0)
+        first = NewEvent(step.event, step.data)
         with suppress(Conflict):
-            self._session.call(lambda store: store.append_events([first]))
+            self._session.call(
+                lambda store: store.append(step.decider, step.decider_id, first, expected_version=NO_STREAM)
+            )
             self.events += 1
         self._customers.add(step.decider_id)
 
     def _place(self, start: tuple[Step, ...], rest: tuple[Step, ...]) -> None:
-        batch: list[NewEvent] = []
-        command_id = uuid7()
-        for number, step in enumerate(start):
-            batch.append(
-                NewEvent(
-                    step.decider, step.decider_id, step.event, uuid7(), step.data, command_id,
-                    final=step.final, expected_version=number,
-                )
-            )  # fmt: skip
-        self._session.call(lambda store: store.append_events(batch))
+        command_id, (first, *_) = uuid7(), start
+        events = [NewEvent(step.event, step.data, command_id=command_id, final=step.final) for step in start]
+        placed = on(first.decider, first.decider_id, *events, expected_version=NO_STREAM)
+        self._session.call(lambda store: store.append_all([placed]))
         self.orders += 1
-        self.events += len(batch)
-        self._lives.append(_Running(deque(rest), {start[0].decider_id: batch[-1].event_id}))
+        self.events += len(events)
+        self._lives.append(_Running(deque(rest), {first.decider_id: len(events)}))
 
     def step(self) -> int:
         """Append the next event of a life chosen at random, forget the life if that was its last; return 1.
@@ -181,28 +177,22 @@ class _Run:
         return 1
 
     def _append(self, life: _Running, step: Step) -> None:
-        event_id, command_id = uuid7(), uuid7()
+        event = NewEvent(step.event, step.data, final=step.final)
         while True:
-            previous_id = life.last.get(step.decider_id)
+            version = life.versions.get(step.decider_id, NO_STREAM)
 
-            def append(store: EventStore, previous_id: UUID | None = previous_id) -> None:
-                store.append_event(
-                    step.event, event_id, step.decider, step.decider_id, step.data, command_id, previous_id,
-                    final=step.final,
-                )  # fmt: skip
+            def append(store: EventStore, version: int = version) -> None:
+                store.append(step.decider, step.decider_id, event, expected_version=version)
 
             try:
                 self._session.call(append)
             except Conflict:
                 # somebody else wrote to the stream: read where it stands and go on from there; its events may be purged
                 self.conflicts += 1
-                head = self._session.call(lambda store: store.stream_head(step.decider_id, step.decider))
-                if head is not None:
-                    life.last[step.decider_id] = head.last_event_id
-                else:
-                    life.last.pop(step.decider_id, None)
+                head = self._session.call(lambda store: store.head(step.decider, step.decider_id))
+                life.versions[step.decider_id] = NO_STREAM if head is None else head.version
                 continue
-            life.last[step.decider_id] = event_id
+            life.versions[step.decider_id] = version + 1
             return
 
 

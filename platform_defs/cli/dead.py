@@ -12,7 +12,8 @@ from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_s
 from millrace.platform_defs.cli.output import JsonOption, cell, in_utc, indented, print_json, table
 from millrace.platform_defs.cli.show.events import event_fields, place
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import DeadLetter, Event, EventStore
+from millrace.resources.event_store import DeadLetter, Event
+from millrace.resources.event_store.platform import PlatformStore
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -82,7 +83,7 @@ def drop_command(
     Screen().print(Text(f"Given up: {given_up}. Stream ({decider}, {decider_id}) goes on in {view}."))
 
 
-def failed_event(store: EventStore, letter: DeadLetter) -> Event | None:
+def failed_event(store: PlatformStore, letter: DeadLetter) -> Event | None:
     """Return the event that a parked stream failed at; None where the view wants none any more, or it was purged."""
     if letter.offset is None:
         return None

@@ -9,7 +9,7 @@ import typer
 from millrace.assets.declarations import NAME_IT, ROOMS, Declarations, declared
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.dsn import current_dsn, drain_dsn
 from millrace.resources.postgres.logins import too_mighty
 from millrace.resources.settings import Settings
@@ -42,10 +42,10 @@ def rows_dsn(dsn: str | None) -> str:
 
 
 @contextmanager
-def chosen_store(dsn: str | None) -> Iterator[EventStore]:
+def chosen_store(dsn: str | None) -> Iterator[PlatformStore]:
     """Connect to that store for a command; each call is a transaction of its own."""
     with connect(chosen_dsn(dsn)) as connection:
-        yield EventStore(connection)
+        yield PlatformStore(connection)
 
 
 def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> Declarations:

@@ -19,7 +19,7 @@ from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, cho
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import ASK_S
 from millrace.resources.settings import Settings
 
@@ -95,7 +95,7 @@ def drain_command(
             _require_all(store, model, consumer.model.view)
 
 
-def _require_all(store: EventStore, model: str, view: str) -> None:
+def _require_all(store: PlatformStore, model: str, view: str) -> None:
     """Raise what kept a drain that ended from events that its view wants."""
     (info,), owners = store.view_info(view), store.lease_owners(view)
     if not info.enabled:

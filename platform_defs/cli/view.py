@@ -13,7 +13,7 @@ from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, c
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.signing import fault_of, made_secret
 from millrace.resources.subscriptions.store import PushStore
@@ -204,20 +204,20 @@ def unlock_command(
     Screen().print(Text(f"{ended} locks of {view} are ended."))
 
 
-def _meant(store: EventStore, name: str) -> list[str]:
+def _meant(store: PlatformStore, name: str) -> list[str]:
     """Return the views of all versions of a read model of this name, else the view of this name."""
     views = [version.view for version in ReadModelStore(store.connection).model_versions(name)]
     return views if views and (name in views or not store.is_registered(name)) else [name]
 
 
-def _enable(store: EventStore, view: str, enabled: bool, reason: str | None) -> bool:
+def _enable(store: PlatformStore, view: str, enabled: bool, reason: str | None) -> bool:
     """Enable or disable a view; return whether that changed anything."""
     (before,) = store.view_info(view)
     store.enable_view(view, enabled, reason=reason)
     return before.enabled != enabled
 
 
-def _ask(store: EventStore, view: str) -> None:
+def _ask(store: PlatformStore, view: str) -> None:
     """Say what is lost with a view, and ask."""
     (info,) = store.view_info(view)
     Screen().print(

@@ -15,7 +15,7 @@ import requests
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.resources.alerts.findings import DAEMON_IDLE_S
 from millrace.resources.connecting import connect
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import ASK_S, BUSY_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.resources.sequencer import held_up
 
@@ -64,7 +64,7 @@ def sequencer_answers(dsn: str) -> bool:
     """
     try:
         with connect(dsn, connect_timeout=ASK_S) as connection:
-            store = EventStore(connection)
+            store = PlatformStore(connection)
             # no call of a sequencer that is at work takes longer
             return _within(ASK_S, store.is_attended) or held_up(store) is not None
     except psycopg.Error as error:

@@ -25,7 +25,7 @@ from millrace.resources.alerts.receiver import (
 )
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.connecting import connect
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import ASK_S, BUSY_S, FAREWELL_S, PATIENCE_S, WATCH_S
 from millrace.resources.redact import masked
 from millrace.resources.settings import Settings
@@ -56,7 +56,7 @@ class Alerter:
     ) -> None:
         self._connection, self._alerts = connection, AlertStore(connection)
         self._receiver, self._hold_s = receiver, hold_s
-        self._sources = [StoreSource(EventStore(connection)), *sources]
+        self._sources = [StoreSource(PlatformStore(connection)), *sources]
         self._failing = ""
 
     def tick(self) -> None:

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 from urllib.parse import quote
 
-from millrace.resources.event_store import EventStore, Problem
+from millrace.resources.event_store import Problem
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.redact import masked, printable
 
 # for how many seconds a kind is seen until somebody is told; no time for the others
@@ -65,7 +66,7 @@ class StoreSource:
 
     name = "event_store"
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: PlatformStore) -> None:
         self._store = store
 
     def found(self) -> Sequence[Finding]:

@@ -25,7 +25,7 @@ from millrace.resources.archive.whole_files import proven_fields, spark_reads, w
 from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,7 +164,7 @@ def day_history(connection: psycopg.Connection, root: Path, since: datetime, unt
 
     Per log partition: from the first event at or after `since` up to the first one at or after `until`.
     """
-    store, history = EventStore(connection), log_history(connection, root)
+    store, history = PlatformStore(connection), log_history(connection, root)
     cuts = {
         each.partition: (
             # events that were removed from Postgres may be of any time

@@ -14,7 +14,7 @@ import psycopg
 from millrace.resources.archive.listing import archived, require_files
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 
 PIECE = 10_000
 
@@ -75,7 +75,7 @@ def purge_before(
     """
     return [
         _purge(connection, root, info.partition, before, reason=reason, dry_run=dry_run, progress=progress)
-        for info in EventStore(connection).partition_info()
+        for info in PlatformStore(connection).partition_info()
     ]
 
 
@@ -90,7 +90,7 @@ def _purge(
     progress: Callable[[int, int], None],
 ) -> PurgedPartition:
     store = ArchiveStore(connection)
-    target = EventStore(connection).offset_for_timestamp(partition, before)
+    target = PlatformStore(connection).offset_for_timestamp(partition, before)
     held = archived(connection, partition)
     # only events in listed files: a mark that an operator set (mark_archived) cannot be checked
     target = max(min(target, held.end), held.earliest_position)

@@ -22,7 +22,7 @@ from millrace.resources.archive.listing import ArchivedPartition, archived
 from millrace.resources.archive.store import NO_TIME_LIMITS, ArchiveStore
 from millrace.resources.connecting import connect, lasting
 from millrace.resources.event_log_source import LogRange, in_utf8
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 
 MAX_EVENTS = 1_000_000
 MIN_EVENTS = 10_000
@@ -74,7 +74,7 @@ def archive_partition(
 
     began = time.monotonic()
     with connect(dsn) as connection:
-        events, store = EventStore(connection), ArchiveStore(connection)
+        events, store = PlatformStore(connection), ArchiveStore(connection)
         events.sequence_events()
         before = archived(connection, partition)
         claim_folder(root, before.archive_id, database_name(events.database_identity()))

@@ -42,8 +42,8 @@ from millrace.resources.backup.state_tables import write_state
 from millrace.resources.connecting import connect, lasting
 from millrace.resources.errors import MillraceError
 from millrace.resources.event_log_source import in_utf8
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import known_migrations, validate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import LOOK_S, PATIENCE_S
 from millrace.resources.processes import only_one
 from millrace.resources.producers import ProducerStore
@@ -145,7 +145,7 @@ def _producers_held(dsn: str) -> Iterator[None]:
     Otherwise a producer could get an answer in the cut whose events are not in the log of the cut.
     """
     with connect(dsn, autocommit=False) as holder, connect(dsn) as sequencer:
-        EventStore(sequencer).sequence_events()
+        PlatformStore(sequencer).sequence_events()
         deadline = time.monotonic() + PATIENCE_S
         while not _hold_producers(holder, sequencer):
             # messages that queued behind this session go first
@@ -158,7 +158,7 @@ def _producers_held(dsn: str) -> Iterator[None]:
                     " where datname = current_database() order by xact_start",
                 )
         # a moment near the cut, in the backup, too
-        EventStore(sequencer).mark_log("backup")
+        PlatformStore(sequencer).mark_log("backup")
         yield
         holder.rollback()
 
@@ -173,7 +173,7 @@ def _hold_producers(holder: psycopg.Connection, sequencer: psycopg.Connection) -
     deadline = time.monotonic() + LOOK_S
     store = ProducerStore(sequencer)
     while store.producer_statistics() and not store.is_sequenced(committed):
-        if EventStore(sequencer).sequence_events() == 0 and time.monotonic() > deadline:
+        if PlatformStore(sequencer).sequence_events() == 0 and time.monotonic() > deadline:
             return False
     return True
 

@@ -19,7 +19,7 @@ from millrace.resources.capture.source.readiness import Look, look_at
 from millrace.resources.capture.source.slot import SlotState, slot_state
 from millrace.resources.capture.source.timelines import Timelines, TimelinesUnknown, read_timelines
 from millrace.resources.capture.store import CaptureLease, CaptureStore, RegisteredTable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def look(source: psycopg.Connection, lease: CaptureLease) -> Facts:
 
 def slot_name(store: CaptureStore, capture: str) -> str:
     """Return the name of a capture's slot and publication: no other event store has it, not even a copy of this one."""
-    events = EventStore(store.connection)
+    events = PlatformStore(store.connection)
     database = events.database_identity()
     store_id = f"{events.backup_cut().archive_id} {(database.system_identifier, database.database)}"
     return f"millrace_{capture}_{sha256(store_id.encode()).hexdigest()[:8]}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Event, Json, NewEvent
+from millrace.resources.event_store import Event, Json, NewEvent, StreamEvents
 from millrace.resources.event_store.ids import id_of, uuid7
 from millrace.resources.read_models.declared.fold_event import FoldEvent
 from millrace.resources.user_code import finished, is_async, is_generator
@@ -122,27 +122,25 @@ class Loaded(Generic[State]):
 
 def to_append(
     decider: Decider[State, Command], loaded: Loaded[State], decider_id: str, command: Command, command_id: UUID | None
-) -> list[NewEvent]:
-    """Decide on a command, and return the events to append behind the loaded ones.
+) -> StreamEvents | None:
+    """Decide on a command, and return the events to append behind the loaded ones; None where there is nothing.
 
     With a command_id the events have the same ids each time.
     """
     known = command_id or uuid7()
-    return [
+    events = tuple(
         NewEvent(
-            decider.name,
-            decider_id,
             one.event,
-            event_id_of(known, decider.name, decider_id, number),
             one.data,
-            known,
-            one.event_version,
-            one.final,
-            expected_version=loaded.version + number,
+            event_id=event_id_of(known, decider.name, decider_id, number),
+            command_id=known,
+            event_version=one.event_version,
+            final=one.final,
             metadata=one.metadata,
         )
         for number, one in enumerate(decider.decide(command, loaded.state))
-    ]
+    )
+    return StreamEvents(decider.name, decider_id, events, loaded.version) if events else None
 
 
 def event_id_of(command_id: UUID, decider: str, decider_id: str, number: int) -> UUID:

@@ -18,7 +18,7 @@ from millrace.resources.commands.decider import (
     to_append,
 )
 from millrace.resources.errors import Conflict, EventIdReused
-from millrace.resources.event_store import Event, EventStore, NewEvent
+from millrace.resources.event_store import Event, EventStore, StreamEvents
 from millrace.resources.event_store.client import STREAM_PAGE
 
 
@@ -45,7 +45,7 @@ def handle_sync(
             return before
         events = to_append(decider, loaded, decider_id, command, command_id)
         try:
-            appended = _appended(store, events, caused_by) if events else []
+            appended = [] if events is None else _appended(store, events, caused_by)
         except Conflict:
             continue
         except EventIdReused:
@@ -55,7 +55,7 @@ def handle_sync(
             raise
         return decided(decider, loaded, decider_id, appended)
     if loaded is not None:
-        head = store.stream_head(decider_id, decider.name)
+        head = store.head(decider.name, decider_id)
         if head is not None and loaded.version < head.version and _is_purged(store, decider.name, decider_id, loaded):
             raise purged(decider.name, decider_id, loaded.version)
     raise gave_up(decider.name, decider_id, tries)
@@ -93,38 +93,16 @@ def _loaded(
     store: EventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State]
 ) -> Loaded[State]:
     """Return the stream with the events behind the loaded ones."""
-    for event in store.read_stream(decider.name, decider_id, loaded.version + 1, upcast=True):
+    for event in store.read(decider.name, decider_id, loaded.version + 1, upcast=True):
         loaded = loaded.after(decider, event)
     return loaded
 
 
-def _appended(store: EventStore, events: list[NewEvent], caused_by: Event | None) -> list[Event]:
+def _appended(store: EventStore, events: StreamEvents, caused_by: Event | None) -> list[Event]:
     """Append the events, all or none, and return them as they are stored."""
     # a refused statement would end the caller's transaction
     with store.savepoint():
-        if len(events) == 1:
-            (one,) = events
-            return [
-                store.append_event(
-                    one.event,
-                    one.event_id,
-                    one.decider,
-                    one.decider_id,
-                    one.data,
-                    one.command_id,
-                    None,
-                    one.event_version,
-                    final=one.final,
-                    expected_version=one.expected_version,
-                    metadata=one.metadata,
-                    caused_by=caused_by,
-                )
-            ]
-        first, *_ = store.append_events(events, caused_by=caused_by)
-        stored: list[Event] = []
-        for event in store.read_stream(events[0].decider, events[0].decider_id, first.version, len(events)):
-            stored.append(event)
-        return stored
+        return store.append_returning(events, caused_by=caused_by)
 
 
 def _decided_before(
@@ -135,12 +113,12 @@ def _decided_before(
     An event with the id of its first one may be another decider's: any writer can give it that id.
     """
     loaded, led = Loaded(decider.initial), list[Event]()
-    for event in store.read_stream(decider.name, decider_id, upcast=True):
+    for event in store.read(decider.name, decider_id, upcast=True):
         if led and event.command_id != command_id:
             break
         loaded = loaded.after(decider, event)
         if event.command_id == command_id:
-            led.append(event)
+            led += [event]
     if not led:
         return None
     return Decided(decider.name, decider_id, tuple(led), loaded.state, loaded.version, loaded.offset)
@@ -148,6 +126,6 @@ def _decided_before(
 
 def _is_purged(store: EventStore, decider: str, decider_id: str, loaded: Loaded[State]) -> bool:
     """Return whether a stream has no event to go on with."""
-    for _ in store.read_stream(decider, decider_id, loaded.version + 1, 1):
+    for _ in store.read(decider, decider_id, loaded.version + 1, 1):
         return False
     return True

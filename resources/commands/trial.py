@@ -77,7 +77,7 @@ def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, 
 def _folded(store: EventStore, decider: Decider[State, Command], decider_id: str) -> State:
     """Return the state of a stream from its first event on."""
     loaded = Loaded(decider.initial)
-    for event in store.read_stream(decider.name, decider_id, upcast=True):
+    for event in store.read(decider.name, decider_id, upcast=True):
         loaded = loaded.after(decider, event)
     return loaded.state
 

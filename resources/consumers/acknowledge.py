@@ -13,7 +13,7 @@ from millrace.resources.consumers.handling import Done, Failed, GiveBack, Lost, 
 from millrace.resources.consumers.lasting_connection import LastingConnection
 from millrace.resources.consumers.log_lines import Counters, say
 from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store import Views
 from millrace.resources.patience import PAUSE_S
 
 
@@ -114,7 +114,7 @@ class Answerer:
     def _fail(self, held: Held, error: str) -> None:
         event, view = held.event, self._subscription.view
 
-        def call(store: EventStore) -> None:
+        def call(store: Views) -> None:
             store.fail_event(view, event.decider_id, event.offset, error, event.lease_token)
 
         if self._answered(held, call):
@@ -132,7 +132,7 @@ class Answerer:
         event, view = held.event, self._subscription.view
         wait_ms = int(outcome.after_s * 1000)
 
-        def call(store: EventStore) -> None:
+        def call(store: Views) -> None:
             store.schedule_nack_event(
                 view, event.decider_id, wait_ms, event.offset, event.lease_token, outcome.why
             ) if wait_ms else store.nack_event(view, event.decider_id, event.offset, event.lease_token, outcome.why)
@@ -142,7 +142,7 @@ class Answerer:
             if outcome.why:
                 say(logging.INFO, "given back", **_of(held, view), why=outcome.why, again_in=f"{outcome.after_s:g}s")
 
-    def _answered(self, held: Held, call: Callable[[EventStore], None]) -> bool:
+    def _answered(self, held: Held, call: Callable[[Views], None]) -> bool:
         """Give one answer; return whether it counts."""
         try:
             self._line(call)

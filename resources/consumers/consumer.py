@@ -23,7 +23,8 @@ from millrace.resources.consumers.lasting_connection import LastingConnection
 from millrace.resources.consumers.log_lines import Counters, say, told
 from millrace.resources.consumers.wake_up_hub import Words
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
 
 # how long threads have work from what waits for them
@@ -149,7 +150,7 @@ class Consumer:
         """Register the view with the settings that the subscription declares, or say why they do not count."""
         declared = self.subscription
         with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S) as connection:
-            store = EventStore(connection)
+            store = PlatformStore(connection)
             view = store.register_view(
                 declared.view,
                 declared.start,
@@ -255,11 +256,11 @@ class Consumer:
                 self.idle_since = (self.idle_since or time.monotonic()) if free else None
                 self.wait_for_more(stop)
 
-    def _lease(self, store: EventStore, room: int) -> list[Delivery]:
+    def _lease(self, store: PlatformStore, room: int) -> list[Delivery]:
         wanted = self.subscription
         return store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
 
-    def _hand_over(self, store: EventStore) -> int:
+    def _hand_over(self, store: PlatformStore) -> int:
         """Hand over what leasing left; return how many positions were passed."""
         self._attended = store.is_attended()
         if self._attended and self.idle_since is not None and not self._woken:

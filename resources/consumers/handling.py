@@ -19,7 +19,7 @@ from millrace.resources import connecting
 from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription, TryLater
 from millrace.resources.consumers.log_lines import cleaned, told
 from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store import Delivery, EventStore, causing
+from millrace.resources.event_store import Delivery, Views, causing
 from millrace.resources.patience import FAREWELL_S, PAUSE_S
 from millrace.resources.user_code import finished
 
@@ -80,7 +80,7 @@ class Caller:
         view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
         try:
             with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._leaving) as connection:
-                EventStore(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
+                Views(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
         except NotInFlight:
             return Lost()
         except connecting.PASSING as error:
@@ -135,9 +135,7 @@ class Caller:
             try:
                 with connection.transaction() as transaction:
                     finished(self._subscription.handler(event, connection))
-                    held = EventStore(connection).ack_events(
-                        self._subscription.view, [event.offset], [event.lease_token]
-                    )
+                    held = Views(connection).ack_events(self._subscription.view, [event.offset], [event.lease_token])
                     if not held:
                         raise psycopg.Rollback(transaction)
                 return Done(acknowledged=True) if held else Lost()

@@ -10,7 +10,7 @@ from tenacity import RetryCallState
 
 from millrace.resources import connecting
 from millrace.resources.consumers.log_lines import Counters, say, told
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import while_away
 
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ class LastingConnection:
         self._away = False
         self._hung_up = threading.Event()
 
-    def __call__(self, call: Callable[[EventStore], Result]) -> Result:
+    def __call__(self, call: Callable[[PlatformStore], Result]) -> Result:
         """Call the store, again and again while it is away.
 
         Raises:
@@ -53,7 +53,7 @@ class LastingConnection:
             self._connection.close()
             self._connection = None
 
-    def _once(self, call: Callable[[EventStore], Result]) -> Result:
+    def _once(self, call: Callable[[PlatformStore], Result]) -> Result:
         try:
             if self._connection is None:
                 self._connection = connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._hung_up)
@@ -62,7 +62,7 @@ class LastingConnection:
                     self._away = False
                     self._counters.reconnected += 1
                     say(logging.INFO, "server is back", view=self._view)
-            return call(EventStore(self._connection))
+            return call(PlatformStore(self._connection))
         except connecting.PASSING as error:
             # one of class 40 only means that others were first
             if not (error.sqlstate or "").startswith("40"):

@@ -7,7 +7,8 @@ from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.event_store import DeadLetter, EventStore
+from millrace.resources.event_store import DeadLetter
+from millrace.resources.event_store.platform import PlatformStore
 
 
 def consumed(dsn: str, subscription: Subscription) -> tuple[Counters, list[DeadLetter]]:
@@ -18,7 +19,7 @@ def consumed(dsn: str, subscription: Subscription) -> tuple[Counters, list[DeadL
     stop, faults = threading.Event(), list[BaseException]()
     consumer = Consumer(dsn, replace(subscription, start="-infinity", max_attempts=1))
     with connect(dsn) as connection:
-        store = EventStore(connection)
+        store = PlatformStore(connection)
         store.sequence_events()
         consumer.register()
 

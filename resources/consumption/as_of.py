@@ -22,7 +22,8 @@ from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PartitionLeased, UnknownView
-from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.event_store import LogMark
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import LOOK_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.past import (
@@ -52,7 +53,7 @@ class NoMark(MillraceError):
     """No moment of the log is recorded that is not after a time."""
 
 
-def mark_at(store: EventStore, at: datetime | str) -> LogMark:
+def mark_at(store: PlatformStore, at: datetime | str) -> LogMark:
     """Return the last recorded moment of the log that is not after a time.
 
     Raises:
@@ -70,7 +71,7 @@ def mark_at(store: EventStore, at: datetime | str) -> LogMark:
     return mark
 
 
-def chosen_mark(store: EventStore, at: datetime | str | None, number: int | None) -> LogMark | None:
+def chosen_mark(store: PlatformStore, at: datetime | str | None, number: int | None) -> LogMark | None:
     """Return the moment of a time, or of a number; None where neither is stated.
 
     Raises:
@@ -149,6 +150,6 @@ def build_beside(
     """Make the tables of a side of a read model, and build one log partition, or all, up to a place of the log."""
     built = ensure_version(connection, side, archive)
     builds = StagedBuilds(dsn, spark, f"beside {uuid4()}", LEASE_S, Limits.of(Settings()))
-    rebuild = Rebuild(EventStore(connection), builds, built, declared, archive, tuple(marks))
+    rebuild = Rebuild(PlatformStore(connection), builds, built, declared, archive, tuple(marks))
     partitions = range(len(marks)) if partition is None else [partition]
     return built, rebuild.run(partitions, 0, threading.Event())

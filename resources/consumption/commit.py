@@ -24,7 +24,8 @@ from tenacity import AttemptManager
 from millrace.resources.archive.history import LogHistory
 from millrace.resources.consumption.build_errors import Fault, cause, fault_of
 from millrace.resources.consumption.failing_streams import Failure, PartFails
-from millrace.resources.event_store import EventStore, Lease, LockedPartition, StreamFailure
+from millrace.resources.event_store import Lease, LockedPartition, StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import anew
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import require_known
@@ -175,7 +176,7 @@ class Commit:
 
 
 @contextmanager
-def transaction(store: EventStore, model: ReadModel, *, undone: bool = False) -> Iterator[None]:
+def transaction(store: PlatformStore, model: ReadModel, *, undone: bool = False) -> Iterator[None]:
     """Open a transaction that changes rows of a model; it may be undone at its end."""
     with store.connection.transaction(force_rollback=undone):
         if model.crosses_streams:
@@ -184,12 +185,12 @@ def transaction(store: EventStore, model: ReadModel, *, undone: bool = False) ->
         yield
 
 
-def attempts(store: EventStore, model: ReadModel) -> Iterator[AttemptManager]:
+def attempts(store: PlatformStore, model: ReadModel) -> Iterator[AttemptManager]:
     """Begin a transaction on rows of a model anew without an index that a row is too long for."""
     yield from anew(partial(give_up_for, store.connection, model))
 
 
-def commit(store: EventStore, work: Work, lock_s: float | None = None) -> Commit:
+def commit(store: PlatformStore, work: Work, lock_s: float | None = None) -> Commit:
     """Commit rows with the positions up to which they were built, and the streams that fail.
 
     Waits for a lock on rows as long as `lock_s` says; None: as long as the session waits.
@@ -217,7 +218,7 @@ def _merge(connection: psycopg.Connection, model: ReadModel, rows: Rows | None) 
     return 0 if rows is None else merge_rows(connection, model, rows)
 
 
-def commit_rebuild(store: EventStore, work: Work) -> Commit:
+def commit_rebuild(store: PlatformStore, work: Work) -> Commit:
     """Write what staged rows differ in from present ones: one log partition after the other, each in a transaction.
 
     Where it dies some log partitions are rebuilt, and the others are as before.
@@ -247,7 +248,7 @@ def commit_rebuild(store: EventStore, work: Work) -> Commit:
     return Commit(work.leases, rebuilt.changed, seconds, tuple(rebuilt.failures), rebuilt.rows_of)
 
 
-def commit_failures(store: EventStore, work: Work) -> Commit:
+def commit_failures(store: PlatformStore, work: Work) -> Commit:
     """Hand failing streams over to their locks, and merge the rows of their events before the failing ones.
 
     Gives the leases back: all other events of the batch are claimed again.
@@ -266,7 +267,7 @@ def commit_failures(store: EventStore, work: Work) -> Commit:
     return Commit((), rows, time.monotonic() - work.started, work.failures, whole=False)
 
 
-def try_rows(store: EventStore, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
+def try_rows(store: PlatformStore, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
     """Apply some staged rows and undo it, to learn whether Postgres takes them.
 
     Raises:
@@ -297,7 +298,7 @@ def staging(connection: psycopg.Connection, model: ReadModel) -> Iterator[int]:
         raise
 
 
-def hand_over(store: EventStore, model: ReadModel, leases: Sequence[Lease], failures: Sequence[Failure]) -> None:
+def hand_over(store: PlatformStore, model: ReadModel, leases: Sequence[Lease], failures: Sequence[Failure]) -> None:
     """Hand streams that fail over to their locks, before `commit_batch` in its transaction."""
     # in the order of log partitions, in which others lock them, too
     for lease in sorted(leases, key=lambda lease: lease.partition):

@@ -27,7 +27,8 @@ from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.consumption.report import no_progress
 from millrace.resources.consumption.round import Outcome, Rounds
 from millrace.resources.errors import MillraceError, PartitionLeased, Unreachable
-from millrace.resources.event_store import EventStore, ViewPoll
+from millrace.resources.event_store import ViewPoll
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import ASK_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.upcasts import Overtaken, stored_upcasts
@@ -394,14 +395,14 @@ class Drain:
         # who was attached by the lost session is no more
         self._looked_at = self._attached_at = float("-inf")
 
-    def _connect(self) -> EventStore:
+    def _connect(self) -> PlatformStore:
         connection = connect_patiently(self._dsn)
         # forty views, and a few statements each
         connection.prepared_max = 1000
         if not self._alone:
             # nothing that a drain does besides its commits waits longer for a lock
             wait_for_locks_at_most(connection, ASK_S, always=True)
-        return EventStore(connection)
+        return PlatformStore(connection)
 
     def _next_at(self) -> float:
         """Return when the next round begins, by the monotonic clock."""

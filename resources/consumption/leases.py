@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 from millrace.resources.connecting import PASSING, connect
 from millrace.resources.errors import LeaseLost, UnknownView
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import Lease
+from millrace.resources.event_store.platform import PlatformStore
 
 
 def owner_keeper(dsn: str, owner: str, lease_s: int) -> AbstractContextManager[None]:
@@ -19,7 +20,7 @@ def lease_keeper(
 ) -> AbstractContextManager[None]:
     """Extend some leases of a view in a `with` block, those that there are each time; also ones that have expired."""
 
-    def extend(store: EventStore) -> None:
+    def extend(store: PlatformStore) -> None:
         if found := leases():
             store.extend_lease(view, found, lease_s)
 
@@ -27,7 +28,7 @@ def lease_keeper(
 
 
 @contextmanager
-def _keeper(dsn: str, lease_s: int, extend: Callable[[EventStore], object]) -> Iterator[None]:
+def _keeper(dsn: str, lease_s: int, extend: Callable[[PlatformStore], object]) -> Iterator[None]:
     """Extend leases of `lease_s` seconds in a `with` block, three times as often as they end.
 
     A thread does it, with connections of its own: the caller waits for Spark meanwhile. If a lease was taken over,
@@ -40,7 +41,7 @@ def _keeper(dsn: str, lease_s: int, extend: Callable[[EventStore], object]) -> I
             try:
                 # a call that hangs is left, so that the next turn comes while the lease lasts
                 with connect(dsn, answer_s=lease_s / 3, stop=done) as connection:
-                    extend(EventStore(connection))
+                    extend(PlatformStore(connection))
             except (LeaseLost, UnknownView, *PASSING):
                 continue  # the next turn tries again; of leases that a commit ends meanwhile, it tries the others
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
-from millrace.resources.event_store import DrainState, EventStore, ViewPoll
+from millrace.resources.event_store import DrainState, ViewPoll
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import forget_dead_batches
 from millrace.resources.read_models.stored.versions import (
@@ -48,13 +49,13 @@ class Member:
         """The event store's view that it is consumed as; until somebody has registered it, as it is declared."""
         return self.model.view if self.model else self._found or self.declared.view
 
-    def find(self, store: EventStore) -> None:
+    def find(self, store: PlatformStore) -> None:
         """Look for the view of the declaration, where somebody has made that version already."""
         if self.model is None and self._found is None:
             found = current_version(store.connection, self.declared)
             self._found = found.view if found else None
 
-    def join(self, store: EventStore, owner: str, archive: Path | None, *, alone: bool = False) -> None:
+    def join(self, store: PlatformStore, owner: str, archive: Path | None, *, alone: bool = False) -> None:
         """Attach to the version that the declaration stands for; make that version if there is none.
 
         One that is to be rebuilt from the archive first leaves at once, unless it is `alone`.
@@ -88,12 +89,12 @@ class Member:
             return self.model is None
         return poll.enabled and not poll.consumers
 
-    def serve(self, store: EventStore) -> str | None:
+    def serve(self, store: PlatformStore) -> str | None:
         """Let people read this version if it has caught up and does not serve yet; return what keeps it from that."""
         if self._serving is not None:
             self._serving.begin(store, self.report)
         return str(self.report.in_the_way) if self.report.in_the_way else None
 
-    def is_overtaken(self, store: EventStore) -> bool:
+    def is_overtaken(self, store: PlatformStore) -> bool:
         """Say whether newer code has made another version of the model since this one joined."""
         return self.model is not None and newest_version(store.connection, self.model) > self._newest

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from millrace.resources.consumption import failing_streams
 from millrace.resources.consumption.build_errors import in_one_line
 from millrace.resources.consumption.failing_streams import Failure, PartFails, Stream
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.column_types import refusal
 from millrace.resources.read_models.declared.columns import ORDER, Column, KeyColumn
 
@@ -76,7 +76,7 @@ def without_misread(
     return built, tuple(failures.values())
 
 
-def require_some(store: EventStore, owner: str, view: str, rows: int, failures: Sequence[Failure]) -> None:
+def require_some(store: PlatformStore, owner: str, view: str, rows: int, failures: Sequence[Failure]) -> None:
     """Require that something was built, or that few streams fail; those that failed before may fail again.
 
     Raises:

@@ -16,7 +16,8 @@ from millrace.resources.consumption.misread import NothingBuilds
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import MillraceError, NotInFlight, PartitionLeased
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import Lease
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import while_held
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.tables import require_ownership, require_whole_log
@@ -37,7 +38,7 @@ class Rebuild:
         marks: Up to which position each log partition is read; None for all that there is.
     """
 
-    store: EventStore
+    store: PlatformStore
     builds: StagedBuilds
     model: ReadModel
     declared: ReadModel

@@ -39,7 +39,7 @@ from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.misread import MisreadEvent, NothingBuilds, require_some, without_misread
 from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import LeaseLost, MillraceError, Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import POLL_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.fold import Fold
@@ -120,7 +120,9 @@ class Rounds:
         # by the views and versions that a plan is for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
-    def run(self, store: EventStore, models: Sequence[ReadModel], known: Sequence[ReadModel], outcome: Outcome) -> None:
+    def run(
+        self, store: PlatformStore, models: Sequence[ReadModel], known: Sequence[ReadModel], outcome: Outcome
+    ) -> None:
         """Claim for some models and build and commit what there is.
 
         Args:
@@ -164,7 +166,7 @@ class Rounds:
                 self._release(store, work)
         self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
 
-    def run_alone(self, store: EventStore, model: ReadModel, outcome: Outcome, most: int | None = None) -> None:
+    def run_alone(self, store: PlatformStore, model: ReadModel, outcome: Outcome, most: int | None = None) -> None:
         """Claim for one view, also what it is to try again, and build and commit it without the streams that fail.
 
         Few events that did not fail go by the door of all rounds, all others are staged. A failure that is not of some
@@ -198,7 +200,7 @@ class Rounds:
         return owner_keeper(self.builds.dsn, self.builds.owner, self.builds.lease_s)
 
     def _claim(
-        self, store: EventStore, models: Sequence[ReadModel], limit: int, outcome: Outcome, *, alone: bool = False
+        self, store: PlatformStore, models: Sequence[ReadModel], limit: int, outcome: Outcome, *, alone: bool = False
     ) -> list[Work]:
         owner, lease_s = self.builds.owner, self.builds.lease_s
         if self.owes:
@@ -215,7 +217,7 @@ class Rounds:
         outcome.full |= {work.model.view for work in works if work.positions >= limit}
         return works
 
-    def _give_back(self, store: EventStore, works: Sequence[Work], limit: int, outcome: Outcome) -> None:
+    def _give_back(self, store: PlatformStore, works: Sequence[Work], limit: int, outcome: Outcome) -> None:
         """Give back what was claimed, for a next round of fewer events; views of which one is too many leave."""
         for work in works:
             self._release(store, work)
@@ -225,7 +227,7 @@ class Rounds:
                 outcome.full.add(work.model.view)
         self._events = max(self._events // 8, 1)
 
-    def _release(self, store: EventStore, work: Work) -> None:
+    def _release(self, store: PlatformStore, work: Work) -> None:
         try:
             store.release_batch(work.model.view, work.leases)
         except MillraceError:
@@ -233,7 +235,7 @@ class Rounds:
         except CONFLICTS:
             self.owes = True
 
-    def _collected(self, store: EventStore, work: Work, outcome: Outcome) -> bool:
+    def _collected(self, store: PlatformStore, work: Work, outcome: Outcome) -> bool:
         """Build and commit what is claimed for a view by itself without staging it; return whether that could be."""
         model = work.model
         if not fits(model) or work.retries or work.positions > ROUND_EVENTS:
@@ -253,7 +255,7 @@ class Rounds:
                 raise spark_is_gone(error) from error
         return model.view in outcome.commits
 
-    def _staged(self, store: EventStore, work: Work, outcome: Outcome) -> None:
+    def _staged(self, store: PlatformStore, work: Work, outcome: Outcome) -> None:
         """Build and commit what is claimed for a view by itself; where that fails, each log partition alone."""
         try:
             outcome.add(work.model.view, self.builds.build(store, work))
@@ -274,7 +276,7 @@ class Rounds:
                 # it keeps its lease, so that no drain tries again before that ends
                 outcome.failed[work.leases[0].partition] = cause(error)
 
-    def _each(self, store: EventStore, work: Work, outcome: Outcome, *, is_late: bool) -> None:
+    def _each(self, store: PlatformStore, work: Work, outcome: Outcome, *, is_late: bool) -> None:
         """Build and commit log partitions one by one; `is_late` says that all together took too long.
 
         Then those that are left when some took too long by themselves, too, wait for the next drain: each might.
@@ -294,7 +296,7 @@ class Rounds:
                 outcome.failed |= {one.partition: why for one in left}
                 return
 
-    def _commit(self, store: EventStore, work: Work, built: Built, outcome: Outcome) -> None:
+    def _commit(self, store: PlatformStore, work: Work, built: Built, outcome: Outcome) -> None:
         """Commit what was collected of a model.
 
         What is committed is what the task read, whatever was claimed: the store refuses a lease that was taken over.

@@ -5,7 +5,7 @@ import time
 import psycopg
 
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import PATIENCE_S
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.rollup_tables import RollupFailed
@@ -21,7 +21,7 @@ class Serving:
         self._serves = False
         self._not_before = float("-inf")
 
-    def begin(self, store: EventStore, report: DrainReport) -> None:
+    def begin(self, store: PlatformStore, report: DrainReport) -> None:
         """Let people read this version of the model if it has caught up and does not serve yet."""
         if self._serves or time.monotonic() < self._not_before:
             return

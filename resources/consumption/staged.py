@@ -33,7 +33,8 @@ from millrace.resources.consumption.misread import MisreadEvent, NothingBuilds, 
 from millrace.resources.consumption.parts import LeasedParts
 from millrace.resources.consumption.read import leased_events
 from millrace.resources.consumption.staging import stage_events, streams_at, without_failing
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import Lease
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.built.plans import Events, FrameEvents
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.resources.spark.bounded import TookTooLong, at_most
@@ -62,7 +63,7 @@ class StagedBuilds:
     lease_s: int
     limits: Limits
 
-    def build(self, store: EventStore, work: Work) -> Commit:
+    def build(self, store: PlatformStore, work: Work) -> Commit:
         """Build the events that leases deliver and commit the rows; of a rebuild write what present rows differ in.
 
         Raises:
@@ -115,7 +116,9 @@ class StagedBuilds:
         # one that ends with a commit would hold up the extension of the others
         return lease_keeper(self.dsn, work.model.view, waiting, self.lease_s)
 
-    def _build_without_failing_streams(self, store: EventStore, work: Work, error: Exception, until: float) -> Commit:
+    def _build_without_failing_streams(
+        self, store: PlatformStore, work: Work, error: Exception, until: float
+    ) -> Commit:
         """Find the streams that make a build or its merge fail, hand them over to their locks and commit the rest.
 
         The search ends at that time of the monotonic clock.
@@ -145,7 +148,7 @@ class StagedBuilds:
             return self._build_without_failing_streams(store, work, merging, until)
 
 
-def _commit(store: EventStore, work: Work) -> Commit:
+def _commit(store: PlatformStore, work: Work) -> Commit:
     return commit_rebuild(store, work) if work.rebuild else commit(store, work)
 
 
@@ -179,7 +182,7 @@ def _require_some(work: Work, found: Findings[list[StagedRows]], error: Exceptio
         logger.warning("%s. The %d that it named wait, the rest is read again.", late, len(found.failures))
 
 
-def _may_be_of_events(store: EventStore, error: Exception) -> bool:
+def _may_be_of_events(store: PlatformStore, error: Exception) -> bool:
     if isinstance(error, PartFails):
         return True
     return not store.connection.closed and fault_of(error) is not Fault.SERVER

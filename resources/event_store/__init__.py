@@ -1,12 +1,21 @@
 """The event store: its client, and the rows that it takes and returns."""
 
-from millrace.resources.event_store.async_client import AsyncEventStore
+from millrace.resources.event_store.async_client import AsyncViews
 from millrace.resources.event_store.client import EventStore
-from millrace.resources.event_store.json_text import events_json
+from millrace.resources.event_store.gathering import AsyncEventStore
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition, LockedStream, StreamFailure
+from millrace.resources.event_store.new_events import (
+    NO_STREAM,
+    NewEvent,
+    StreamEvents,
+    all_passed_on,
+    batch_json,
+    new_event,
+    on,
+)
 from millrace.resources.event_store.rows import (
+    Appended,
     AppendedCount,
-    AppendedEvent,
     AuditEntry,
     AvailableRange,
     BackupCut,
@@ -21,7 +30,6 @@ from millrace.resources.event_store.rows import (
     Lock,
     LogMark,
     LogPosition,
-    NewEvent,
     Seek,
     StreamHead,
     StreamState,
@@ -41,13 +49,16 @@ from millrace.resources.event_store.status_rows import (
     ViewPoll,
     WantingView,
 )
-from millrace.resources.event_store.tracing import all_passed_on, causing, passed_on, tracing
+from millrace.resources.event_store.tracing import causing, tracing
+from millrace.resources.event_store.views import Views
 from millrace.resources.event_store.waiting import InStream, Seen
 
 __all__ = [
+    "NO_STREAM",
+    "Appended",
     "AppendedCount",
-    "AppendedEvent",
     "AsyncEventStore",
+    "AsyncViews",
     "AuditEntry",
     "AvailableRange",
     "BackupCut",
@@ -77,6 +88,7 @@ __all__ = [
     "Seek",
     "Seen",
     "SequencerHolder",
+    "StreamEvents",
     "StreamFailure",
     "StreamHead",
     "StreamState",
@@ -85,11 +97,13 @@ __all__ = [
     "ViewBeyondLog",
     "ViewInfo",
     "ViewPoll",
+    "Views",
     "WantingView",
     "all_passed_on",
+    "batch_json",
     "causing",
-    "events_json",
+    "new_event",
+    "on",
     "parsed",
-    "passed_on",
     "tracing",
 ]

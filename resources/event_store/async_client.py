@@ -1,29 +1,31 @@
-"""The event store's client on psycopg's asynchronous connections: what a service calls of `EventStore`.
+"""The event store's client on psycopg's asynchronous connections.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `waiting` and `client`: change those.
+Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `client` and `views`: change those.
 """
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from uuid import UUID
 
 import psycopg
-from msgspec.structs import replace
 from psycopg.rows import BaseRowFactory, scalar_row
 
 from millrace.resources.connecting import require_iso
-from millrace.resources.errors import Malformed
-from millrace.resources.event_store.client import STREAM_PAGE, listed, moment_of
-from millrace.resources.event_store.json_text import events_json, flat, jsonb
+from millrace.resources.event_store.client import APPEND_ONE, STREAM_PAGE, _arguments, told
+from millrace.resources.event_store.json_text import flat, jsonb
+from millrace.resources.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.rows import (
     NEWEST_SHAPE,
+    Appended,
     AppendedEvent,
+    AvailableRange,
     DeciderEvent,
     Delivery,
     Event,
@@ -34,39 +36,38 @@ from millrace.resources.event_store.rows import (
     Json,
     Lock,
     LogPosition,
-    NewEvent,
     StreamHead,
     StreamState,
     View,
-    in_their_streams,
 )
 from millrace.resources.event_store.sql_functions import (
     ASKED_AFTER,
+    KEPT_ROWS,
     InfinityLoader,
     Loaders,
     Row,
+    encoded,
     loaders_of,
     own_sessions,
     shape_of,
 )
-from millrace.resources.event_store.status_rows import (
-    PartitionInfo,
-)
-from millrace.resources.event_store.tracing import all_passed_on, passed_on
+from millrace.resources.event_store.status_rows import PartitionInfo
+from millrace.resources.event_store.views import listed, moment_of
 from millrace.resources.event_store.waiting import (
     FIRST_PAUSE_S,
     GROWTH,
     LAST_PAUSE_S,
     InStream,
     Seen,
-    _require_idle,
     last_of_each_stream,
     never_seen,
+    require_idle,
 )
-from millrace.resources.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 class AsyncSqlFunctions:
@@ -82,6 +83,8 @@ class AsyncSqlFunctions:
 
     def __init__(self, connection: "psycopg.AsyncConnection | AsyncConnectionPool") -> None:
         self._source = connection
+        # those of a connection that no call has now: to make one and to tell it how it reads takes as long as a call
+        self._cursors = defaultdict[tuple[BaseRowFactory[Any], str], list[psycopg.AsyncCursor[Any]]](list)
 
     @property
     def connection(self) -> psycopg.AsyncConnection:
@@ -101,7 +104,7 @@ class AsyncSqlFunctions:
         A pool commits at the end of the block, or rolls back where it raises, as `AsyncConnectionPool.connection` says.
         """
         async with self._connected() as connection:
-            yield type(self)(connection)
+            yield self if connection is self._source else type(self)(connection)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -154,17 +157,34 @@ class AsyncSqlFunctions:
     async def _rows(
         self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
     ) -> list[Row]:
-        async with self._connected() as connection, connection.cursor(row_factory=shape) as cursor:
+        async with self._connected() as connection:
             require_iso(connection)
-            for name, loader in loaders.items():
-                # of this cursor only: the connection, and so the caller's own queries, stay as they are
-                cursor.adapters.register_loader(name, loader)
+            kept = self._cursors[shape, connection.info.encoding] if connection is self._source else []
+            # threads and tasks may call at once: each takes one that no other has
+            cursor = kept.pop() if kept else await self._cursor(connection, shape, loaders)
             # an int without its type fits what the function takes, or is refused as out of range
-            given = tuple(str(value) if type(value) is int else value for value in arguments)
-            await cursor.execute(
-                query.encode(), given, prepare=None if await self._has_own_session(connection) else False
+            given = tuple([str(value) if type(value) is int else value for value in arguments])
+            await self._execute(
+                cursor, encoded(query), given, None if await self._has_own_session(connection) else False
             )
-            return await cursor.fetchall()
+            rows = await cursor.fetchall()
+            if len(rows) <= KEPT_ROWS:
+                kept += [cursor]
+            return rows
+
+    async def _execute(
+        self, cursor: psycopg.AsyncCursor[Any], query: bytes, given: Sequence[object], prepare: bool | None
+    ) -> None:
+        await cursor.execute(query, given, prepare=prepare)
+
+    async def _cursor(
+        self, connection: psycopg.AsyncConnection, shape: BaseRowFactory[Row], loaders: Loaders
+    ) -> psycopg.AsyncCursor[Row]:
+        cursor = connection.cursor(row_factory=shape)
+        for name, loader in loaders.items():
+            # of this cursor only: the connection, and so the caller's own queries, stay as they are
+            cursor.adapters.register_loader(name, loader)
+        return cursor
 
     async def _has_own_session(self, connection: psycopg.AsyncConnection) -> bool:
         """Say whether a statement may be prepared: behind a pool such as pgbouncer the next session would not know it.
@@ -184,7 +204,7 @@ class AsyncSqlFunctions:
 
 
 class AsyncWaiting(AsyncSqlFunctions):
-    """The part of `AsyncEventStore` for those who read what they wrote."""
+    """The part of `PlatformStore` for those who read what they wrote."""
 
     async def has_seen(self, view: str, decider: str, decider_id: str, offset: int) -> Seen:
         """Return whether a view, or the serving version of a read model, has an event of a stream."""
@@ -200,7 +220,7 @@ class AsyncWaiting(AsyncSqlFunctions):
 
         Args:
             view: A view, or a read model, whose serving version counts.
-            appended: An event that is committed, or several, as `append_events` returns them.
+            appended: An event that is committed, or several, as `append_all` returns them.
             timeout_s: How long to wait; 0 to ask once.
 
         Raises:
@@ -228,31 +248,146 @@ class AsyncWaiting(AsyncSqlFunctions):
         """Ask once, in a transaction that is over afterwards."""
         async with self._connected() as connection:
             # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
-            _require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
+            require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
             async with connection.transaction():
                 return await type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
 
-    @asynccontextmanager
-    async def _committing(self) -> AsyncIterator[Self]:
-        """Yield a store with one connection, each of whose calls is a transaction that is committed at once."""
+    async def positions(self, appended: Appended | Iterable[Appended], within_s: int = 5) -> list[EventPosition]:
+        """Return where events that are committed are in the log, after `within_s` seconds at most, from 0 to 60.
+
+        A `position` is None where that was too short.
+
+        Raises:
+            TransactionOpen: The connection is in a transaction, before whose end its own events have no positions.
+        """
+        several = [appended] if isinstance(appended, Appended) else appended
+        ids = [event_id for each in several for event_id in each.event_ids]
         async with self._connected() as connection:
-            _require_idle(connection, "Positions are decided after the commit.")
-            before = connection.autocommit
-            await connection.set_autocommit(True)
-            try:
-                yield type(self)(connection)
-            finally:
-                if not connection.closed:
-                    await connection.set_autocommit(before)
+            require_idle(connection, "Positions are decided after the commit.")
+            async with connection.transaction():
+                call = "select * from event_store.await_positions(%s::uuid[], %s)"
+                return await type(self)(connection)._all(EventPosition, call, (ids, within_s))
 
 
-class AsyncEventStore(AsyncWaiting):
-    """What a service calls of the event store, on a connection or a pool, as coroutines.
+class UngatheredEventStore(AsyncWaiting):
+    """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
-    It registers, appends and reads, by stream and by the log, registers views and consumes them event by event
-    (`rows`), and waits for a view. The synchronous client has the rest: views of mode `bulk`, and what operators and
-    Millrace's own processes call. Every method raises the `MillraceError` of its SQL function.
-    """
+    async def append(
+        self,
+        decider: str,
+        decider_id: str | UUID,
+        *events: "NewEvent | BaseModel",
+        expected_version: int | None = None,
+        metadata: Json = None,
+        caused_by: Event | None = None,
+    ) -> Appended:
+        """Append events to a stream, all or nothing, at its end.
+
+        Events get new ids. So whoever repeats a call whose answer was lost states them, as in
+        `NewEvent("paid", event_id=id)`, or `expected_version`: else they are stored twice.
+
+        Args:
+            decider: The kind of entity.
+            decider_id: The entity.
+            events: Each a `NewEvent`, or an object of an event that `@event(decider=…)` declares.
+            expected_version: How many events the stream has; `NO_STREAM` for none yet, None wherever it stands.
+            metadata: An object that says what led to the events; their own keys win.
+            caused_by: The event that led to them, as for all events within `causing`; keys of metadata win.
+
+        Raises:
+            Conflict: The stream has another version.
+            StreamClosed: The stream has its final event.
+            EventIdReused: An event's id is another event's.
+            EventNotRegistered: The decider has no such event.
+            DataRefused: The data do not fit the event's schema.
+            Malformed: An argument is none that the store takes.
+        """
+        (stream,) = all_passed_on(
+            [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
+        )
+        return await self._sent(stream)
+
+    async def _sent(self, stream: StreamEvents) -> Appended:
+        return await self._appended(stream)
+
+    async def _appended(self, stream: StreamEvents) -> Appended:
+        if len(stream.events) == 1:
+            call, given = APPEND_ONE.format('event_id, "offset", version, appended'), _arguments(stream)
+        else:
+            call = (
+                'select event_id, "offset", version, appended from event_store.append_to_stream(%s, %s, %s::jsonb, %s)'
+            )
+            given = (stream.decider, stream.decider_id, stream_json(stream), stream.expected_version)
+        return told(stream, await self._all(AppendedEvent, call, given))
+
+    async def append_all(self, streams: Iterable[StreamEvents], *, caused_by: Event | None = None) -> list[Appended]:
+        """Append events to several streams, all or nothing, in this order.
+
+        As in `append_all([on("cart", "cart-1", added), on("order", "order-7", placed)])`. What is returned of
+        each is in the order given. Raises what `append` does.
+        """
+        given = all_passed_on(streams, caused_by)
+        return await self._appended_all(given, batch_json(given))
+
+    async def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
+        call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
+        rows = iter(await self._all(AppendedEvent, call, (text,)))
+        return [told(stream, [next(rows) for _ in stream.events]) for stream in streams]
+
+    async def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
+        """Append events of one stream as `append` does, and return them as they are stored."""
+        (given,) = all_passed_on([stream], caused_by)
+        if len(given.events) == 1:
+            return await self._all(Event, APPEND_ONE.format("*"), _arguments(given))
+        appended, number = await self._appended(given), len(given.events)
+        stored = list[Event]()
+        async for event in self.read(given.decider, given.decider_id, appended.version - number + 1, number):
+            stored += [event]
+        return stored
+
+    async def read(
+        self,
+        decider: str,
+        decider_id: str | UUID,
+        from_version: int | None = None,
+        limit: int | None = None,
+        *,
+        backwards: bool = False,
+        upcast: bool = False,
+    ) -> AsyncIterator[Event]:
+        """Read the events of one stream as they are asked for, a page at a time.
+
+        Args:
+            decider: The kind of entity.
+            decider_id: The entity.
+            from_version: The first version to read; None for the first of all, backwards for the last of all.
+            limit: How many at most; None for all.
+            backwards: Whether the latest comes first.
+            upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
+        """
+        query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
+        query = query.format(f"{NEWEST_SHAPE}, version, metadata" if upcast else "*")
+        while True:
+            size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
+            page = await self._all(
+                Event,
+                query,
+                (decider, decider_id, from_version, size, backwards),
+            )
+            for each in page:
+                yield each
+            limit = None if limit is None else limit - size
+            if len(page) < size or limit == 0:
+                return
+            last = page[-1].version
+            assert last is not None
+            if backwards and last == 1:
+                return
+            from_version = last + (-1 if backwards else 1)
+
+    async def head(self, decider: str, decider_id: str | UUID) -> StreamHead | None:
+        """Return where one stream stands, also after its events were purged; None for a stream without events."""
+        return await self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
 
     async def register_decider_event(
         self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
@@ -303,127 +438,6 @@ class AsyncEventStore(AsyncWaiting):
             (decider, event, to_version, jsonb(flat(moves))),
         )
 
-    async def append_event(
-        self,
-        event: str,
-        event_id: UUID,
-        decider: str,
-        decider_id: str | UUID,
-        data: Json,
-        command_id: UUID,
-        previous_id: UUID | None,
-        event_version: int = 1,
-        *,
-        final: bool = False,
-        expected_version: int | None = None,
-        metadata: Json = None,
-        caused_by: Event | None = None,
-    ) -> Event:
-        """Append one event after `previous_id` and return it; a retry returns the stored one.
-
-        With `expected_version`, how many events the stream has, 0 for a new one, `previous_id` may be None. `metadata`
-        is an object that says what led to the event: correlation_id, causation_id, traceparent, user, or other keys.
-        `caused_by` is the event that led to it, as for all events within `causing`; keys of `metadata` win.
-        """
-        known = passed_on(metadata, caused_by)
-        return await self._one(
-            Event,
-            "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            (
-                event,
-                event_id,
-                decider,
-                decider_id,
-                jsonb(data),
-                command_id,
-                previous_id,
-                event_version,
-                final,
-                expected_version,
-                None if known is None else jsonb(known),
-            ),
-        )
-
-    async def append_events(
-        self,
-        events: Iterable[NewEvent],
-        *,
-        caused_by: Event | None = None,
-        positions_within_s: int | None = None,
-    ) -> list[AppendedEvent]:
-        """Append a batch over any streams, all or nothing, and return one row per event in order.
-
-        `caused_by` is the event that led to them, as for all events within `causing`; keys of their metadata win.
-        With `positions_within_s`, from 0 to 60, it commits, and waits so many seconds at most for their positions in
-        the log. A `position` is None where that was too short.
-
-        Raises:
-            Malformed: `positions_within_s` is out of range.
-            TransactionOpen: Positions are asked for, and the connection is in a transaction, before whose end there are
-                none.
-        """
-        append, given = "select * from event_store.append_events(%s::jsonb)", list(all_passed_on(events, caused_by))
-        if positions_within_s is None:
-            return in_their_streams(await self._all(AppendedEvent, append, (events_json(given),)), given)
-        if not 0 <= positions_within_s <= PATIENCE_S:  # before anything is stored
-            raise Malformed(
-                "request is malformed",
-                detail=f"positions_within_s is {positions_within_s!r}",
-                hint=f"It is from 0 to {PATIENCE_S}.",
-            )
-        look, ids = "select * from event_store.await_positions(%s::uuid[], %s)", [event.event_id for event in given]
-        async with self._committing() as store:
-            appended = await store._all(AppendedEvent, append, (events_json(given),))
-            placed = await store._all(EventPosition, look, (ids, positions_within_s))
-        places = {each.event_id: {"partition": each.partition, "position": each.position} for each in placed}
-        found = [replace(each, **places.get(each.event_id, {})) for each in appended]
-        return in_their_streams(found, given)
-
-    async def get_events(self, decider_id: str | UUID, decider: str, *, upcast: bool = False) -> list[Event]:
-        """Return the events of one stream in order; with `upcast` their data in the newest shape."""
-        query = "select {} from event_store.get_events(%s, %s)"
-        return await self._all(Event, query.format(NEWEST_SHAPE if upcast else "*"), (decider_id, decider))
-
-    async def read_stream(
-        self,
-        decider: str,
-        decider_id: str | UUID,
-        from_version: int | None = None,
-        limit: int | None = None,
-        *,
-        backwards: bool = False,
-        upcast: bool = False,
-    ) -> AsyncIterator[Event]:
-        """Read the events of one stream as they are asked for, a page at a time.
-
-        Args:
-            decider: The kind of entity.
-            decider_id: The entity.
-            from_version: The first version to read; None for the first of all, backwards for the last of all.
-            limit: How many at most; None for all.
-            backwards: Whether the latest comes first.
-            upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
-        """
-        query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
-        query = query.format(f"{NEWEST_SHAPE}, version, metadata" if upcast else "*")
-        while True:
-            size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
-            page = await self._all(
-                Event,
-                query,
-                (decider, decider_id, from_version, size, backwards),
-            )
-            for each in page:
-                yield each
-            limit = None if limit is None else limit - size
-            if len(page) < size or limit == 0:
-                return
-            last = page[-1].version
-            assert last is not None
-            if backwards and last == 1:
-                return
-            from_version = last + (-1 if backwards else 1)
-
     async def events_of_correlation(self, correlation_id: str, after_offset: int = 0, limit: int = 1000) -> list[Event]:
         """Return the events whose metadata have a correlation_id, over all streams, in the order of offsets."""
         return await self._all(
@@ -431,14 +445,6 @@ class AsyncEventStore(AsyncWaiting):
             "select * from event_store.events_of_correlation(%s, %s, %s)",
             (correlation_id, after_offset, limit),
         )
-
-    async def get_last_event(self, decider_id: str | UUID, decider: str) -> Event | None:
-        """Return the last event of one stream, None for an unknown stream, or if that event was purged."""
-        return await self._first(Event, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
-
-    async def stream_head(self, decider_id: str | UUID, decider: str) -> StreamHead | None:
-        """Return where one stream stands, also after its events were purged; None for a stream without events."""
-        return await self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
 
     async def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
         """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
@@ -479,6 +485,52 @@ class AsyncEventStore(AsyncWaiting):
         else:
             state = StreamState(first.state, first.state_version, first.state_offset)
         return state, [row for row in rows if row.number is not None], first.is_stored
+
+    async def read_log(
+        self,
+        partition: int,
+        from_position: int,
+        limit: int = 1000,
+        deciders: Sequence[str] | None = None,
+        events: Sequence[str] | None = None,
+    ) -> list[Event]:
+        """Read up to `limit` events of a log partition from a position on; none at the high-water mark.
+
+        With deciders or events only those, as far as it must read to find so many.
+        """
+        return await self._all(
+            Event,
+            "select * from event_store.read_log(%s, %s, %s, %s, %s)",
+            (partition, from_position, limit, listed(deciders), listed(events)),
+        )
+
+    async def log_position(self, event_id: UUID) -> LogPosition | None:
+        """Return where an event is in the log; None for an event that is not stored, or was purged."""
+        return await self._first(LogPosition, "select * from event_store.log_position(%s)", (event_id,))
+
+    async def partition_info(self) -> list[PartitionInfo]:
+        """Return one row per log partition."""
+        return await self._all(PartitionInfo, "select * from event_store.partition_info()")
+
+    async def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
+        """Return the positions that a log partition holds, None for all."""
+        return await self._all(AvailableRange, "select * from event_store.available_offset_range(%s)", (partition,))
+
+    async def validate_offset_range(self, partition: int, from_position: int, to_position: int) -> None:
+        """Refuse positions [from_position, to_position) that the log does not hold whole."""
+        await self._value(
+            str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_position, to_position)
+        )
+
+    async def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
+        """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
+        return await self._value(
+            int, "select event_store.offset_for_timestamp(%s, %s)", (partition, moment_of(timestamp))
+        )
+
+
+class AsyncViews(AsyncSqlFunctions):
+    """What a consumer of `rows` views calls, which are given their events one at a time; also as coroutines."""
 
     async def register_view(
         self,
@@ -626,29 +678,3 @@ class AsyncEventStore(AsyncWaiting):
             "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",
             (view, decider_id, offset, seconds, lease_token),
         )
-
-    async def read_log(
-        self,
-        partition: int,
-        from_position: int,
-        limit: int = 1000,
-        deciders: Sequence[str] | None = None,
-        events: Sequence[str] | None = None,
-    ) -> list[Event]:
-        """Read up to `limit` events of a log partition from a position on; none at the high-water mark.
-
-        With deciders or events only those, as far as it must read to find so many.
-        """
-        return await self._all(
-            Event,
-            "select * from event_store.read_log(%s, %s, %s, %s, %s)",
-            (partition, from_position, limit, listed(deciders), listed(events)),
-        )
-
-    async def log_position(self, event_id: UUID) -> LogPosition | None:
-        """Return where an event is in the log; None for an event that is not stored, or was purged."""
-        return await self._first(LogPosition, "select * from event_store.log_position(%s)", (event_id,))
-
-    async def partition_info(self) -> list[PartitionInfo]:
-        """Return one row per log partition."""
-        return await self._all(PartitionInfo, "select * from event_store.partition_info()")

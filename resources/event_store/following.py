@@ -17,7 +17,7 @@ from msgspec import structs
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import MillraceError, PositionOutOfRange
-from millrace.resources.event_store.client import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.rows import Event
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.patience import LOOK_S, PATIENCE_S, PAUSE_S
@@ -46,7 +46,7 @@ class Wanted:
     since: datetime | None = None
     correlation_id: str | None = None
 
-    def latest(self, store: EventStore, limit: int) -> list[Event]:
+    def latest(self, store: PlatformStore, limit: int) -> list[Event]:
         """Return the newest of them, the newest last."""
         found = store.latest_events(limit, self.decider, self.decider_id, self.event, self.since, self.correlation_id)
         return found[::-1]
@@ -74,7 +74,7 @@ class Follower:
     def begin(self, connection: psycopg.Connection, limit: int) -> list[Event]:
         """Return the newest events that have a position, the newest last; looks go on from there."""
         with as_of_now(connection):
-            store = EventStore(connection)
+            store = PlatformStore(connection)
             found = [event for event in self.wanted.latest(store, limit) if event.position is not None]
             self.positions = {each.partition: each.high_water_mark for each in store.available_offset_range()}
         return found
@@ -91,7 +91,7 @@ class Follower:
         positions = dict(self.positions)
         more = False
         with as_of_now(connection):
-            store = EventStore(connection)
+            store = PlatformStore(connection)
             for each in store.available_offset_range():
                 position = positions.get(each.partition, 0)
                 if not each.earliest_position <= position <= each.high_water_mark:

@@ -8,19 +8,10 @@ from uuid import UUID
 from psycopg.types.json import Jsonb
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store.rows import Json, NewEvent
+from millrace.resources.event_store.rows import Json
 
 # an escaped NUL, and not what follows an escaped backslash
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
-
-def events_json(events: Iterable[NewEvent]) -> str:
-    """Return a batch of events as the JSON text that the store's functions take.
-
-    Raises:
-        Malformed: One of them has no such text; the error says which.
-    """
-    return f"[{', '.join(_event_json(event, number) for number, event in enumerate(events, 1))}]"
 
 
 def jsonb(value: object) -> Jsonb:
@@ -52,20 +43,6 @@ def written(value: object) -> str:
 def flat(moves: Iterable[Json]) -> list[Json]:
     """Return the moves of an upcast in one list: some constructors make several."""
     return [move for each in moves for move in (flat(each) if isinstance(each, list | tuple) else [each])]
-
-
-def _event_json(event: NewEvent, number: int) -> str:
-    """Return an event; members that are rarely stated are left out."""
-    members = dict(vars(event))
-    for name in ("expected_version", "metadata", "previous_id"):
-        if members[name] is None:
-            del members[name]
-    try:
-        return written(members)
-    except Malformed as error:
-        raise Malformed(
-            error.message, detail=f"event {number} of the batch: {error.detail}", hint=error.hint
-        ) from error.__cause__
 
 
 def _uuid_text(value: object) -> str:

@@ -15,7 +15,7 @@ from millrace.resources.event_store.status_rows import (
 
 
 class Rounds(SqlFunctions):
-    """The part of `EventStore` about many views at once."""
+    """The part of `PlatformStore` about many views at once."""
 
     def poll_views(self, views: Sequence[str] | None = None) -> list[ViewPoll]:
         """Return one row per view with what a poller needs to know; None for all views.

@@ -8,19 +8,21 @@ beside it come as ever.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, LiteralString
+from typing import TYPE_CHECKING, Any, ClassVar, LiteralString, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store.ids import uuid7
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Model = TypeVar("Model", bound="BaseModel")
 # the columns of an event, data in the newest shape
 NEWEST_SHAPE: LiteralString = (
     "event, event_id, event_version, decider, decider_id,"
@@ -37,8 +39,7 @@ class Event(Struct, frozen=True, dict=True):
 
     Attributes:
         data_json: The text of its data.
-        version: Its number in its stream, from 1; None from `append_event`, `get_events`, `get_last_event` and
-            `stream_events`.
+        version: Its number in its stream, from 1; None from `stream_events`.
         metadata_json: The text of what led to it; None for an event without metadata, and where `version` is None.
         partition: Its log partition; None but from `latest_events`.
         position: Its position there; None while it is not sequenced, and but from `latest_events`, `read_log` and
@@ -83,6 +84,14 @@ class Event(Struct, frozen=True, dict=True):
             UnreadableData: Python cannot read it: too many digits or levels.
         """
         return None if self.metadata_json is None else parsed(self.metadata_json, f"metadata of event {self.event_id}")
+
+    def as_(self, model: "type[Model]") -> "Model":
+        """Return its data as an object of a declared event; of an older version, `read` with `upcast`.
+
+        Raises:
+            pydantic.ValidationError: The data are not the model's.
+        """
+        return model.model_validate(self.data)
 
 
 @dataclass(frozen=True)
@@ -148,52 +157,31 @@ class EventPosition(LogPosition):
     event_id: UUID
 
 
-@dataclass(frozen=True)
-class NewEvent:
-    """An event to append at the end of its stream: wherever that is then, or where the event says.
+class Appended(Struct, frozen=True):
+    """What an append did to one stream; `wait_for` and `positions` take it.
 
     Attributes:
-        event_id: A new one by default, which rises with time. Sent again with the same id, an event is stored once.
-        command_id: What led to it; a new one by default.
-        expected_version: How many events the stream has before it, 0 for a new stream.
-        metadata: What led to it: an object.
-        previous_id: The event that it comes directly after. The first of a stream has none: state `expected_version`.
+        event_ids: Of its events, in order.
+        version: How many events the stream had after them.
+        offset: The last one's.
+        appended: False where all of them were stored before.
     """
 
     decider: str
     decider_id: str
-    event: str
-    event_id: UUID = field(default_factory=uuid7)
-    data: Json = None
-    command_id: UUID = field(default_factory=uuid7)
-    event_version: int = 1
-    final: bool = False
-    expected_version: int | None = None
-    metadata: Json = None
-    previous_id: UUID | None = None
+    event_ids: tuple[UUID, ...]
+    version: int
+    offset: int
+    appended: bool
 
 
 class AppendedEvent(Struct, frozen=True):
-    """Where an event of a batch is stored; `appended` is false if it was stored before.
-
-    `partition` and `position` are where it is in the log, if the call waited for that.
-    """
+    """Where an event is stored; `appended` is false if it was stored before."""
 
     event_id: UUID
-    previous_id: UUID | None
     offset: int
     version: int
     appended: bool
-    partition: int | None = None
-    position: int | None = None
-    decider: str = ""
-    decider_id: str = ""
-
-
-def in_their_streams(appended: Iterable[AppendedEvent], events: Iterable[NewEvent]) -> list[AppendedEvent]:
-    """Return what is told of events with the streams that they are in; both are in one order."""
-    pairs = zip(appended, events, strict=True)
-    return [replace(told, decider=event.decider, decider_id=str(event.decider_id)) for told, event in pairs]
 
 
 @dataclass(frozen=True)

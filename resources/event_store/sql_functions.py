@@ -1,5 +1,6 @@
 """Calling SQL functions over a connection of the caller's, or a pool: what every client of the store is made of."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Loaders = Mapping[str, type[Loader]]
 
+# a cursor with more of them goes with them
+KEPT_ROWS = 1000
 # after how many calls over a connection it is worth asking whether the session behind it is always the same
 ASKED_AFTER = 5
 # whether it is; before that is asked, the number of calls
@@ -59,6 +62,8 @@ class SqlFunctions:
 
     def __init__(self, connection: "psycopg.Connection | ConnectionPool") -> None:
         self._source = connection
+        # those of a connection that no call has now: to make one and to tell it how it reads takes as long as a call
+        self._cursors = defaultdict[tuple[BaseRowFactory[Any], str], list[psycopg.Cursor[Any]]](list)
 
     @property
     def connection(self) -> psycopg.Connection:
@@ -78,7 +83,7 @@ class SqlFunctions:
         A pool commits at the end of the block, or rolls back where it raises, as `ConnectionPool.connection` says.
         """
         with self._connected() as connection:
-            yield type(self)(connection)
+            yield self if connection is self._source else type(self)(connection)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -131,15 +136,32 @@ class SqlFunctions:
     def _rows(
         self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
     ) -> list[Row]:
-        with self._connected() as connection, connection.cursor(row_factory=shape) as cursor:
+        with self._connected() as connection:
             require_iso(connection)
-            for name, loader in loaders.items():
-                # of this cursor only: the connection, and so the caller's own queries, stay as they are
-                cursor.adapters.register_loader(name, loader)
+            kept = self._cursors[shape, connection.info.encoding] if connection is self._source else []
+            # threads and tasks may call at once: each takes one that no other has
+            cursor = kept.pop() if kept else self._cursor(connection, shape, loaders)
             # an int without its type fits what the function takes, or is refused as out of range
-            given = tuple(str(value) if type(value) is int else value for value in arguments)
-            cursor.execute(query.encode(), given, prepare=None if self._has_own_session(connection) else False)
-            return cursor.fetchall()
+            given = tuple([str(value) if type(value) is int else value for value in arguments])
+            self._execute(cursor, encoded(query), given, None if self._has_own_session(connection) else False)
+            rows = cursor.fetchall()
+            if len(rows) <= KEPT_ROWS:
+                kept += [cursor]
+            return rows
+
+    def _execute(
+        self, cursor: psycopg.Cursor[Any], query: bytes, given: Sequence[object], prepare: bool | None
+    ) -> None:
+        cursor.execute(query, given, prepare=prepare)
+
+    def _cursor(
+        self, connection: psycopg.Connection, shape: BaseRowFactory[Row], loaders: Loaders
+    ) -> psycopg.Cursor[Row]:
+        cursor = connection.cursor(row_factory=shape)
+        for name, loader in loaders.items():
+            # of this cursor only: the connection, and so the caller's own queries, stay as they are
+            cursor.adapters.register_loader(name, loader)
+        return cursor
 
     def _has_own_session(self, connection: psycopg.Connection) -> bool:
         """Say whether a statement may be prepared: behind a pool such as pgbouncer the next session would not know it.
@@ -158,20 +180,31 @@ class SqlFunctions:
         return own
 
 
+@cache
+def encoded(query: str) -> bytes:
+    """Return a query as bytes: the same object each time, by which a cursor knows what it sent last."""
+    return query.encode()
+
+
 def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
     """Return psycopg's factory of a row class, whose field `<name>_json` gets the column `<name>`."""
     wanted: Any = row
+    return _shape(wanted)
 
-    def factory(cursor: "BaseCursor[Any, Any]") -> Callable[[Sequence[Any]], Row]:
-        return _maker(wanted, tuple(column.name for column in cursor.description or ()))
+
+@cache
+def _shape(row: Any) -> BaseRowFactory[Any]:  # noqa: ANN401 - as _json_fields
+    def factory(cursor: "BaseCursor[Any, Any]") -> Callable[[Sequence[Any]], Any]:
+        result = cursor.pgresult
+        return _maker(row, tuple([result.fname(n) for n in range(result.nfields)]) if result else ())
 
     return factory
 
 
 @cache
-def _maker(row: Any, columns: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:  # noqa: ANN401 - as _json_fields
+def _maker(row: Any, names: tuple[bytes | None, ...]) -> Callable[[Sequence[Any]], Any]:  # noqa: ANN401 - as _json_fields
     """Return what makes a row of the values of some columns; a store that is newer than this program may have more."""
-    texts = _json_fields(row)
+    texts, columns = _json_fields(row), [(name or b"").decode() for name in names]
     place = {texts.get(name, name): number for number, name in enumerate(columns)}
     defaults = _fields(row)
     if missing := [name for name, default in defaults.items() if default is MISSING and name not in place]:

@@ -1,14 +1,13 @@
 """What led to an event: its metadata, passed on from the event that is handled, or from a caller's trace."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from types import MappingProxyType
 
 from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store.rows import Event, Json, NewEvent
+from millrace.resources.event_store.rows import Event, Json
 
 NOTHING: Mapping[str, Json] = MappingProxyType({})
 
@@ -29,8 +28,8 @@ def causing(event: Event) -> Iterator[None]:
     Its metadata get `causation_id`, which is the event's event_id; `correlation_id`, which is the event's own one, or
     its event_id where it has none; and the event's `traceparent`, if it has one. Metadata that an append states win.
 
-    The block counts for its own thread or task, and for tasks that it starts. An event of `stream_events` or
-    `get_events` comes without its metadata: `lease_events` and `read_stream` give them.
+    The block counts for its own thread or task, and for tasks that it starts. An event of `stream_events` comes
+    without its metadata: `lease_events` and `read` give them.
     """
     with _within(_led_to_by(event)):
         yield
@@ -61,13 +60,6 @@ def passed_on(metadata: Json, caused_by: Event | None = None) -> Json:
     if not surroundings or not (metadata is None or isinstance(metadata, Mapping)):
         return metadata
     return {**surroundings, **(metadata or {})}
-
-
-def all_passed_on(events: Iterable[NewEvent], caused_by: Event | None = None) -> Iterable[NewEvent]:
-    """Return events to append with their metadata, each as `passed_on` makes them."""
-    if caused_by is None and not _surroundings.get():
-        return events
-    return [replace(event, metadata=passed_on(event.metadata, caused_by)) for event in events]
 
 
 @contextmanager

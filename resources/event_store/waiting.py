@@ -1,14 +1,14 @@
 """Reading one's own writes: whether a view has an event, and waiting until it has."""
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import psycopg
 
 from millrace.resources.errors import NeverSeen, TransactionOpen
+from millrace.resources.event_store.rows import Appended, EventPosition
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.patience import GLANCE_S, POLL_S
 
@@ -18,7 +18,7 @@ IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
 class InStream(Protocol):
-    """An event of a stream, as `append_event` returns it; or what was decided, which names its last event."""
+    """What `append` returns, an event of a stream; or what was decided, which names its last event."""
 
     @property
     def decider(self) -> str:
@@ -46,7 +46,7 @@ class Seen:
 
 
 class Waiting(SqlFunctions):
-    """The part of `EventStore` for those who read what they wrote."""
+    """The part of `PlatformStore` for those who read what they wrote."""
 
     def has_seen(self, view: str, decider: str, decider_id: str, offset: int) -> Seen:
         """Return whether a view, or the serving version of a read model, has an event of a stream."""
@@ -62,7 +62,7 @@ class Waiting(SqlFunctions):
 
         Args:
             view: A view, or a read model, whose serving version counts.
-            appended: An event that is committed, or several, as `append_events` returns them.
+            appended: An event that is committed, or several, as `append_all` returns them.
             timeout_s: How long to wait; 0 to ask once.
 
         Raises:
@@ -90,25 +90,29 @@ class Waiting(SqlFunctions):
         """Ask once, in a transaction that is over afterwards."""
         with self._connected() as connection:
             # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
-            _require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
+            require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
             with connection.transaction():
                 return type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
 
-    @contextmanager
-    def _committing(self) -> Iterator[Self]:
-        """Yield a store with one connection, each of whose calls is a transaction that is committed at once."""
+    def positions(self, appended: Appended | Iterable[Appended], within_s: int = 5) -> list[EventPosition]:
+        """Return where events that are committed are in the log, after `within_s` seconds at most, from 0 to 60.
+
+        A `position` is None where that was too short.
+
+        Raises:
+            TransactionOpen: The connection is in a transaction, before whose end its own events have no positions.
+        """
+        several = [appended] if isinstance(appended, Appended) else appended
+        ids = [event_id for each in several for event_id in each.event_ids]
         with self._connected() as connection:
-            _require_idle(connection, "Positions are decided after the commit.")
-            before = connection.autocommit
-            connection.set_autocommit(True)
-            try:
-                yield type(self)(connection)
-            finally:
-                if not connection.closed:
-                    connection.set_autocommit(before)
+            require_idle(connection, "Positions are decided after the commit.")
+            with connection.transaction():
+                call = "select * from event_store.await_positions(%s::uuid[], %s)"
+                return type(self)(connection)._all(EventPosition, call, (ids, within_s))
 
 
-def _require_idle(connection: psycopg.Connection | psycopg.AsyncConnection, detail: str) -> None:
+def require_idle(connection: psycopg.Connection | psycopg.AsyncConnection, detail: str) -> None:
+    """Refuse a connection with an open transaction, by `TransactionOpen`."""
     if connection.info.transaction_status != IDLE:
         raise TransactionOpen(
             "Nothing that others commit, or that follows a commit, comes within a transaction, and one is open.",

@@ -19,7 +19,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from millrace.resources.event_store.json_text import flat
-from millrace.resources.event_store.rows import NewEvent
 from millrace.resources.events.moves import InvalidEvent
 from millrace.resources.user_code import snake_case
 
@@ -117,34 +116,6 @@ def declared_event(model: object) -> DeclaredEvent | None:
     """Return what a model declares; None for all else, and for a class below a model that declares."""
     found = vars(model).get("__event__") if isinstance(model, type) else None
     return found if isinstance(found, DeclaredEvent) else None
-
-
-def new_event(
-    data: BaseModel, decider_id: str, *, expected_version: int | None = None, final: bool = False
-) -> NewEvent:
-    """Return the event to append that data make; `dataclasses.replace` states what else a `NewEvent` has.
-
-    Args:
-        data: An object of a declared event.
-        decider_id: The stream.
-        expected_version: How many events the stream has before it, 0 for a new stream; None wherever it stands.
-        final: Whether the event closes its stream.
-
-    Raises:
-        InvalidEvent: The model declares no event.
-    """
-    declared = declared_event(type(data))
-    if declared is None:
-        raise InvalidEvent(f"{type(data).__name__} declares no event: write @event(decider=…) above it")
-    return NewEvent(
-        declared.decider,
-        decider_id,
-        declared.event,
-        data=data.model_dump(mode="json", by_alias=True),
-        event_version=declared.version,
-        expected_version=expected_version,
-        final=final,
-    )
 
 
 class _Schema(GenerateJsonSchema):

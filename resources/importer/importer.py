@@ -33,7 +33,7 @@ from millrace.resources.errors import (
     StreamClosed,
     Unreachable,
 )
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.events import Columns, Event, Mapping, name_fault
 from millrace.resources.importer.files import open_event_file
 from millrace.resources.importer.rejects import Rejects
@@ -171,7 +171,7 @@ def import_events(
         Rejects(rejects) as out,
     ):
         failing.append(connection)
-        run = _Run(EventStore(connection), log, out, started)
+        run = _Run(PlatformStore(connection), log, out, started)
         with closing(_ahead(_batches(opened, mapping, batch_size))) as batches:
             for batch in batches:
                 run.take(batch)
@@ -302,7 +302,7 @@ def _ahead(batches: Iterator[_Batch]) -> Generator[_Batch, None, None]:
 class _Run:
     """One import under way, and its counts so far."""
 
-    store: EventStore
+    store: PlatformStore
     log: LogFile
     rejects: Rejects
     started: float

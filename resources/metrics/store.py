@@ -17,8 +17,9 @@ from prometheus_client.registry import Collector
 from millrace.resources.alerts.store import AlertState, AlertStore
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.connecting import connect
-from millrace.resources.event_store import EventStore, PartitionInfo, ViewInfo
+from millrace.resources.event_store import PartitionInfo, ViewInfo
 from millrace.resources.event_store.following import as_of_now
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.metrics.families import Samples, counter, gauge, seconds_since
 from millrace.resources.patience import ASK_S, POLL_S
 from millrace.resources.producers import ProducerStore
@@ -88,7 +89,7 @@ class StoreMetrics(Collector):
 
 def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
     """Return what there is to say of an event store, in the order of the docs."""
-    store = EventStore(connection)
+    store = PlatformStore(connection)
     partitions = store.partition_info()
     yield from _log(partitions)
     yield from _sequencer(store)
@@ -139,7 +140,7 @@ def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
     )
 
 
-def _sequencer(store: EventStore) -> Iterator[Metric]:
+def _sequencer(store: PlatformStore) -> Iterator[Metric]:
     yield gauge(
         "sequencer_idle_seconds",
         "How long ago somebody looked for events without a position: new ones wait for as long.",

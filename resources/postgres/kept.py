@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.resource import PostgresResource
 
 _LOCK = threading.Lock()
@@ -20,7 +20,7 @@ _KEPT: dict[str, psycopg.Connection] = {}
 
 
 @contextmanager
-def kept_store(postgres: PostgresResource) -> Iterator[EventStore]:
+def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
     """Lend the connection, to one at a time, in autocommit: only for calls that never wait for somebody else.
 
     Raises:
@@ -29,7 +29,7 @@ def kept_store(postgres: PostgresResource) -> Iterator[EventStore]:
     with _LOCK:
         connection = _live(postgres)
         try:
-            yield EventStore(connection)
+            yield PlatformStore(connection)
         except BaseException:
             # its state is not known
             connection.close()

@@ -12,7 +12,7 @@ from dagster import ConfigurableResource
 
 from millrace.resources.connecting import connect
 from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.dsn import drain_dsn
 from millrace.resources.redact import masked
 from millrace.resources.settings import Settings
@@ -59,7 +59,7 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
             ) from None
 
     @contextmanager
-    def store(self) -> Iterator[EventStore]:
+    def store(self) -> Iterator[PlatformStore]:
         """Open the event store's client and close its connection in the end."""
         with self.connect() as connection:
-            yield EventStore(connection)
+            yield PlatformStore(connection)

@@ -24,7 +24,7 @@ from millrace.resources.errors import (
     UnknownProducer,
     UnknownTransaction,
 )
-from millrace.resources.event_store import Json, NewEvent
+from millrace.resources.event_store import Json, StreamEvents
 from millrace.resources.patience import anew
 from millrace.resources.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.resources.producers.store import ProducerStore, ReceivedMessage, SettledMessage
@@ -87,9 +87,9 @@ class Transaction:
         self._store = store
         self._id = transaction_id
 
-    def append_events(self, events: Iterable[NewEvent]) -> None:
-        """Append events at the commit, all or nothing; the batch may be empty."""
-        if batch := list(events):
+    def append_all(self, streams: Iterable[StreamEvents]) -> None:
+        """Append events at the commit, all or nothing; there may be none."""
+        if batch := list(streams):
             self._store.add_events(self._id, batch)
 
     def set_state(self, key: str, value: Json) -> None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from millrace.resources.event_store import Json, NewEvent, all_passed_on, events_json, parsed
+from millrace.resources.event_store import Json, StreamEvents, all_passed_on, batch_json, parsed
 from millrace.resources.event_store.json_text import jsonb
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
@@ -173,9 +173,9 @@ class ProducerStore(SqlFunctions):
             (transaction_id, key, None if value is None else jsonb(value)),
         )
 
-    def add_events(self, transaction_id: UUID, events: Iterable[NewEvent]) -> None:
+    def add_events(self, transaction_id: UUID, events: Iterable[StreamEvents]) -> None:
         """Stage events, which are appended at the commit."""
-        batch = events_json(all_passed_on(events))
+        batch = batch_json(all_passed_on(events))
         self._value(str, "select event_store.add_events(%s, %s::jsonb)", (transaction_id, batch))
 
     def commit_transaction(self, transaction_id: UUID, result: Json = None) -> SettledMessage:
@@ -202,7 +202,7 @@ class ProducerStore(SqlFunctions):
         partition: int,
         epoch: int,
         sequence: int,
-        events: Iterable[NewEvent] = (),
+        events: Iterable[StreamEvents] = (),
         state: Mapping[str, Json] | None = None,
         result: Json = None,
         digest: bytes | None = None,
@@ -217,7 +217,7 @@ class ProducerStore(SqlFunctions):
                 partition,
                 epoch,
                 sequence,
-                events_json(all_passed_on(batch)) if batch else None,
+                batch_json(all_passed_on(batch)) if batch else None,
                 jsonb(dict(state)) if state is not None else None,
                 None if result is None else jsonb(result),
                 digest,

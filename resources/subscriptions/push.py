@@ -35,7 +35,8 @@ from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
 from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import AWAY_S, BUSY_S, PATIENCE_S
 from millrace.resources.signing import signed
 from millrace.resources.subscriptions.bodies import FORMS, traceparent_of
@@ -93,7 +94,7 @@ def push_events(
         UnknownView: The view is not registered.
     """
     with connect(dsn) as connection:
-        row = next(iter(EventStore(connection).poll_views([view])), None)
+        row = next(iter(PlatformStore(connection).poll_views([view])), None)
         if row is None or not row.edge_function_url:
             raise MillraceError(
                 f"View {view} has nothing to drain it into.",
@@ -278,7 +279,7 @@ class Pusher:
             self.gone = True
             try:
                 with connect(self._dsn) as connection:
-                    EventStore(connection).enable_view(
+                    PlatformStore(connection).enable_view(
                         self._view, False, reason=f"Its receiver is gone: {answer.error}"
                     )
             except (MillraceError, psycopg.Error) as error:

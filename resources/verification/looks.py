@@ -15,7 +15,7 @@ from millrace.resources.archive.files import ArchiveDamaged, require_checksum
 from millrace.resources.archive.folder import ForeignArchive, require_folder
 from millrace.resources.archive.history import LogIncomplete, require_whole
 from millrace.resources.archive.listing import archived
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.verification.store import Looked, VerificationStore
 
 # about a second's work, and a few megabytes of Postgres' memory
@@ -129,7 +129,7 @@ class Watcher:
 def look_at_log(connection: psycopg.Connection, report: Report, watcher: Watcher) -> None:
     """Look at all positions, and at all events."""
     store = VerificationStore(connection)
-    for held in EventStore(connection).available_offset_range():
+    for held in PlatformStore(connection).available_offset_range():
         for looked in _pieces(partial(store.verify_positions, held.partition), held.earliest_position, watcher):
             report.positions += report.note(looked)
             watcher.at(f"Log partition {held.partition}: position {looked.reached:,} of {held.high_water_mark:,}")
@@ -148,7 +148,7 @@ def look_at_views(connection: psycopg.Connection, report: Report, watcher: Watch
 
 def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, watcher: Watcher) -> None:
     """Look whether each listed file of the archive is there, with its size and checksum."""
-    for held in EventStore(connection).available_offset_range():
+    for held in PlatformStore(connection).available_offset_range():
         listed = archived(connection, held.partition)
         if not listed.files:
             continue

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.alerts.hook import Hook
 from tests.support.factories import register_orders
 from tests.support.running.http_servers import serving
@@ -17,7 +17,7 @@ def hook() -> Iterator[Hook]:
 
 
 @pytest.fixture
-def mails(store: EventStore) -> EventStore:
+def mails(store: PlatformStore) -> PlatformStore:
     """Return the store; its view `mails` gives a stream up at its first failure."""
     register_orders(store)
     store.register_view("mails", "-infinity", max_attempts=1)

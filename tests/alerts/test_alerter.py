@@ -16,7 +16,8 @@ from millrace.resources.alerts.alerter import Alerter, connected, run_alerter
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.alerts.receiver import AlertReceiver
 from millrace.resources.alerts.store import AlertStore, Incident
-from millrace.resources.event_store import Event, EventStore
+from millrace.resources.event_store import Event
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.alerts.hook import STUCK, Alert, Hook, environment, sequencing, settings_for
@@ -47,7 +48,7 @@ def wrong(subject: str) -> Finding:
     return Finding("sensor", "dagster", subject, None, "ticket", f"{subject} fails", "no such table", "look")
 
 
-def park(store: EventStore, decider_id: str = "o-1") -> None:
+def park(store: PlatformStore, decider_id: str = "o-1") -> None:
     """Let a stream of `mails` be given up."""
     append_to(store, decider_id)
     pump(store, "mails")
@@ -62,14 +63,14 @@ def park(store: EventStore, decider_id: str = "o-1") -> None:
     store.fail_event("mails", delivered[0].decider_id, delivered[0].offset, "no such address")
 
 
-def repair(store: EventStore) -> None:
+def repair(store: PlatformStore) -> None:
     """Let all dead letters of `mails` be tried again, and done."""
     store.retry_dead_letters("mails", reason="mended")
     for event in store.stream_events("mails", 10):
         store.ack_event("mails", event.decider_id, event.offset)
 
 
-def opened(store: EventStore) -> dict[str, Incident]:
+def opened(store: PlatformStore) -> dict[str, Incident]:
     return {each.kind: each for each in AlertStore(store.connection).open_incidents()}
 
 
@@ -102,14 +103,16 @@ def looks(connection: psycopg.Connection) -> Callable[[], bool]:
     return look
 
 
-def is_sequenced(store: EventStore) -> Callable[[], bool]:
+def is_sequenced(store: PlatformStore) -> Callable[[], bool]:
     """Append an event; return what says whether all have a position."""
     append_to(store, "o-9")
     count = value(store.connection, "select count(*) from event_store.events")
     return lambda: value(store.connection, "select count(*) from event_store.event_log") == count
 
 
-def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(mails: EventStore, dsn: str, hook: Hook) -> None:
+def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(
+    mails: PlatformStore, dsn: str, hook: Hook
+) -> None:
     park(mails)
     with sequencing(environment(dsn, hook.url)) as process:
         assert hook.until(1) == TOLD
@@ -134,7 +137,7 @@ def test_a_sequencer_tells_of_a_dead_letter_once_and_when_it_is_over(mails: Even
     assert len({alert.webhook_id for alert in hook.alerts}) == 2
 
 
-def test_who_is_killed_leaves_the_message_to_the_next_one(mails: EventStore, dsn: str, hook: Hook) -> None:
+def test_who_is_killed_leaves_the_message_to_the_next_one(mails: PlatformStore, dsn: str, hook: Hook) -> None:
     park(mails)
     with sequencing(environment(dsn, hook.url), STUCK) as process:
         assert process.stdout is not None
@@ -170,7 +173,7 @@ def test_who_is_killed_leaves_the_message_to_the_next_one(mails: EventStore, dsn
     assert hook.alerts[0].text == hook.alerts[1].text
 
 
-def test_a_dagster_that_hangs_holds_nothing_up(mails: EventStore, dsn: str, hook: Hook, tmp_path: Path) -> None:
+def test_a_dagster_that_hangs_holds_nothing_up(mails: PlatformStore, dsn: str, hook: Hook, tmp_path: Path) -> None:
     shutil.copy(PROJECT / "platform_defs" / "dagster.yaml", tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         storage = f"postgresql://d@127.0.0.1:{silent.getsockname()[1]}/d"
@@ -186,7 +189,7 @@ def test_a_dagster_that_hangs_holds_nothing_up(mails: EventStore, dsn: str, hook
         asked.close()
 
 
-def test_a_service_that_is_not_up_is_an_incident(mails: EventStore, dsn: str, hook: Hook, tmp_path: Path) -> None:
+def test_a_service_that_is_not_up_is_an_incident(mails: PlatformStore, dsn: str, hook: Hook, tmp_path: Path) -> None:
     environ = environment(dsn, hook.url, MILLRACE_HOME=str(tmp_path))
     supervisor = Supervisor(tmp_path, [Service("spark", ["false"], environ, lambda: False)])
     with ticking(dsn, hook, ServicesSource(tmp_path)) as alerter:
@@ -206,7 +209,7 @@ def test_a_service_that_is_not_up_is_an_incident(mails: EventStore, dsn: str, ho
         assert opened(mails) == {}
 
 
-def test_bad_settings_are_said_and_the_log_goes_on(mails: EventStore, dsn: str, hook: Hook) -> None:
+def test_bad_settings_are_said_and_the_log_goes_on(mails: PlatformStore, dsn: str, hook: Hook) -> None:
     said = "No alerts are sent. MILLRACE_ALERT_SECRET does not begin with whsec_"
     with sequencing(environment(dsn, hook.url, MILLRACE_ALERT_SECRET="hunter2")) as process:
         wait_until(is_sequenced(mails), "it is sequenced")
@@ -218,7 +221,7 @@ def test_bad_settings_are_said_and_the_log_goes_on(mails: EventStore, dsn: str, 
     assert hook.alerts == []
 
 
-def test_several_at_once_tell_once(mails: EventStore, dsn: str, hook: Hook) -> None:
+def test_several_at_once_tell_once(mails: PlatformStore, dsn: str, hook: Hook) -> None:
     with alerting(dsn, hook), alerting(dsn, hook), alerting(dsn, hook):
         for number in range(5):
             park(mails)
@@ -230,7 +233,7 @@ def test_several_at_once_tell_once(mails: EventStore, dsn: str, hook: Hook) -> N
 
 
 def test_what_did_not_arrive_comes_again(
-    mails: EventStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture
+    mails: PlatformStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers = iter([500, 302, 404])
     hook.answer = lambda alert: next(answers, 204) if "poison" in alert.text else 204
@@ -251,7 +254,9 @@ def test_what_did_not_arrive_comes_again(
     assert "hidden" not in caplog.text
 
 
-def test_a_source_that_cannot_be_read_ends_nothing_and_is_told_itself(mails: EventStore, dsn: str, hook: Hook) -> None:
+def test_a_source_that_cannot_be_read_ends_nothing_and_is_told_itself(
+    mails: PlatformStore, dsn: str, hook: Hook
+) -> None:
     source = Elsewhere("poll_orders")
     park(mails)
     with ticking(dsn, hook, source) as alerter:
@@ -271,7 +276,7 @@ def test_a_source_that_cannot_be_read_ends_nothing_and_is_told_itself(mails: Eve
         assert sorted(hook.until(5)[3:]) == [("over", "elsewhere"), ("over", "poll_orders")]
 
 
-def test_a_locked_store_is_none_without_incidents(mails: EventStore, connect: Connect, dsn: str, hook: Hook) -> None:
+def test_a_locked_store_is_none_without_incidents(mails: PlatformStore, connect: Connect, dsn: str, hook: Hook) -> None:
     park(mails)
     with connected(dsn) as connection, AlertReceiver(settings_for(hook)) as receiver:
         alerter = Alerter(connection, receiver, hold_s=0)
@@ -290,7 +295,7 @@ def test_a_locked_store_is_none_without_incidents(mails: EventStore, connect: Co
 
 
 def test_it_goes_on_after_the_database_was_away(
-    mails: EventStore, dsn: str, postgres: EmbeddedPostgres, hook: Hook, caplog: pytest.LogCaptureFixture
+    mails: PlatformStore, dsn: str, postgres: EmbeddedPostgres, hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     park(mails)
     with alerting(dsn, hook):
@@ -300,11 +305,13 @@ def test_it_goes_on_after_the_database_was_away(
         with away(postgres, mails.connection.info.dbname):
             wait_until(lambda: "Alerts wait: " in caplog.text, "it noticed")
         with psycopg.connect(dsn, autocommit=True) as connection:
-            repair(EventStore(connection))
+            repair(PlatformStore(connection))
             assert hook.until(2) == TOLD + ENDED
 
 
-def test_who_may_not_is_told_who_may(mails: EventStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_may_not_is_told_who_may(
+    mails: PlatformStore, dsn: str, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
     with logins(mails.connection) as login:
         reader = login("event_store_reader")
         with alerting(f"{dsn}&user={reader.info.user}", hook):
@@ -313,7 +320,7 @@ def test_who_may_not_is_told_who_may(mails: EventStore, dsn: str, hook: Hook, ca
     assert caplog.text.count("Alerts wait: ") == 1
 
 
-def test_nothing_is_open_in_the_store_while_a_receiver_is_asked(mails: EventStore, dsn: str, hook: Hook) -> None:
+def test_nothing_is_open_in_the_store_while_a_receiver_is_asked(mails: PlatformStore, dsn: str, hook: Hook) -> None:
     park(mails)
     states: list[tuple[object, ...]] = []
     sessions = (

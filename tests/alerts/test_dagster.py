@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import event
 
 from millrace.assets.partitions import VIEW_EVENTS, log_partitions
-from millrace.platform_defs import breached_checks, failed_runs, names
+from millrace.platform_defs import failed_runs, names
 from millrace.platform_defs.beside_store import DagsterSource
+from millrace.platform_defs.dagster_internals import breached_checks
 from millrace.platform_defs.standing import DagsterStanding
 from millrace.resources.alerts.findings import Finding
 from millrace.resources.postgres.embedded import EmbeddedPostgres

@@ -21,7 +21,7 @@ from millrace.resources.archive.files import SCHEMA, range_fields, read_range
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import ids_of_one_partition, register_orders
 
@@ -75,18 +75,18 @@ def test_of_a_file_that_says_nothing_readable_no_field_is_known() -> None:
 
 
 @pytest.fixture
-def log(store: EventStore) -> EventStore:
+def log(store: PlatformStore) -> PlatformStore:
     register_orders(store)
     return store
 
 
-def append(store: EventStore, *data: str) -> None:
+def append(store: PlatformStore, *data: str) -> None:
     (stream,) = ids_of_one_partition(store.connection, 1)
     append_json(store, "order", [(stream, "placed", each) for each in data])
     store.sequence_events()
 
 
-def test_a_short_scalar_has_a_column_of_its_texts(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_short_scalar_has_a_column_of_its_texts(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     append(
         log,
         '{"amount": 1.50, "text": "a\\"b\\\\ü\\n", "none": null, "truth": true, "list": [1], "long": "x"}',
@@ -105,7 +105,7 @@ def test_a_short_scalar_has_a_column_of_its_texts(log: EventStore, dsn: str, tmp
     assert table.column("data:truth").to_pylist() == ["true", None, None, None]
 
 
-def test_an_event_of_very_many_fields_leaves_some_unknown(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_an_event_of_very_many_fields_leaves_some_unknown(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     append(log, json.dumps({f"f{n}": n for n in range(3000)}), '{"f2999": "x", "f2998": "y"}')
     archive_partition(dsn, tmp_path, 0, tail=True)
     (file,) = archived(log.connection, 0).files
@@ -117,7 +117,7 @@ def test_an_event_of_very_many_fields_leaves_some_unknown(log: EventStore, dsn: 
     assert all(schema.field(name).type == pa.string() for name in schema.names[len(SCHEMA.names) :])
 
 
-def test_fields_are_told_whoever_looked(log: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fields_are_told_whoever_looked(log: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from adbc_driver_postgresql import dbapi
 
     monkeypatch.setattr(files, "SMALL_RANGE", 1)

@@ -29,12 +29,13 @@ from millrace.resources.archive.whole_files import fields_of
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.build_errors import Fault, build_errors, fault_of
 from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.archive.test_fields import append
 from tests.archive.test_json_fields import NUMBERS, ODD
 from tests.long import LONG
 from tests.support.building.event_log_reads import ALL, KEYS, append_odd, fill, positions, read
 from tests.support.factories import ids_of_one_partition, register_orders
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +61,9 @@ def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: json.dumps(row, default=str))
 
 
-def test_archive_and_tail_are_the_log_once(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_archive_and_tail_are_the_log_once(
+    store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession"
+) -> None:
     fill(store)
     log = in_order(read(dsn))
     assert positions(log) == ALL
@@ -72,7 +75,7 @@ def test_archive_and_tail_are_the_log_once(store: EventStore, dsn: str, tmp_path
         assert frame.dtypes == [(name, type_) for name, (type_, _) in COLUMNS.items()]
         assert collected(frame) == log
     (ours,) = ids_of_one_partition(store.connection, 1)
-    store.append_events([NewEvent("order", ours, "paid", uuid4(), {"n": 9}, uuid4())])
+    append_events(store, [BatchEvent("order", ours, "paid", uuid4(), {"n": 9}, uuid4())])
     store.sequence_events()
     ArchiveStore(store.connection).raise_low_water_mark(0, 5)
     assert ArchiveStore(store.connection).purge_events(0) == 5
@@ -81,12 +84,12 @@ def test_archive_and_tail_are_the_log_once(store: EventStore, dsn: str, tmp_path
     assert [row for row in after if row in log] == log
 
 
-def test_fields_and_filters_are_as_told(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_fields_and_filters_are_as_told(store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     register_orders(store)
     append_odd(store)
     (other,) = ids_of_one_partition(store.connection, 1)
-    store.append_events([NewEvent("invoice", other, "paid", uuid4(), each, uuid4()) for each in ODD[:-1]])
-    store.append_events([NewEvent("order", other, "shipped", uuid4(), {"a": {"b": 1}}, uuid4())])
+    append_events(store, [BatchEvent("invoice", other, "paid", uuid4(), each, uuid4()) for each in ODD[:-1]])
+    append_events(store, [BatchEvent("order", other, "shipped", uuid4(), {"a": {"b": 1}}, uuid4())])
     store.sequence_events()
     archive(dsn, tmp_path, max_events=2, tail=False, partitions=16)
     deep = ["object", "inner", "list", "1", "x"]
@@ -103,7 +106,7 @@ def test_fields_and_filters_are_as_told(store: EventStore, dsn: str, tmp_path: P
         assert collected(frame) == in_order(read(dsn, **each))
 
 
-def test_what_nobody_has_is_an_error(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_what_nobody_has_is_an_error(store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     ArchiveStore(store.connection).mark_archived(0, 3)
     ArchiveStore(store.connection).raise_low_water_mark(0, 3)
@@ -139,7 +142,7 @@ def random_text(dice: random.Random, depth: int = 0) -> str:
 
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=LONG) for seed in (0, 1, 3))])
 def test_each_field_of_hostile_documents_is_what_postgres_says(
-    store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
+    store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
     if seed:
@@ -164,7 +167,7 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
     assert True in directly
 
 
-def test_spark_reads_all_columns_alone(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_spark_reads_all_columns_alone(store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     root = tmp_path.joinpath("a b%20c", "[x]{y,z}*?", "back\\slash", "date=2024-01-01", "ключ", ".hidden")
     archive(dsn, root, max_events=2)
@@ -191,7 +194,7 @@ def test_spark_reads_all_columns_alone(store: EventStore, dsn: str, tmp_path: Pa
         assert frame.count() == len(ALL)
 
 
-def test_files_without_columns_are_read(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_files_without_columns_are_read(store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     archive(dsn, tmp_path, max_events=2)
     # as it was written before fields had columns
@@ -226,7 +229,7 @@ def shortened(path: Path, wanted: LogRange) -> None:
     pq.write_table(pq.read_table(path).slice(0, wanted.size - 1), path)
 
 
-def test_only_the_listed_file_is_read(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_only_the_listed_file_is_read(store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     archive(dsn, tmp_path)
     (file,) = archived(store.connection, 0).files
@@ -276,7 +279,7 @@ def test_a_listed_path_that_is_not_that_of_its_range_is_refused(tmp_path: Path) 
     assert path_of(held).startswith("p0000/")
 
 
-def test_names_may_differ_in_case(store: EventStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
+def test_names_may_differ_in_case(store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     register_orders(store)
     append(store, json.dumps({"a": "lower", "A": "upper", "other": str(uuid4())}), '{"a": 1}')
     archive(dsn, tmp_path, partitions=1)

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace.resources.archive.json_fields import PlainTexts, field, fields
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import rows
 
 # what JSON may hold, as jsonb prints it
@@ -55,7 +55,7 @@ documents = st.lists(st.tuples(keys, anything), max_size=3).map(_object) | anyth
 Values = list[list[str | None]]
 
 
-def by_postgres(store: EventStore, found: list[str], paths: list[list[str]]) -> tuple[list[str], Values]:
+def by_postgres(store: PlatformStore, found: list[str], paths: list[list[str]]) -> tuple[list[str], Values]:
     """Return the texts as jsonb prints them, and for each path the value in each."""
     stored = rows(
         store.connection,
@@ -79,7 +79,7 @@ def unparsed(found: list[str], path: list[str]) -> list[bool]:
     found=st.lists(documents, min_size=1, max_size=20),
     paths=st.lists(st.lists(keys, min_size=1, max_size=3), min_size=1, max_size=4),
 )
-def test_any_texts_are_as_postgres_has_them(store: EventStore, found: list[str], paths: list[list[str]]) -> None:
+def test_any_texts_are_as_postgres_has_them(store: PlatformStore, found: list[str], paths: list[list[str]]) -> None:
     stored, expected = by_postgres(store, found, paths)
     assert [values.to_pylist() for values in fields(pa.array(stored, pa.string()), paths)] == expected
     # also what is known without parsing, each by itself
@@ -89,7 +89,7 @@ def test_any_texts_are_as_postgres_has_them(store: EventStore, found: list[str],
         assert [a for a, _ in known] == [b for _, b in known]
 
 
-def test_odd_texts_are_as_postgres_has_them(store: EventStore) -> None:
+def test_odd_texts_are_as_postgres_has_them(store: PlatformStore) -> None:
     found = [json.dumps(each) for each in ODD] + [f'{{"a": {n}, "b": [{n}]}}' for n in NUMBERS]
     stored, expected = by_postgres(store, found, PATHS)
     assert [[field(text, path) for text in stored] for path in PATHS] == expected
@@ -101,7 +101,7 @@ def test_odd_texts_are_as_postgres_has_them(store: EventStore) -> None:
     assert all(values.to_pylist() == [] for values in fields(array[:0], PATHS))
 
 
-def test_fields_of_deep_texts_are_what_postgres_says(store: EventStore) -> None:
+def test_fields_of_deep_texts_are_what_postgres_says(store: PlatformStore) -> None:
     found = []
     for depth in (400, 1500, 4000):
         deep = "[" * depth + "]" * depth

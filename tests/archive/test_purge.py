@@ -14,7 +14,7 @@ from millrace.resources.archive.purge import EventsLeft, purge_before
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.errors import HistoryNeeded
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.command_line import millrace
 from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, set_clock, value
 
@@ -22,7 +22,7 @@ NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def old(store: EventStore, dsn: str, tmp_path: Path) -> EventStore:
+def old(store: PlatformStore, dsn: str, tmp_path: Path) -> PlatformStore:
     """Log partition 0 has six events before noon and four after, nine archived; log partition 1 two, archived."""
     register_orders(store)
     (one,), (two,) = (ids_of_one_partition(store.connection, 1, partition) for partition in (0, 1))
@@ -38,7 +38,7 @@ def old(store: EventStore, dsn: str, tmp_path: Path) -> EventStore:
     return store
 
 
-def kept(store: EventStore) -> list[tuple[int, int]]:
+def kept(store: PlatformStore) -> list[tuple[int, int]]:
     return rows(store.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
@@ -46,7 +46,7 @@ def command(dsn: str, folder: Path, *more: str) -> str:
     return millrace("purge", "--before", "2026-01-05T12:00:00", "--archive", folder, *more, dsn=dsn)
 
 
-def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_path: Path) -> None:
+def test_what_is_old_and_archived_goes_and_the_rest_stays(old: PlatformStore, tmp_path: Path) -> None:
     before = kept(old)
     dry = purge_before(old.connection, tmp_path, NOON, dry_run=True)
     found = [(r.from_position, r.to_position, r.events, r.files) for r in dry[:3]]
@@ -62,13 +62,13 @@ def test_what_is_old_and_archived_goes_and_the_rest_stays(old: EventStore, tmp_p
     assert [result.events for result in purge_before(old.connection, tmp_path, NOON)] == [0] * 16
 
 
-def test_what_is_not_archived_stays_whatever_its_age(old: EventStore, tmp_path: Path) -> None:
+def test_what_is_not_archived_stays_whatever_its_age(old: PlatformStore, tmp_path: Path) -> None:
     ArchiveStore(old.connection).mark_archived(0, 10)  # somebody says so, and there is no file
     purge_before(old.connection, tmp_path, datetime(2100, 1, 1, tzinfo=UTC))
     assert kept(old) == [(0, 9)]
 
 
-def test_a_damaged_file_stops_it_before_anything_is_deleted(old: EventStore, tmp_path: Path) -> None:
+def test_a_damaged_file_stops_it_before_anything_is_deleted(old: PlatformStore, tmp_path: Path) -> None:
     before = kept(old)
     path = tmp_path / archived(old.connection, 0).files[1].path
     path.write_bytes(path.read_bytes()[:-1] + b"x")
@@ -77,7 +77,9 @@ def test_a_damaged_file_stops_it_before_anything_is_deleted(old: EventStore, tmp
     assert kept(old) == before
 
 
-def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_what_a_view_needs_stays_and_other_log_partitions_are_done(
+    old: PlatformStore, dsn: str, tmp_path: Path
+) -> None:
     old.register_view("late", "-infinity", mode="bulk")
     old.connection.execute("update event_store.checkpoints set position = 2 where partition = 1")
     refused, done, *_ = purge_before(old.connection, tmp_path, NOON)
@@ -91,8 +93,10 @@ def test_what_a_view_needs_stays_and_other_log_partitions_are_done(old: EventSto
 
 
 @pytest.mark.parametrize("ending", ["commit", "prepare"])
-def test_it_says_who_kept_it_from_it(old: EventStore, dsn: str, tmp_path: Path, connect: Connect, ending: str) -> None:
-    writer = EventStore(connect(autocommit=False))
+def test_it_says_who_kept_it_from_it(
+    old: PlatformStore, dsn: str, tmp_path: Path, connect: Connect, ending: str
+) -> None:
+    writer = PlatformStore(connect(autocommit=False))
     writer.connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     append_to(writer, ids_of_one_partition(old.connection, 2, 1)[1])
     pid = writer.connection.info.backend_pid
@@ -117,7 +121,7 @@ def test_it_says_who_kept_it_from_it(old: EventStore, dsn: str, tmp_path: Path, 
     assert (state.purged_position, state.earliest_position) == (2, 2)
 
 
-def test_it_says_what_another_purge_keeps(old: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
+def test_it_says_what_another_purge_keeps(old: PlatformStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     other = ArchiveStore(connect(autocommit=False))
     other.raise_low_water_mark(1, 2)
     other.connection.commit()
@@ -129,7 +133,9 @@ def test_it_says_what_another_purge_keeps(old: EventStore, dsn: str, tmp_path: P
     assert f"for them: {other.connection.info.backend_pid}." in str(said.value)
 
 
-def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_it_goes_on_where_it_was(
+    old: PlatformStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "PIECE", 2)
 
     def interrupt(_partition: int, events: int) -> None:
@@ -144,7 +150,9 @@ def test_interrupted_it_goes_on_where_it_was(old: EventStore, tmp_path: Path, mo
     assert kept(old) == [(0, offset) for offset in range(6, 10)]
 
 
-def test_the_command_says_what_was(old: EventStore, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_what_was(
+    old: PlatformStore, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "dry run" in command(dsn, tmp_path, "--dry-run")
     assert len(kept(old)) == 12
     assert "Purged" in command(dsn, tmp_path)

@@ -27,7 +27,7 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import HistoryNeeded
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count
 from millrace.resources.read_models.stored.tables import HistoryMissing
@@ -39,6 +39,7 @@ from tests.support.building.poison import WORTHS, locks, poison
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import ids_of_one_partition, rows, with_odd_settings
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def archive(dsn: str, root: Path, *, tail: bool = False, partitions: range = ran
         archive_partition(dsn, root, partition, max_events=4, min_events=3, tail=tail)
 
 
-def purge(store: EventStore) -> None:
+def purge(store: PlatformStore) -> None:
     """Give up what is archived of each log partition."""
     for info in store.partition_info():
         held = archived(store.connection, info.partition)
@@ -69,13 +70,13 @@ def rebuild(
         return consumer.rebuild(*partitions)
 
 
-def filled(store: EventStore) -> list[int]:
+def filled(store: PlatformStore) -> list[int]:
     """Return the log partitions that have events."""
     return [lag.partition for lag in store.view_lag("everything") if lag.position]
 
 
 def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    things: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dsn = with_odd_settings(dsn)
     fill(things, 90)
@@ -128,15 +129,15 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     assert (mark.reason, sum(mark.marks)) == ("archive", len(events))
 
 
-def test_a_new_version_of_a_short_log(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     streams = [ids_of_one_partition(things.connection, 1, partition)[0] for partition in (2, 5, 7, 11)]
     for text in ("a", "b", "c", "d"):
-        things.append_events([thing(stream, text=text, units=1) for stream in streams])
+        append_events(things, [thing(stream, text=text, units=1) for stream in streams])
     drain(dsn, spark, Narrow)
     events = all_events(things)
     archive(dsn, tmp_path)
     purge(things)
-    things.append_events([thing(stream, text="later") for stream in streams])
+    append_events(things, [thing(stream, text="later") for stream in streams])
     events += all_events(things)[-4:]
 
     before = rows_of(things.connection, Narrow)
@@ -172,14 +173,14 @@ def test_a_new_version_of_a_short_log(things: EventStore, dsn: str, spark: "Spar
     assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
 
 
-def test_what_comes_later_is_not_in_it(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_what_comes_later_is_not_in_it(things: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     fill(things, 60)
     drain(dsn, spark)
     partition = busiest(things)
     archive(dsn, tmp_path, tail=True)
     listed: list[LogHistory] = []
 
-    def later(store: EventStore, root: Path, partitions: list[int]) -> LogHistory:
+    def later(store: PlatformStore, root: Path, partitions: list[int]) -> LogHistory:
         """Return what archive and log hold when both went on since the lease."""
         fill(things, 60, seed=2)
         things.sequence_events()
@@ -203,7 +204,7 @@ def test_what_comes_later_is_not_in_it(things: EventStore, dsn: str, spark: "Spa
     def replacing() -> "SparkSession":
         """Replace a file that the rebuild is going to read."""
         for _ in range(4 - small.range.size % 4):
-            things.append_events([thing(name)])
+            append_events(things, [thing(name)])
         things.sequence_events()
         archive(dsn, tmp_path, tail=True)
         assert small not in archived(things.connection, partition).files
@@ -217,13 +218,18 @@ def test_what_comes_later_is_not_in_it(things: EventStore, dsn: str, spark: "Spa
 
 @pytest.mark.parametrize("at_a_time", [10_000, 1])
 def test_a_rebuild_names_the_streams_that_its_columns_do_not_hold(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+    things: PlatformStore,
+    dsn: str,
+    spark: "SparkSession",
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at_a_time: int,
 ) -> None:
     # what a task tells of at once; the next build tells of more
     monkeypatch.setattr(staging, "MOST_MISREAD", at_a_time)
     good, *bad = ids_of_one_partition(things.connection, 4, partition=3)
     for made in (partial(thing, worth=1), poison, partial(thing, worth=1)):
-        things.append_events([thing(good, worth=1), *map(made, bad)])
+        append_events(things, [thing(good, worth=1), *map(made, bad)])
     ensure_version(things.connection, WORTHS)
     archive(dsn, tmp_path, tail=True)
     commit = rebuild(dsn, lambda: spark, tmp_path, 3, model=WORTHS)
@@ -232,7 +238,9 @@ def test_a_rebuild_names_the_streams_that_its_columns_do_not_hold(
     assert sorted(rows_of(things.connection, WORTHS)) == sorted([(good, 3, 3), *((name, 1, 1) for name in bad)])
 
 
-def test_a_lost_file_is_no_streams_fault(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_a_lost_file_is_no_streams_fault(
+    things: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
     fill(things, 90)
     drain(dsn, spark)
     archive(dsn, tmp_path)
@@ -257,7 +265,7 @@ def test_a_lost_file_is_no_streams_fault(things: EventStore, dsn: str, spark: "S
 
 
 def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
-    things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
+    things: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(things, 90)
     drain(dsn, spark)
@@ -294,10 +302,10 @@ def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
     assert rows(things.connection, "select * from event_store.checkpoints where lease_owner is not null") == []
 
 
-def test_what_was_given_up_stays_so(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
     streams = {partition: ids_of_one_partition(things.connection, 2, partition=partition) for partition in (6, 7)}
     for bad, good in streams.values():
-        things.append_events([thing(good), thing(bad, worth="a lot"), thing(bad, worth=1), thing(good), thing(good)])
+        append_events(things, [thing(good), thing(bad, worth="a lot"), thing(bad, worth=1), thing(good), thing(good)])
     drain(dsn, spark)
     things.connection.execute("update event_store.stream_locks set parked_at = now(), locked_until = 'infinity'")
     # as if the event had been good before, and the function that looks at it changed
@@ -335,13 +343,15 @@ class PerPatient:
     n = sum_("data.n")
 
 
-def test_what_is_purged_still_names_keys(things: EventStore, dsn: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_what_is_purged_still_names_keys(
+    things: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
     model = cast("ReadModel", PerPatient)
-    things.append_events([thing("visit", patient="ann", n="a lot")])
+    append_events(things, [thing("visit", patient="ann", n="a lot")])
     drain(dsn, spark, model)
     things.connection.execute("update event_store.stream_locks set parked_at = now(), locked_until = 'infinity'")
     things.discard_dead_letter("per_patient", "thing", "visit", "a test")
-    things.append_events([thing("visit", n=2)])
+    append_events(things, [thing("visit", n=2)])
     drain(dsn, spark, model)
     archive(dsn, tmp_path, tail=True)
     purge(things)

@@ -21,7 +21,8 @@ from millrace.resources.archive.listing import ArchivedPartition, archived, requ
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
 from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store import EventStore, Json
+from millrace.resources.event_store import Json
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.settings import PROJECT
 from tests.archive.test_fields import append
@@ -32,14 +33,14 @@ from tests.support.patience import patience, wait_until
 
 
 @pytest.fixture
-def log(store: EventStore) -> EventStore:
+def log(store: PlatformStore) -> PlatformStore:
     """Two streams of five events each in log partition 0."""
     register_orders(store)
     grow(store)
     return store
 
 
-def grow(store: EventStore, number: int = 10) -> None:
+def grow(store: PlatformStore, number: int = 10) -> None:
     one, two = ids_of_one_partition(store.connection, 2)
     append_to(store, *[one if n % 2 else two for n in range(number)])
     store.sequence_events()
@@ -49,7 +50,7 @@ def extend(dsn: str, root: Path, *, max_events: int = 4, tail: bool = True) -> A
     return archive_partition(dsn, root, 0, max_events=max_events, min_events=max_events, tail=tail, keep_replaced_s=0)
 
 
-def listed(store: EventStore) -> list[tuple[int, int]]:
+def listed(store: PlatformStore) -> list[tuple[int, int]]:
     return [(f.range.from_position, f.range.to_position) for f in archived(store.connection, 0).files]
 
 
@@ -61,7 +62,7 @@ def files(root: Path) -> list[tuple[int, int]]:
     return [(found.from_position, found.to_position) for found in ranges]
 
 
-def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
+def assert_archive_is_the_log(store: PlatformStore, root: Path) -> None:
     """Check the listed files: they hold each archived event once, with every value that it has in Postgres."""
     held = archived(store.connection, 0)
     assert require_files(root, held, held.archived_position) == len(held.files)
@@ -78,7 +79,7 @@ def assert_archive_is_the_log(store: EventStore, root: Path) -> None:
 # Writing
 
 
-def test_the_archive_is_the_log_in_bounded_files(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_the_archive_is_the_log_in_bounded_files(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     assert archive_files.SCHEMA.names == list(COLUMNS)
     report = extend(dsn, tmp_path)
     counts = (report.written, report.files, report.events, report.archived_position, report.busy)
@@ -88,7 +89,7 @@ def test_the_archive_is_the_log_in_bounded_files(log: EventStore, dsn: str, tmp_
     assert (tmp_path / path_of(LogRange(0, 4, 8))).name == "p0000-000000000000004-000000000000008.parquet"
 
 
-def test_a_small_tail_is_written_when_asked_for(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_small_tail_is_written_when_asked_for(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     assert extend(dsn, tmp_path, tail=False).archived_position == 8
     assert extend(dsn, tmp_path, tail=False).written == 0
     assert extend(dsn, tmp_path, tail=True).archived_position == 10
@@ -102,7 +103,7 @@ def test_a_small_tail_is_written_when_asked_for(log: EventStore, dsn: str, tmp_p
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_with_nothing_new_nothing_is_written(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_with_nothing_new_nothing_is_written(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     from adbc_driver_postgresql import dbapi
 
     extend(dsn, tmp_path)
@@ -125,7 +126,7 @@ def number_of(field: pa.Field) -> int:
     return int((field.metadata or {}).get(b"PARQUET:field_id", 0))
 
 
-def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_values_of_every_kind_come_back(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     odd = 'it\'s \\ "ü"\n\U0001f600'
     log.register_decider_event(odd, odd, "odd")
     (stream,) = ids_of_one_partition(log.connection, 1)
@@ -140,7 +141,7 @@ def test_values_of_every_kind_come_back(log: EventStore, dsn: str, tmp_path: Pat
     assert [number_of(kept.field(name)) for name in COLUMNS] == list(range(1, 16))
 
 
-def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: Connect, tmp_path: Path) -> None:
+def test_a_field_has_one_number_everywhere(log: PlatformStore, dsn: str, connect: Connect, tmp_path: Path) -> None:
     for keys in ("ab", "bc", "ac"):
         append(log, *[json.dumps(dict.fromkeys(keys, 1))] * 4)
     extend(dsn, tmp_path)
@@ -161,7 +162,9 @@ def test_a_field_has_one_number_everywhere(log: EventStore, dsn: str, connect: C
     assert one.number_archive_fields([]) == {}
 
 
-def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(
+    log: PlatformStore, dsn: str, tmp_path: Path
+) -> None:
     extend(dsn, tmp_path)
     ArchiveStore(log.connection).raise_low_water_mark(0, 9)
     ArchiveStore(log.connection).purge_events(0)
@@ -194,7 +197,7 @@ KILLED_AT = {
 
 
 @pytest.mark.parametrize("point", KILLED_AT)
-def test_killed_anywhere_the_next_run_sweeps(log: EventStore, dsn: str, tmp_path: Path, point: str) -> None:
+def test_killed_anywhere_the_next_run_sweeps(log: PlatformStore, dsn: str, tmp_path: Path, point: str) -> None:
     extend(dsn, tmp_path, max_events=4)
     grow(log, 7)
     killed = f"""
@@ -226,8 +229,8 @@ archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_of_several_archivers_one_works(log: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
-    other = EventStore(connect())
+def test_of_several_archivers_one_works(log: PlatformStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
+    other = PlatformStore(connect())
     assert ArchiveStore(other.connection).lock_archive(0, "another")
     assert extend(dsn, tmp_path).busy
     assert files(tmp_path) == listed(log) == []
@@ -240,9 +243,9 @@ def test_of_several_archivers_one_works(log: EventStore, dsn: str, tmp_path: Pat
     assert_archive_is_the_log(log, tmp_path)
 
 
-def test_archiving_beside_appends_misses_none(log: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
+def test_archiving_beside_appends_misses_none(log: PlatformStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     def produce() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         for _ in range(20):
             grow(store, 3)
 
@@ -271,7 +274,7 @@ def test_what_is_not_exactly_the_range_gets_no_name(dsn: str, tmp_path: Path) ->
     assert files(tmp_path) == []
 
 
-def test_torn_and_foreign_files_are_never_listed(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_torn_and_foreign_files_are_never_listed(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     claim_folder(tmp_path, archived(log.connection, 0).archive_id, database_name(log.database_identity()))
     folder = tmp_path / "p0000"
     folder.mkdir()
@@ -287,7 +290,7 @@ def test_torn_and_foreign_files_are_never_listed(log: EventStore, dsn: str, tmp_
     assert sorted(path.name for path in folder.iterdir() if range_of(path.name) is None) == ["notes.txt"]
 
 
-def test_a_flipped_byte_and_a_missing_file_are_found_and_named(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_flipped_byte_and_a_missing_file_are_found_and_named(log: PlatformStore, dsn: str, tmp_path: Path) -> None:
     extend(dsn, tmp_path)
     path = tmp_path / path_of(LogRange(0, 4, 8))
     content = bytearray(path.read_bytes())
@@ -302,7 +305,9 @@ def test_a_flipped_byte_and_a_missing_file_are_found_and_named(log: EventStore, 
         require_files(tmp_path, held, 10)
 
 
-def test_a_folder_of_another_store_or_of_something_else_is_refused(log: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_folder_of_another_store_or_of_something_else_is_refused(
+    log: PlatformStore, dsn: str, tmp_path: Path
+) -> None:
     extend(dsn, tmp_path / "a")
     log.connection.execute("update event_store.archive set archive_id = gen_random_uuid()")
     with pytest.raises(ForeignArchive, match="another event store"):
@@ -315,14 +320,14 @@ def test_a_folder_of_another_store_or_of_something_else_is_refused(log: EventSto
 
 
 def test_a_copy_of_the_database_takes_the_folder_over_first(
-    log: EventStore, dsn: str, tmp_path: Path, spares: Callable[[], str], postgres: EmbeddedPostgres
+    log: PlatformStore, dsn: str, tmp_path: Path, spares: Callable[[], str], postgres: EmbeddedPostgres
 ) -> None:
     extend(dsn, tmp_path)
     before = {path.name: path.read_bytes() for path in (tmp_path / "p0000").iterdir()}
     copy = postgres.dsn(spares())  # databases of tests have the identity of one template, as a dump that is loaded has
     with psycopg.connect(copy, autocommit=True) as connection:
-        register_orders(EventStore(connection))
-        grow(EventStore(connection), 4)
+        register_orders(PlatformStore(connection))
+        grow(PlatformStore(connection), 4)
     with pytest.raises(ForeignArchive, match="another database than this copy") as refused:
         extend(copy, tmp_path)
     marker = tmp_path / "archive.json"
@@ -337,7 +342,7 @@ def test_a_copy_of_the_database_takes_the_folder_over_first(
         extend(dsn, tmp_path)
 
 
-def test_many_claim_an_empty_folder_at_once(log: EventStore, tmp_path: Path) -> None:
+def test_many_claim_an_empty_folder_at_once(log: PlatformStore, tmp_path: Path) -> None:
     mine = archived(log.connection, 0).archive_id
     for result in at_once([lambda: claim_folder(tmp_path, mine, "1/2") for _ in range(8)]):
         result.result()

@@ -14,8 +14,8 @@ from millrace.platform_defs.names import PARTITION_TAG
 from millrace.resources.capture import drain as pipeline
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import validate
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows
@@ -164,7 +164,7 @@ def test_a_run_in_flight_is_enough_and_one_that_failed_rests(instance: Instance,
     captured.drain()
     captured.source.run("insert into items values (1)")
     running = some_run(instance, captured, dg.DagsterRunStatus.STARTED)
-    store = EventStore(captured.store)
+    store = PlatformStore(captured.store)
     assert store.begin_drain("shop", running.run_id)
     assert "a drain is in flight" in reason(tick(instance, captured))
     with captured.process(running.run_id):
@@ -211,7 +211,7 @@ def test_a_lost_slot_starts_one_run_that_says_so(instance: Instance, captured: C
     drop_slot(captured)
     assert requested(tick(instance, captured)) == ["shop"]
     assert "There is no slot" in failed_with(run(instance, captured))
-    assert EventStore(captured.store).drain_states("shop")["shop"].failures == 1
+    assert PlatformStore(captured.store).drain_states("shop")["shop"].failures == 1
     assert "millrace capture restart shop --reason WHY" in reason(tick(instance, captured))
 
 

@@ -25,7 +25,7 @@ from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import first, last, min_
 from millrace.resources.read_models.stored import tables
@@ -33,6 +33,7 @@ from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump, register_shop_without_schemas
 from tests.support.running.in_process import failed_with
+from tests.support.sql_calls import BatchEvent, append_events
 
 AT_ONCE = {"ops": {"read_models__orders": {"config": {"wait_s": 0}}}}
 QUICKLY = {"ops": {"consumption__view_events": {"config": {"idle_s": 0}}}}
@@ -50,20 +51,23 @@ pytestmark = pytest.mark.usefixtures("spark_remote")
 
 
 @pytest.fixture
-def shop(store: EventStore) -> EventStore:
+def shop(store: PlatformStore) -> PlatformStore:
     register_shop_without_schemas(store)
     return store
 
 
-def place(store: EventStore, number: int) -> None:
+def place(store: PlatformStore, number: int) -> None:
     """Append two events for each of so many new orders."""
-    store.append_events(
-        NewEvent("order", order, event, uuid4(), data, uuid4())
-        for order in [f"order-{uuid4()}" for _ in range(number)]
-        for event, data in (
-            ("order_placed", {"customer_id": "c", "channel": "web"}),
-            ("order_line_added", {"product": "p", "quantity": 1, "amount": 1.5}),
-        )
+    append_events(
+        store,
+        (
+            BatchEvent("order", order, event, uuid4(), data, uuid4())
+            for order in [f"order-{uuid4()}" for _ in range(number)]
+            for event, data in (
+                ("order_placed", {"customer_id": "c", "channel": "web"}),
+                ("order_line_added", {"product": "p", "quantity": 1, "amount": 1.5}),
+            )
+        ),
     )
 
 
@@ -101,7 +105,7 @@ def rebuild(instance: Instance, dsn: str) -> Run:
     return rebuild
 
 
-def orders(store: EventStore) -> int:
+def orders(store: PlatformStore) -> int:
     return store.connection.execute("select count(*) from read_models.orders").fetchall()[0][0]  # type: ignore[no-any-return]
 
 
@@ -153,7 +157,7 @@ def check(instance: Instance, dsn: str, model: ReadModel, name: str) -> dg.Asset
 # One view --------------------------------------------------------------------------------------------------
 
 
-def test_a_drain_builds_shows_and_serves(instance: Instance, shop: EventStore, drain: Run, rebuild: Run) -> None:
+def test_a_drain_builds_shows_and_serves(instance: Instance, shop: PlatformStore, drain: Run, rebuild: Run) -> None:
     place(shop, 40)
     ensure_version(shop.connection, ORDERS)
     job = build_defs().resolve_job_def("apply_schema")
@@ -179,9 +183,11 @@ def test_a_drain_builds_shows_and_serves(instance: Instance, shop: EventStore, d
     assert rebuild(changed, partition_key="p03").success
 
 
-def test_failing_streams_leave_a_drain_green_and_are_counted(instance: Instance, shop: EventStore, drain: Run) -> None:
+def test_failing_streams_leave_a_drain_green_and_are_counted(
+    instance: Instance, shop: PlatformStore, drain: Run
+) -> None:
     place(shop, 10)
-    shop.append_events([NewEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
+    append_events(shop, [BatchEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
     assert drain().success
     assert orders(shop) == 10
     assert (progress(instance)["failed_streams"], progress(instance)["dead_letters"]) == (1, 0)
@@ -194,16 +200,18 @@ def test_failing_streams_leave_a_drain_green_and_are_counted(instance: Instance,
     assert shop.lease_owners("orders") == []
 
 
-def test_log_partitions_whose_events_all_failed_are_not_green(instance: Instance, shop: EventStore, drain: Run) -> None:
+def test_log_partitions_whose_events_all_failed_are_not_green(
+    instance: Instance, shop: PlatformStore, drain: Run
+) -> None:
     # of more with one cause, that would be the cause of the log partitions: these are red
-    shop.append_events([NewEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
+    append_events(shop, [BatchEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
     assert drain().success
     waiting = {lag.partition for lag in shop.view_lag("orders") if lag.lag}
     assert waiting
     assert states(instance) == {"MISSING": waiting, "MATERIALIZED": ALL - waiting}
 
 
-def test_what_cannot_be_built_is_red_alone(instance: Instance, shop: EventStore, drain: Run, rebuild: Run) -> None:
+def test_what_cannot_be_built_is_red_alone(instance: Instance, shop: PlatformStore, drain: Run, rebuild: Run) -> None:
     place(shop, 40)
     shop.sequence_events()
     ensure_version(shop.connection, ORDERS)
@@ -251,7 +259,7 @@ def materializations(instance: Instance) -> list[dg.AssetMaterialization | None]
 
 
 def test_drains_show_only_what_changed_or_was_not_shown(
-    instance: Instance, shop: EventStore, drain: Run, drain_together: Run, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, shop: PlatformStore, drain: Run, drain_together: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop, 40)
     with monkeypatch.context() as patch:
@@ -273,7 +281,7 @@ def test_drains_show_only_what_changed_or_was_not_shown(
 
 
 def test_a_drain_that_cannot_begin_is_red_where_events_wait(
-    instance: Instance, shop: EventStore, drain: Run, drain_together: Run
+    instance: Instance, shop: PlatformStore, drain: Run, drain_together: Run
 ) -> None:
     place(shop, 3)
     shop.sequence_events()
@@ -297,7 +305,7 @@ def test_a_drain_that_cannot_begin_is_red_where_events_wait(
 
 
 def test_a_state_that_cannot_be_shown_does_not_hide_why_a_drain_failed(
-    instance: Instance, shop: EventStore, drain: Run, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, shop: PlatformStore, drain: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_: DrainProgress) -> None:
         raise UnknownView("view orders is not registered")
@@ -313,14 +321,14 @@ def test_a_state_that_cannot_be_shown_does_not_hide_why_a_drain_failed(
     assert "is not registered" not in why_red(instance)
 
 
-def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(shop: EventStore, drain: Run) -> None:
+def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(shop: PlatformStore, drain: Run) -> None:
     shop.register_view("strangers", "-infinity", pooling_delay_s=1)
     result = drain(view="strangers")
     assert not result.success
     assert "Declare a read model for it" in failed_with(result)
 
 
-def test_a_drain_pushes_as_the_settings_say(shop: EventStore, drain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_pushes_as_the_settings_say(shop: PlatformStore, drain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_PUSH_ALLOW", "127.0.0.1")
     # nobody listens there
     shop.register_view("strangers", "-infinity", edge_function_url="http://127.0.0.1:1/")
@@ -334,7 +342,7 @@ def test_a_drain_pushes_as_the_settings_say(shop: EventStore, drain: Run, monkey
 
 def test_each_way_to_build_keeps_to_the_settings(
     instance: Instance,
-    shop: EventStore,
+    shop: PlatformStore,
     drain: Run,
     rebuild: Run,
     drain_together: Run,
@@ -362,7 +370,7 @@ def test_each_way_to_build_keeps_to_the_settings(
 # Many views ------------------------------------------------------------------------------------------------
 
 
-def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: EventStore, drain_together: Run) -> None:
+def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: PlatformStore, drain_together: Run) -> None:
     place(shop, 40)
     first = drain_together()
     assert first.success
@@ -395,7 +403,7 @@ def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: Even
     assert progress(instance)["lag"] == 0
 
 
-def test_a_failing_view_leaves_the_run_green(instance: Instance, shop: EventStore, drain_together: Run) -> None:
+def test_a_failing_view_leaves_the_run_green(instance: Instance, shop: PlatformStore, drain_together: Run) -> None:
     # so many orders that fail, and no other: they share the cause
     place(shop, 8)
     wrong = replace(ORDERS, columns={**ORDERS.columns, "channel": min_("data.channel", type="timestamp")})
@@ -411,7 +419,7 @@ def test_a_failing_view_leaves_the_run_green(instance: Instance, shop: EventStor
 
 
 def test_the_page_and_a_check_tell_of_indexes(
-    instance: Instance, dsn: str, shop: EventStore, drain: Run, rebuild: Run, monkeypatch: pytest.MonkeyPatch
+    instance: Instance, dsn: str, shop: PlatformStore, drain: Run, rebuild: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = replace(ORDERS, indexes=SHOP["orders"].indexes)
     check_indexes = partial(check, instance, dsn, indexed, "indexes_are_made")
@@ -448,7 +456,7 @@ def test_the_page_and_a_check_tell_of_indexes(
     }
 
 
-def test_a_version_that_waits_fails_a_check(instance: Instance, dsn: str, shop: EventStore, drain: Run) -> None:
+def test_a_version_that_waits_fails_a_check(instance: Instance, dsn: str, shop: PlatformStore, drain: Run) -> None:
     waits = replace(ORDERS, columns={**ORDERS.columns, "status": first("event")}, serve="approved")
     check_approval = partial(check, instance, dsn, waits, "version_is_approved")
     place(shop, 3)
@@ -472,7 +480,9 @@ def test_a_version_that_waits_fails_a_check(instance: Instance, dsn: str, shop: 
     assert "Version 2 of read model orders serves: nothing waits." in failed_with(again)
 
 
-def test_a_model_is_built_as_of_a_time_and_the_asset_says_what(instance: Instance, dsn: str, shop: EventStore) -> None:
+def test_a_model_is_built_as_of_a_time_and_the_asset_says_what(
+    instance: Instance, dsn: str, shop: PlatformStore
+) -> None:
     place(shop, 3)
     mark = shop.mark_log("three orders")
     place(shop, 2)

@@ -15,7 +15,7 @@ from millrace.events import event
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import archive_schedule
 from millrace.resources.archive.listing import archived
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.model import declared_event
 from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.stored.versions import ensure_version
@@ -28,7 +28,7 @@ NOW = datetime(2026, 1, 5, 12, 20, tzinfo=UTC)
 SHOP = declared("millrace.examples.shop", ["read_models", "captures"])
 
 
-def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn: str, store: PlatformStore) -> None:
     @event(decider="cart")
     class Emptied(BaseModel):
         """A customer emptied the cart."""
@@ -70,7 +70,7 @@ def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn
     assert "Partition 0: message 1, begun" in str(failed["messages_are_settled"].metadata["two"].value)
 
 
-def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn: str, store: PlatformStore) -> None:
     fill(store)
     orders = replace(SHOP.models["orders"], lookups={})
     ensure_version(store.connection, orders)
@@ -107,7 +107,7 @@ def archiving(dsn: str, root: Path) -> dg.Definitions:
     return build_defs(declarations=Declarations(), settings=settings, resources={"postgres": postgres_at(dsn)})
 
 
-def test_the_archive_is_extended(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_the_archive_is_extended(instance: dg.DagsterInstance, store: PlatformStore, dsn: str, tmp_path: Path) -> None:
     fill(store)
     result = (
         archiving(dsn, tmp_path).resolve_job_def("archive").execute_in_process(instance=instance, partition_key="p00")
@@ -136,7 +136,7 @@ def ends(request: dg.RunRequest) -> list[str]:
     return [request.tags[f"dagster/asset_partition_range_{end}"] for end in ("start", "end")]
 
 
-def test_the_run_shows_what_fails(instance: dg.DagsterInstance, store: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_the_run_shows_what_fails(instance: dg.DagsterInstance, store: PlatformStore, dsn: str, tmp_path: Path) -> None:
     defs = archiving(dsn, tmp_path)
     job = defs.resolve_job_def("archive")
     assert schedule_tick(dsn, defs) is None

@@ -11,7 +11,7 @@ from millrace.assets.events import event_specs
 from millrace.events import default, event, register_events
 from millrace.platform_defs.checks import schemas_check
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.model import declared_event
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.elsewhere import postgres_at
@@ -82,7 +82,7 @@ def judged(dsn: str) -> tuple[bool, dg.AssetCheckSeverity, str]:
     return result.passed, result.severity, str({name: each.value for name, each in result.metadata.items()})
 
 
-def test_the_check_warns_of_a_new_event_and_fails_for_another_schema(store: EventStore, dsn: str) -> None:
+def test_the_check_warns_of_a_new_event_and_fails_for_another_schema(store: PlatformStore, dsn: str) -> None:
     register_events(store, [ItemAdded])
     passed, severity, said = judged(dsn)
     assert (passed, severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -94,6 +94,6 @@ def test_the_check_warns_of_a_new_event_and_fails_for_another_schema(store: Even
     assert "digest" in said
 
 
-def test_the_check_passes_where_all_are_registered(store: EventStore, dsn: str) -> None:
+def test_the_check_passes_where_all_are_registered(store: PlatformStore, dsn: str) -> None:
     register_events(store, [ItemAdded, ItemAdded2])
     assert judged(dsn) == (True, dg.AssetCheckSeverity.WARN, "{}")

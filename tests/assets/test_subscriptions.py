@@ -14,7 +14,8 @@ from millrace.assets.verdicts import LAG_CHECK
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.loading import build_defs
 from millrace.resources.consumers.declaration import subscription
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, pump, register_orders, set_clock
 from tests.support.running import in_process
@@ -65,7 +66,7 @@ def test_a_subscription_is_behind_the_log_and_nothing_materializes_it() -> None:
     assert {sensor.name for sensor in without.sensors or []} == {"poll_views"}
 
 
-def test_the_lag_is_that_of_the_store(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+def test_the_lag_is_that_of_the_store(instance: dg.DagsterInstance, dsn: str, store: PlatformStore) -> None:
     register_orders(store)
     store.register_view("mails", "-infinity", deciders=["order"], events=["placed"], max_attempts=1)
     first = tick(instance, dsn)
@@ -104,7 +105,7 @@ def test_a_room_of_subscriptions_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     assert [fault.error.partition(",")[0] for fault in declared(PACKAGE).faults] == ["view orders is declared twice"]
 
 
-def test_a_subscription_is_red_after_five_minutes(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+def test_a_subscription_is_red_after_five_minutes(instance: dg.DagsterInstance, dsn: str, store: PlatformStore) -> None:
     def shown(cursor: str | None) -> tuple[dg.SensorResult, list[bool]]:
         """Return what the sensor says, and whether the hourly checks of both pass."""
         results = [lag_check(subscription_objective(each))(postgres=postgres_at(dsn)) for each in (send, read)]

@@ -16,10 +16,11 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.assets.verdicts import APPROVAL_CHECK, LAG_CHECK, NAMES_CHECK, repeat_verdicts
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
+from tests.support.sql_calls import BatchEvent, append_events
 
 ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={})
 DECLARED = Declarations(models={"orders": ORDERS})
@@ -55,7 +56,7 @@ def materialize(instance: dg.DagsterInstance) -> None:
 
 
 @pytest.fixture
-def watch(store: EventStore, instance: dg.DagsterInstance, dsn: str) -> Callable[[], None]:
+def watch(store: PlatformStore, instance: dg.DagsterInstance, dsn: str) -> Callable[[], None]:
     """Return what lets the sensor look once."""
     assert store.poll_views() == []
     return lambda: in_process.tick(instance, dsn, DECLARED, "watch_freshness") and None
@@ -103,9 +104,9 @@ def test_a_check_that_is_under_way_speaks_itself(instance: dg.DagsterInstance, w
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_a_rebuild_hides_nothing(instance: dg.DagsterInstance, dsn: str, store: EventStore, is_whole: bool) -> None:
+def test_a_rebuild_hides_nothing(instance: dg.DagsterInstance, dsn: str, store: PlatformStore, is_whole: bool) -> None:
     register_shop_without_schemas(store)
-    store.append_events([NewEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
+    append_events(store, [BatchEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
     judge(instance, passed=False)
     if not is_whole:
         # no version of this model can be made: the run fails before it materializes anything

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from millrace.resources.backup.backup import backup
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import pump, set_clock
 from tests.support.filled_store import fill
@@ -33,13 +33,13 @@ def target(new_target: Callable[[], str]) -> str:
 
 
 @pytest.fixture
-def restored(target: str) -> Iterator[EventStore]:
+def restored(target: str) -> Iterator[PlatformStore]:
     with psycopg.connect(target, autocommit=True) as connection:
-        yield EventStore(connection)
+        yield PlatformStore(connection)
 
 
 @pytest.fixture
-def filled(store: EventStore) -> EventStore:
+def filled(store: PlatformStore) -> PlatformStore:
     """Fill a store: some events unsequenced, views of both modes, leases and locks in all states, dead letters."""
     fill(store.connection)
     store.register_view("parked", "-infinity", max_attempts=1)
@@ -55,7 +55,7 @@ def filled(store: EventStore) -> EventStore:
 
 
 @pytest.fixture
-def saved(filled: EventStore, dsn: str, tmp_path: Path) -> Path:
+def saved(filled: PlatformStore, dsn: str, tmp_path: Path) -> Path:
     assert filled
     backup(dsn, tmp_path / "saved")
     return tmp_path / "saved"

@@ -14,13 +14,17 @@ from millrace.resources.backup.manifest import ForeignBackup, read_manifest
 from millrace.resources.backup.restore import restore
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.errors import Conflict
-from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.event_store import Json
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.backups import files, tables
 from tests.support.factories import append, append_to, assert_log_holds_every_event_once, pump, purge, rows, value
+from tests.support.sql_calls import BatchEvent, append_events
 
 
-def test_a_restore_gives_the_same_store(filled: EventStore, saved: Path, restored: EventStore, target: str) -> None:
+def test_a_restore_gives_the_same_store(
+    filled: PlatformStore, saved: Path, restored: PlatformStore, target: str
+) -> None:
     manifest = read_manifest(saved)
     assert manifest.events == value(filled.connection, "select count(*) from event_store.events")
     assert restore(target, saved).events == manifest.events
@@ -31,7 +35,7 @@ def test_a_restore_gives_the_same_store(filled: EventStore, saved: Path, restore
 
 
 def test_a_restored_store_goes_on_as_the_first(
-    filled: EventStore, saved: Path, restored: EventStore, target: str
+    filled: PlatformStore, saved: Path, restored: PlatformStore, target: str
 ) -> None:
     restore(target, saved)
     results = []
@@ -40,7 +44,7 @@ def test_a_restored_store_goes_on_as_the_first(
         factories.set_clock(connection, "2100-01-01 00:00:00+00")  # leases of before have ended
         highest = value(connection, 'select max("offset") from event_store.events')
         tokens = value(connection, "select max(lease_token) from event_store.checkpoints")
-        head = store.stream_head("o-1", "order")
+        head = store.head("order", "o-1")
         assert head is not None
         appended = append(store, "o-1", head.last_event_id)
         assert appended.offset > highest
@@ -66,11 +70,13 @@ def test_a_restored_store_goes_on_as_the_first(
     assert results[0][2]
 
 
-def test_odd_values_come_back(store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
+def test_odd_values_come_back(
+    store: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
+) -> None:
     odd = 'it\'s \\ "ü", \t\n\\.\n\U0001f600'
     store.register_decider_event(odd, odd, "")
     kinds: list[Json] = ["", None, {"": [odd, 10**30, 1.5]}, [], odd]
-    store.append_events(NewEvent(odd, odd, odd, uuid4(), data, uuid4()) for data in kinds)
+    append_events(store, (BatchEvent(odd, odd, odd, uuid4(), data, uuid4()) for data in kinds))
     # none of them fits, and a restore judges nothing
     store.register_event_schema(odd, odd, {"type": "object", "required": [odd], "properties": {odd: {"const": odd}}})
     store.register_event_upcast(odd, odd, 2, [{"move": "default", "path": [odd], "value": {odd: 1.5}}])
@@ -78,13 +84,13 @@ def test_odd_values_come_back(store: EventStore, dsn: str, restored: EventStore,
     backup(factories.with_odd_settings(dsn), tmp_path)
     restore(factories.with_odd_settings(target), tmp_path)
     assert tables(restored) == tables(store)
-    shown = restored.get_events(odd, odd, upcast=True)
-    assert shown == store.get_events(odd, odd, upcast=True)
+    shown = [*restored.read(odd, odd, upcast=True)]
+    assert shown == [*store.read(odd, odd, upcast=True)]
     assert {odd: {odd: 1.5}, "": [odd, 10**30, 1.5]} in [event.data for event in shown]
 
 
 def test_a_second_backup_only_adds(
-    filled: EventStore, dsn: str, saved: Path, restored: EventStore, target: str
+    filled: PlatformStore, dsn: str, saved: Path, restored: PlatformStore, target: str
 ) -> None:
     first = read_manifest(saved)
     kept = {path: path.stat().st_mtime_ns for path in saved.glob("log/*/*")}
@@ -100,7 +106,7 @@ def test_a_second_backup_only_adds(
 
 
 def test_a_snapshot_is_of_a_file(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+    store: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     factories.register_orders(store)
     append_to(store, *factories.ids_of_one_partition(store.connection, 2) * 5)
@@ -132,7 +138,9 @@ def test_a_snapshot_is_of_a_file(
     assert {**tables(restored), "audit_log": None} == {**before, "audit_log": None}
 
 
-def test_streams_keep_heads(store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
+def test_streams_keep_heads(
+    store: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
+) -> None:
     factories.register_orders(store)
     ids = factories.ids_of_one_partition(store.connection, 2)
     append_to(store, *ids * 5)
@@ -141,7 +149,7 @@ def test_streams_keep_heads(store: EventStore, dsn: str, restored: EventStore, t
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == tables(store)
-    head = restored.stream_head(ids[0], "order")
+    head = restored.head("order", ids[0])
     assert head is not None
     with pytest.raises(Conflict):
         append(restored, ids[0])
@@ -153,7 +161,7 @@ def test_streams_keep_heads(store: EventStore, dsn: str, restored: EventStore, t
 
 
 def test_views_of_models_do_not_come(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+    filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     factories.give_to_read_model(filled.connection, "orders")
     assert backup(dsn, tmp_path).left_out == ("orders",)
@@ -177,7 +185,7 @@ def test_a_restored_store_takes_backups_of_its_own(saved: Path, target: str) -> 
 LEFT_OUT = {"checkpoints": {"revision"}, "stream_locks": {"revision"}}
 
 
-def test_a_backup_has_each_column_of_the_tables_that_a_restore_loads(store: EventStore) -> None:
+def test_a_backup_has_each_column_of_the_tables_that_a_restore_loads(store: PlatformStore) -> None:
     loaded = value(store.connection, "select event_store_private.restore_tables()::text[]")
     assert sorted(loaded) == sorted(f"event_store.{table}" for table in (*STATE_TABLES, "events", "event_log"))
     query: LiteralString = (

@@ -6,7 +6,7 @@ from typing import LiteralString
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.restore import restore
 from millrace.resources.capture.store import CaptureStore, Requeued
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing.captures import Source, deleted, events, faulty, held, inserted, source, updated
 from tests.support.factories import rows
 
@@ -19,7 +19,7 @@ KEPT: tuple[LiteralString, ...] = (
 )
 
 
-def test_captures_begin_anew(source: Source, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
+def test_captures_begin_anew(source: Source, dsn: str, restored: PlatformStore, target: str, tmp_path: Path) -> None:
     source.commit(inserted(1), inserted(2), faulty(2), updated(2, "a,\n\\N \"ü'"), inserted(3))
     source.emit()
     source.begin()

@@ -9,16 +9,17 @@ from millrace.resources.backup.backup import backup
 from millrace.resources.backup.manifest import read_manifest
 from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MessageDiffers
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStore
 from tests.support import factories
 from tests.support.backups import tables
 from tests.support.factories import Connect, append_to, assert_dense_and_ordered, register_orders, rows, start, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent
 
 
 def test_what_has_no_position_is_not_in_it(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
+    store: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store)
     append_to(store, "o-1", "o-1", "o-2")
@@ -30,7 +31,7 @@ def test_what_has_no_position_is_not_in_it(
     backup(dsn, tmp_path)
     restore(target, tmp_path)
     assert tables(restored) == before
-    head = restored.stream_head("o-1", "order")
+    head = restored.head("order", "o-1")
     assert head is not None
     assert head.version == 2
     append_to(restored, "o-1")
@@ -39,18 +40,18 @@ def test_what_has_no_position_is_not_in_it(
 
 
 def test_a_backup_during_appends_is_a_consistent_cut(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
+    store: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store).register_view("v", "-infinity")
 
     def produce() -> None:
-        mine = EventStore(connect())
+        mine = PlatformStore(connect())
         for n in range(60):
             append_to(mine, *[f"o-{n * k % 7}" for k in range(5)])
             mine.sequence_events()
 
     def consume() -> None:
-        mine = EventStore(connect())
+        mine = PlatformStore(connect())
         for _ in range(60):
             factories.pump(mine, "v")
             for event in mine.lease_events("v", 3):
@@ -72,7 +73,7 @@ def test_a_backup_during_appends_is_a_consistent_cut(
 
 
 def test_what_a_backup_calls_done_is_whole(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path, connect: Connect
+    store: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path, connect: Connect
 ) -> None:
     register_orders(store)
     first, *later = (tmp_path / str(n) for n in range(4))
@@ -83,11 +84,15 @@ def test_what_a_backup_calls_done_is_whole(
         mine = ProducerStore(connect())
         mine.register_producer("p", partition)
         while not done.is_set():
-            events = [NewEvent("order", f"p-{partition}", "placed", uuid4(), {}, uuid4())]
-            sent.append(mine.ingest_events("p", partition, 1, len(sent), events, {"n": len(sent)}).next_sequence)
+            events = [BatchEvent("order", f"p-{partition}", "placed", uuid4(), {}, uuid4())]
+            sent.append(
+                mine.ingest_events(
+                    "p", partition, 1, len(sent), [each.alone for each in events], {"n": len(sent)}
+                ).next_sequence
+            )
 
     def sequence() -> None:
-        mine = EventStore(connect())
+        mine = PlatformStore(connect())
         while not done.is_set():
             mine.sequence_events()
 
@@ -113,7 +118,9 @@ def test_what_a_backup_calls_done_is_whole(
         assert manifest.events == results
 
 
-def test_a_duplicate_is_known(filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path) -> None:
+def test_a_duplicate_is_known(
+    filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
+) -> None:
     before = ProducerStore(filled.connection)
     readings = before.register_producer("readings").epoch
     before.ingest_events("readings", 0, readings, 0, digest=b"first")
@@ -134,11 +141,11 @@ def test_a_duplicate_is_known(filled: EventStore, dsn: str, restored: EventStore
     factories.refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
 
 
-def test_a_backup_waits_for_a_message(filled: EventStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
+def test_a_backup_waits_for_a_message(filled: PlatformStore, dsn: str, tmp_path: Path, connect: Connect) -> None:
     open_ = ProducerStore(connect(autocommit=False))
     open_.register_producer("open")
-    event = NewEvent("order", "open", "placed", uuid4(), {}, uuid4())
-    open_.ingest_events("open", 0, 1, 0, [event])
+    event = BatchEvent("order", "open", "placed", uuid4(), {}, uuid4())
+    open_.ingest_events("open", 0, 1, 0, [event.alone])
     taken = start(lambda: backup(dsn, tmp_path))
     query: LiteralString = (
         "select count(*) from pg_locks where relation = 'event_store.producer_progress'::regclass and not granted"

@@ -16,7 +16,7 @@ import pytest
 from millrace.resources.backup.manifest import MANIFEST
 from millrace.resources.backup.restore import restore
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.backups import rewrite, tables
 from tests.support.factories import append_to, refusal, register_orders
 
@@ -67,7 +67,7 @@ def told(place: tuple[str | int, ...], lie: object, body: Any) -> None:  # noqa:
     body[last] = lie
 
 
-def test_a_manifest_asks_for_no_more_than_it_has(saved: Path, restored: EventStore, target: str) -> None:
+def test_a_manifest_asks_for_no_more_than_it_has(saved: Path, restored: PlatformStore, target: str) -> None:
     whole = (saved / MANIFEST).read_text()
     before = tables(restored)
     changes: list[Callable[[Body], None]] = [another_table, another_column, *(partial(told, *each) for each in LIES)]
@@ -87,7 +87,7 @@ LARGE = (
 
 
 def test_a_small_file_that_decodes_to_much_takes_little(
-    saved: Path, restored: EventStore, target: str, tmp_path: Path
+    saved: Path, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     """Not here: each way in which a file may decode to much (`archive/test_bounded.py`)."""
     folders = [tmp_path / str(number) for number in range(len(LARGE))]
@@ -117,7 +117,7 @@ def repeated(folder: Path, size: int, times: int, body: Body) -> None:
     found |= {"rows": times, "bytes": path.stat().st_size, "checksum": content}
 
 
-def test_a_link_that_leads_out_is_refused(saved: Path, restored: EventStore, target: str, tmp_path: Path) -> None:
+def test_a_link_that_leads_out_is_refused(saved: Path, restored: PlatformStore, target: str, tmp_path: Path) -> None:
     (state,) = (saved / "state").iterdir()
     shutil.move(state, tmp_path / "elsewhere")
     state.symlink_to(tmp_path / "elsewhere")

@@ -11,7 +11,7 @@ import psycopg
 from millrace.resources.backup.backup import backup
 from millrace.resources.backup.manifest import NoBackup, read_manifest
 from millrace.resources.backup.restore import restore
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import PROJECT
 from tests.support.backups import files, tables
 from tests.support.factories import append_to, refusal
@@ -71,10 +71,12 @@ def killed(work: str, *pieces: tuple[str, str, Path]) -> None:
 
 def contents(dsn: str) -> dict[str, list[dict[str, object]]]:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        return tables(EventStore(connection))
+        return tables(PlatformStore(connection))
 
 
-def test_a_killed_backup_is_whole(filled: EventStore, dsn: str, new_target: Callable[[], str], tmp_path: Path) -> None:
+def test_a_killed_backup_is_whole(
+    filled: PlatformStore, dsn: str, new_target: Callable[[], str], tmp_path: Path
+) -> None:
     folders = {point: tmp_path / point for point in BACKUP_KILLED_AT}
     pieces = [(BACKUP_KILLED_AT[point], dsn, folder) for point, folder in folders.items()]
     killed("backup", *pieces)
@@ -96,7 +98,7 @@ def test_a_killed_backup_is_whole(filled: EventStore, dsn: str, new_target: Call
         assert files(folder) == {each.path for each in last.entries}, point
 
 
-def test_a_killed_restore_leaves_nothing(filled: EventStore, saved: Path, new_target: Callable[[], str]) -> None:
+def test_a_killed_restore_leaves_nothing(filled: PlatformStore, saved: Path, new_target: Callable[[], str]) -> None:
     targets = {point: new_target() for point in RESTORE_KILLED_AT}
     killed("restore", *[(RESTORE_KILLED_AT[point], target, saved) for point, target in targets.items()])
     for point, target in targets.items():

@@ -11,16 +11,17 @@ from millrace.resources.backup.backup import LOCK, Busy, backup
 from millrace.resources.backup.manifest import MANIFEST, ForeignBackup, NoBackup, read_manifest
 from millrace.resources.backup.restore import restore
 from millrace.resources.errors import BackupDamaged, NotEmpty, SchemaMismatch
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.processes import only_one
 from tests.support.backups import files, tables
 from tests.support.factories import append, append_to, refusal, register_orders
+from tests.support.sql_calls import get_events
 
 
 def test_a_store_that_holds_anything_is_left_alone(
-    filled: EventStore, dsn: str, saved: Path, restored: EventStore, target: str
+    filled: PlatformStore, dsn: str, saved: Path, restored: PlatformStore, target: str
 ) -> None:
     before = tables(filled)
     assert "; events has 40 rows" in str(refusal(NotEmpty, lambda: restore(dsn, saved)).detail)
@@ -37,15 +38,15 @@ def test_another_number_of_log_partitions_is_refused(saved: Path, postgres: Embe
 
 
 def test_a_database_without_a_store_is_migrated_first(
-    filled: EventStore, saved: Path, postgres: EmbeddedPostgres
+    filled: PlatformStore, saved: Path, postgres: EmbeddedPostgres
 ) -> None:
     postgres.create_database("brand_new")
     restore(postgres.dsn("brand_new"), saved)
     with psycopg.connect(postgres.dsn("brand_new")) as connection:
-        assert tables(EventStore(connection)) == tables(filled)
+        assert tables(PlatformStore(connection)) == tables(filled)
 
 
-def test_a_flipped_byte_is_named_and_nothing_is_restored(saved: Path, restored: EventStore, target: str) -> None:
+def test_a_flipped_byte_is_named_and_nothing_is_restored(saved: Path, restored: PlatformStore, target: str) -> None:
     for kind in ("log/*/*.parquet", "state/*/deciders.parquet", MANIFEST):
         (path, *_) = sorted(saved.glob(kind))
         content = path.read_bytes()
@@ -78,21 +79,21 @@ def test_a_store_that_is_behind_the_backup_is_not_added(saved: Path, target: str
 
 
 def test_another_past_is_refused(
-    store: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+    store: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     for each in (store, restored):  # both have the identity of the template
         append(register_orders(each), "a")
     backup(dsn, tmp_path)
-    append(restored, "a", restored.get_events("a", "order")[-1].event_id)
+    append(restored, "a", get_events(restored, "a", "order")[-1].event_id)
     refused = refusal(ForeignBackup, lambda: backup(target, tmp_path))
-    (event,) = store.get_events("a", "order")
+    (event,) = get_events(store, "a", "order")
     assert f"is event {event.event_id} there" in str(refused.detail)
     append(store, "a", event.event_id)
     assert sum(p.high_water_mark for p in backup(dsn, tmp_path).partitions) == 2
 
 
 def test_a_backup_that_ends_meanwhile_disturbs_no_restore(
-    filled: EventStore, dsn: str, saved: Path, restored: EventStore, target: str, monkeypatch: pytest.MonkeyPatch
+    filled: PlatformStore, dsn: str, saved: Path, restored: PlatformStore, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = read_manifest(saved)
     before = tables(filled)
@@ -112,7 +113,7 @@ def test_a_backup_that_ends_meanwhile_disturbs_no_restore(
 
 
 def test_a_copy_that_is_only_read_is_restored(
-    filled: EventStore, saved: Path, restored: EventStore, target: str
+    filled: PlatformStore, saved: Path, restored: PlatformStore, target: str
 ) -> None:
     copy = saved.with_name("copy")
     shutil.copytree(saved, copy, ignore=shutil.ignore_patterns(".*"))

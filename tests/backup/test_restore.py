@@ -17,13 +17,13 @@ from millrace.resources.backup.manifest import read_manifest
 from millrace.resources.backup.restore import restore
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, Malformed, SchemaMismatch
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.backups import rewrite, tables
 from tests.support.factories import append, refusal, register_orders, rows, value
 from tests.support.logins import logins
 
 
-def test_what_is_loaded_must_be_whole(saved: Path, restored: EventStore, target: str) -> None:
+def test_what_is_loaded_must_be_whole(saved: Path, restored: PlatformStore, target: str) -> None:
     marks = [(p.partition, p.earliest_position, p.high_water_mark) for p in read_manifest(saved).partitions]
 
     def nothing_between(*marks: tuple[int, ...]) -> None:
@@ -41,7 +41,7 @@ def test_what_is_loaded_must_be_whole(saved: Path, restored: EventStore, target:
 
 
 def test_a_time_limit_ends_none(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+    filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     # what runs under a limit fails
     limits = "-c statement_timeout=1h -c idle_in_transaction_session_timeout=1h"
@@ -67,7 +67,7 @@ def test_a_time_limit_ends_none(
 
 
 def test_marks_come_back_and_new_ones_differ(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+    filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     filled.mark_log("a day")
     manifest = backup(dsn, tmp_path)
@@ -80,7 +80,7 @@ def test_marks_come_back_and_new_ones_differ(
 
 
 def test_a_backup_without_later_columns_is_restored(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+    filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     filled.register_view(
         "pushed", edge_function_url="https://example.com/", push_format="cloudevents", push_upcast=True, version=3
@@ -152,7 +152,7 @@ def load(
         BackupStore(connection).finish_restore(list(range(16)), [0] * 16, ends, 9, 1, {})
 
 
-def test_a_stream_must_have_all_its_versions_at_rising_offsets(restored: EventStore) -> None:
+def test_a_stream_must_have_all_its_versions_at_rising_offsets(restored: PlatformStore) -> None:
     kept = "select version from event_store.purged_streams"
     for events, purged, fault in STREAMS:
         if fault is not None:
@@ -161,7 +161,7 @@ def test_a_stream_must_have_all_its_versions_at_rising_offsets(restored: EventSt
             continue
         with suppress(psycopg.Rollback), restored.connection.transaction():
             load(restored.connection, events, purged)
-            found = [event.version for event in restored.read_stream("order", "o-1")]
+            found = [event.version for event in restored.read("order", "o-1")]
             assert found == [version for version, _ in events]
             assert rows(restored.connection, kept) == ([(events[0][0] - 1,)] if events[0][0] > 1 else [])
             raise psycopg.Rollback
@@ -170,7 +170,7 @@ def test_a_stream_must_have_all_its_versions_at_rising_offsets(restored: EventSt
     assert "at offset 1 is version 2 of its stream" in str(refused.detail)
 
 
-def test_a_backup_of_a_later_version_is_refused(saved: Path, restored: EventStore, target: str) -> None:
+def test_a_backup_of_a_later_version_is_refused(saved: Path, restored: PlatformStore, target: str) -> None:
     restored.connection.execute("alter table event_store.audit_log drop column reason")
     refused = refusal(SchemaMismatch, lambda: restore(target, saved))
     assert 'column "reason" of relation "audit_log" does not exist' in str(refused.detail)
@@ -178,7 +178,7 @@ def test_a_backup_of_a_later_version_is_refused(saved: Path, restored: EventStor
 
 
 def test_an_owner_keeps_no_right_to_the_tables(
-    filled: EventStore, dsn: str, restored: EventStore, target: str, tmp_path: Path
+    filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     with logins(filled.connection) as login:
         user = login("event_store_owner").info.user
@@ -191,7 +191,7 @@ def test_an_owner_keeps_no_right_to_the_tables(
         assert value(restored.connection, done_by) == user
 
 
-def test_a_restore_that_is_not_finished_cannot_be_committed(restored: EventStore) -> None:
+def test_a_restore_that_is_not_finished_cannot_be_committed(restored: PlatformStore) -> None:
     insert: LiteralString = "insert into event_store.deciders values ('order', 'placed', 1, '')"
     with logins(restored.connection) as login:
         owner = login("event_store_owner")
@@ -219,7 +219,7 @@ def test_a_restore_that_is_not_finished_cannot_be_committed(restored: EventStore
             assert value(restored.connection, may, owner.info.user, table) is False
 
 
-def test_a_restore_that_sequences_cannot_be_committed(restored: EventStore, target: str) -> None:
+def test_a_restore_that_sequences_cannot_be_committed(restored: PlatformStore, target: str) -> None:
     # an event of a transaction that is over, as sequencers take them
     before = value(restored.connection, "select pg_current_xact_id()::text")
     with psycopg.connect(target) as owner:
@@ -231,13 +231,13 @@ def test_a_restore_that_sequences_cannot_be_committed(restored: EventStore, targ
             " select 'placed', u, 1, 'order', 'o-1', '{}', u, false, now(), 1, %s::xid8 from gen_random_uuid() u",
             (before,),
         )
-        assert EventStore(owner).sequence_events() == 0
+        assert PlatformStore(owner).sequence_events() == 0
         with pytest.raises(psycopg.Error, match="a restore has begun and is not finished"):
             owner.commit()
     assert tables(restored)["events"] == []
 
 
-def test_while_a_restore_runs_nobody_else_appends(restored: EventStore, target: str) -> None:
+def test_while_a_restore_runs_nobody_else_appends(restored: PlatformStore, target: str) -> None:
     restored.connection.execute("set lock_timeout = '100ms'")
     with psycopg.connect(target) as other:
         BackupStore(other).begin_restore()

@@ -13,9 +13,11 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged, event_id_of
 from millrace.resources.commands.handle import handle
 from millrace.resources.errors import EventIdReused, StreamClosed
-from millrace.resources.event_store import AsyncEventStore, Event, EventStore, NewEvent, causing
+from millrace.resources.event_store import AsyncEventStore, Event, causing
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.user_code import NeverRan
 from tests.support.factories import Connect, purge
+from tests.support.sql_calls import BatchEvent, append_events
 
 
 class Refused(Exception):
@@ -41,18 +43,18 @@ Decide = Callable[[int, int], list[Emit]]
 
 
 @pytest.fixture
-def accounts(store: EventStore) -> EventStore:
+def accounts(store: PlatformStore) -> PlatformStore:
     for event in ("paid", "reported", "closed"):
         store.register_decider_event("account", event, f"{event} it")
     return store
 
 
-def amounts(store: EventStore, decider_id: str = "a-1") -> list[int]:
-    return [event.data["amount"] for event in store.read_stream("account", decider_id) if event.event == "paid"]
+def amounts(store: PlatformStore, decider_id: str = "a-1") -> list[int]:
+    return [event.data["amount"] for event in store.read("account", decider_id) if event.event == "paid"]
 
 
-def pay(store: EventStore, amount: int, decider_id: str = "a-1") -> None:
-    store.append_events([NewEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
+def pay(store: PlatformStore, amount: int, decider_id: str = "a-1") -> None:
+    append_events(store, [BatchEvent("account", decider_id, "paid", uuid4(), {"amount": amount}, uuid4())])
 
 
 async def _evolve_later(balance: int, event: Event) -> int:
@@ -67,7 +69,7 @@ async def _decide_later(command: int, balance: int) -> list[Emit]:
     return decide(command, balance)
 
 
-def test_functions_whose_code_would_not_run_are_refused(accounts: EventStore) -> None:
+def test_functions_whose_code_would_not_run_are_refused(accounts: PlatformStore) -> None:
     wrong: list[dict[str, Any]] = [{"evolve": _evolve_later}, {"evolve": _evolutions}, {"decide": _decide_later}]
     for functions in wrong:
         with pytest.raises(ValueError, match="its code would not run"):
@@ -80,7 +82,7 @@ def test_functions_whose_code_would_not_run_are_refused(accounts: EventStore) ->
         handle(accounts, replace(ACCOUNT, evolve=hidden), "a-1", 5)
 
 
-def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: EventStore) -> None:
+def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: PlatformStore) -> None:
     first = handle(accounts, ACCOUNT, "a-1", 50)
     second = handle(accounts, ACCOUNT, "a-1", -20)
     assert (first.state, first.version, second.state, second.version) == (50, 1, 30, 2)
@@ -92,7 +94,7 @@ def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: EventSto
     assert (nothing.events, nothing.state, nothing.version, nothing.offset) == ((), 30, 2, second.offset)
     # several together
     done = handle(accounts, ACCOUNT, "a-1", 200)
-    stored = list(accounts.read_stream("account", "a-1"))
+    stored = list(accounts.read("account", "a-1"))
     assert [event.event for event in stored] == ["paid", "paid", "paid", "reported"]
     assert done.events == tuple(stored[2:])
     assert (done.version, done.offset, done.state) == (4, stored[-1].offset, 230)
@@ -102,7 +104,7 @@ def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: EventSto
     assert (none.events, none.offset) == ((), 0)
 
 
-def meddling(store: EventStore, times: int, seen: list[int]) -> Decider[int, int]:
+def meddling(store: PlatformStore, times: int, seen: list[int]) -> Decider[int, int]:
     """Make an account whose first decisions another writer is faster than; it notes the states that it sees."""
 
     def decide_late(command: int, balance: int) -> list[Emit]:
@@ -114,23 +116,23 @@ def meddling(store: EventStore, times: int, seen: list[int]) -> Decider[int, int
     return replace(ACCOUNT, decide=decide_late)
 
 
-def test_after_a_conflict_only_what_is_new_is_loaded(accounts: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_conflict_only_what_is_new_is_loaded(accounts: PlatformStore, monkeypatch: pytest.MonkeyPatch) -> None:
     handle(accounts, ACCOUNT, "a-1", 7)
     reads: list[Any] = []
-    read = EventStore.read_stream
+    read = PlatformStore.read
 
-    def reading(self: EventStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+    def reading(self: PlatformStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
         reads.append(arguments[2])
         return read(self, *arguments, **options)
 
-    monkeypatch.setattr(EventStore, "read_stream", reading)
+    monkeypatch.setattr(PlatformStore, "read", reading)
     seen: list[int] = []
     done = handle(accounts, meddling(accounts, 2, seen), "a-1", -7)
     assert (seen, reads) == ([7, 17, 27], [1, 2, 3])
     assert (done.state, done.version) == (20, 4)
 
 
-def test_it_gives_up_after_so_many_tries(accounts: EventStore) -> None:
+def test_it_gives_up_after_so_many_tries(accounts: PlatformStore) -> None:
     seen: list[int] = []
     with pytest.raises(GaveUp, match="3 tries"):
         handle(accounts, meddling(accounts, 9, seen), "a-1", 1, tries=3)
@@ -138,10 +140,10 @@ def test_it_gives_up_after_so_many_tries(accounts: EventStore) -> None:
     assert amounts(accounts) == [10, 10, 10]
 
 
-def test_a_conflict_in_a_transaction_of_the_callers_leaves_it_going(accounts: EventStore, connect: Connect) -> None:
+def test_a_conflict_in_a_transaction_of_the_callers_leaves_it_going(accounts: PlatformStore, connect: Connect) -> None:
     seen: list[int] = []
     connection = connect(autocommit=False)
-    own = EventStore(connection)
+    own = PlatformStore(connection)
     done = handle(own, meddling(accounts, 1, seen), "a-1", 1)
     assert (seen, done.state) == ([0, 10], 11)
     assert amounts(accounts) == [10]  # not committed
@@ -149,7 +151,7 @@ def test_a_conflict_in_a_transaction_of_the_callers_leaves_it_going(accounts: Ev
     assert amounts(accounts) == [10, 1]
 
 
-def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: EventStore) -> None:
+def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: PlatformStore) -> None:
     command_id = uuid4()
     first = handle(accounts, ACCOUNT, "a-1", 200, command_id=command_id)
     pay(accounts, 3)
@@ -179,12 +181,12 @@ def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: Even
     assert (amounts(accounts, "a-3"), inside) == ([5], [0])
 
 
-def test_a_command_whose_event_id_is_taken_is_refused(accounts: EventStore) -> None:
+def test_a_command_whose_event_id_is_taken_is_refused(accounts: PlatformStore) -> None:
     pay(accounts, 50)
     accounts.register_decider_event("evil", "planted", "An id was taken.")
     command_id = uuid4()
     event_id = event_id_of(command_id, "account", "a-1", 0)
-    accounts.append_events([NewEvent("evil", "e-1", "planted", event_id, {}, command_id)])
+    append_events(accounts, [BatchEvent("evil", "e-1", "planted", event_id, {}, command_id)])
     with pytest.raises(EventIdReused):
         handle(accounts, ACCOUNT, "a-1", 5, command_id=command_id)
     assert amounts(accounts) == [50]
@@ -199,31 +201,31 @@ def decide_anew(command: int, _: int) -> list[Emit]:
 @pytest.mark.parametrize("after_a_conflict", [False, True])
 @pytest.mark.parametrize("decision", [decide, decide_anew])
 def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
-    accounts: EventStore, monkeypatch: pytest.MonkeyPatch, call: int, after_a_conflict: bool, decision: Decide
+    accounts: PlatformStore, monkeypatch: pytest.MonkeyPatch, call: int, after_a_conflict: bool, decision: Decide
 ) -> None:
     """The other one is done before the first, second … call of a try; again it is refused, or decided otherwise."""
     account, command_id = replace(ACCOUNT, decide=decision), uuid4()
-    racing, calls, led = EventStore(accounts.connection), list[str](), list[Any]()
+    racing, calls, led = PlatformStore(accounts.connection), list[str](), list[Any]()
     behind = 3 if after_a_conflict else 0  # the calls of the try that meets another writer
 
     def conflicting(command: int, balance: int) -> list[Emit]:
         if len(calls) < behind:
-            accounts.append_events([NewEvent("account", "a-1", "reported", uuid4(), {}, uuid4())])
+            append_events(accounts, [BatchEvent("account", "a-1", "reported", uuid4(), {}, uuid4())])
         return decision(command, balance)
 
     def watch(name: str) -> None:
-        original = getattr(EventStore, name)
+        original = getattr(PlatformStore, name)
 
-        def watched(self: EventStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+        def watched(self: PlatformStore, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
             if self is racing:
                 calls.append(name)
                 if len(calls) == behind + call:
                     led.append(handle(accounts, account, "a-1", -50, command_id=command_id))
             return original(self, *arguments, **options)
 
-        monkeypatch.setattr(EventStore, name, watched)
+        monkeypatch.setattr(PlatformStore, name, watched)
 
-    for name in ("log_position", "read_stream", "append_event"):
+    for name in ("log_position", "read", "append_returning"):
         watch(name)
     pay(accounts, 50)
     done = handle(racing, replace(account, decide=conflicting), "a-1", -50, command_id=command_id)
@@ -235,9 +237,9 @@ def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
     assert (amounts(accounts), done.state) == ([50, -50], 0)
 
 
-def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventStore) -> None:
+def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: PlatformStore) -> None:
     pay(accounts, 1, "cause")
-    (cause,) = accounts.read_stream("account", "cause")
+    (cause,) = accounts.read("account", "cause")
     paid = Emit("paid", {"amount": 1}, metadata={"user": "ada", "correlation_id": "mine"})
     noted = replace(ACCOUNT, decide=lambda *_: [paid])
     handle(accounts, ACCOUNT, "a-1", 1, caused_by=cause)
@@ -245,22 +247,22 @@ def test_metadata_are_passed_on_and_those_of_the_decision_win(accounts: EventSto
     with causing(cause):
         handle(accounts, noted, "a-2", 1)
     led = {"causation_id": str(cause.event_id), "correlation_id": str(cause.event_id)}
-    assert [event.metadata for event in accounts.read_stream("account", "a-1")] == [led, led, led]
-    (own,) = accounts.read_stream("account", "a-2")
+    assert [event.metadata for event in accounts.read("account", "a-1")] == [led, led, led]
+    (own,) = accounts.read("account", "a-2")
     assert own.metadata == {**led, "user": "ada", "correlation_id": "mine"}
 
 
-def test_an_event_is_appended_as_it_was_decided(accounts: EventStore) -> None:
+def test_an_event_is_appended_as_it_was_decided(accounts: PlatformStore) -> None:
     accounts.register_decider_event("account", "closed", "It is closed for good.", 2)
     last = replace(ACCOUNT, decide=lambda *_: [Emit("closed", {}, 2, final=True)])
     (event,) = handle(accounts, last, "a-1", 0).events
     assert (event.event_version, event.final) == (2, True)
-    assert [event.event_version for event in accounts.read_stream("account", "a-1")] == [2]
+    assert [event.event_version for event in accounts.read("account", "a-1")] == [2]
     with pytest.raises(StreamClosed):
         handle(accounts, ACCOUNT, "a-1", 1)
 
 
-def test_a_stream_that_lost_its_first_events_has_no_state(accounts: EventStore) -> None:
+def test_a_stream_that_lost_its_first_events_has_no_state(accounts: PlatformStore) -> None:
     for _ in range(2):
         handle(accounts, ACCOUNT, "a-1", 1)
     accounts.sequence_events()
@@ -271,14 +273,14 @@ def test_a_stream_that_lost_its_first_events_has_no_state(accounts: EventStore) 
             handle(accounts, ACCOUNT, "a-1", 1)
 
 
-def test_a_pool_gives_each_call_a_connection(accounts: EventStore, dsn: str) -> None:
+def test_a_pool_gives_each_call_a_connection(accounts: PlatformStore, dsn: str) -> None:
     with ConnectionPool(dsn, min_size=1, max_size=1) as pool:
         seen: list[int] = []
-        done = handle(EventStore(pool), meddling(accounts, 1, seen), "a-1", 200)
+        done = handle(PlatformStore(pool), meddling(accounts, 1, seen), "a-1", 200)
     assert (done.state, seen, len(done.events)) == (210, [0, 10], 2)
 
 
-def test_commands_on_a_loop(accounts: EventStore, dsn: str) -> None:
+def test_commands_on_a_loop(accounts: PlatformStore, dsn: str) -> None:
     command_id: UUID = uuid4()
     seen: list[int] = []
 

@@ -10,11 +10,13 @@ from millrace import testing
 from millrace.events import drop, scale
 from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
 from millrace.resources.commands.handle import handle
-from millrace.resources.event_store import Event, EventStore, NewEvent, StreamState
+from millrace.resources.event_store import Event, StreamState
 from millrace.resources.event_store.client import STREAM_PAGE
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.fold import Fold, fold
 from millrace.resources.read_models.declared.fold_event import FoldEvent, State
 from tests.support.factories import Connect, purge, value
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +48,7 @@ JAR: Decider[State | None, int] = Decider(name="jar", initial=None, decide=decid
 
 
 @pytest.fixture
-def built(store: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
+def built(store: PlatformStore, dsn: str, spark: "SparkSession") -> PlatformStore:
     """Return a store with jars of which Spark folded all but the last event of `behind`."""
     for event in ("put", "emptied", "seen"):
         store.register_decider_event("jar", event, event)
@@ -54,33 +56,33 @@ def built(store: EventStore, dsn: str, spark: "SparkSession") -> EventStore:
     put(store, "full", 10)
     put(store, "unread", 1, event="seen")
     put(store, "emptied", 3)
-    store.append_events([NewEvent("jar", "emptied", "emptied", uuid4(), {}, uuid4())])
+    append_events(store, [BatchEvent("jar", "emptied", "emptied", uuid4(), {}, uuid4())])
     testing.given(dsn=dsn, spark=spark).when(jars)
     put(store, "behind", 4)
     return store
 
 
-def put(store: EventStore, jar: str, *numbers: int, event: str = "put") -> None:
-    store.append_events([NewEvent("jar", jar, event, uuid4(), {"n": number}, uuid4()) for number in numbers])
+def put(store: PlatformStore, jar: str, *numbers: int, event: str = "put") -> None:
+    append_events(store, [BatchEvent("jar", jar, event, uuid4(), {"n": number}, uuid4()) for number in numbers])
 
 
-def state_of(store: EventStore, jar: str, of: Fold = jars) -> StreamState | None:
+def state_of(store: PlatformStore, jar: str, of: Fold = jars) -> StreamState | None:
     return store.stream_state("jars", of.fingerprint.partition("+")[0], "jar", jar)
 
 
-def test_only_what_is_behind_is_read(built: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_behind_is_read(built: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int | None, ...]] = []
-    load = EventStore.stream_behind_state
+    load = PlatformStore.stream_behind_state
 
-    def loading(self: EventStore, *arguments: Any, **named: Any) -> tuple[StreamState | None, list[Event], bool]:  # noqa: ANN401 - passed on
+    def loading(self: PlatformStore, *arguments: Any, **named: Any) -> tuple[StreamState | None, list[Event], bool]:  # noqa: ANN401 - passed on
         state, events, is_stored = load(self, *arguments, **named)
         read.append(tuple(event.version for event in events))
         return state, events, is_stored
 
     with monkeypatch.context() as patched:
-        patched.setattr(EventStore, "stream_behind_state", loading)
-        patched.setattr(EventStore, "read_stream", None)  # one question is enough
-        patched.setattr(EventStore, "log_position", None)
+        patched.setattr(PlatformStore, "stream_behind_state", loading)
+        patched.setattr(PlatformStore, "read", None)  # one question is enough
+        patched.setattr(PlatformStore, "log_position", None)
         command_id = uuid4()
         behind = handle(built, JAR, "behind", 9, command_id=command_id)
         assert (behind.state, behind.version, behind.events[0].data) == ({"sweets": 10}, 4, {"n": 3})
@@ -125,17 +127,17 @@ def test_only_what_is_behind_is_read(built: EventStore, connect: Connect, monkey
     connection = connect()
     connection.execute("set role event_store_writer")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        handle(EventStore(connection), JAR, "full", 1)
+        handle(PlatformStore(connection), JAR, "full", 1)
     connection.execute("reset role")
     connection.execute("drop role if exists service")
     connection.execute("create role service in role event_store_writer, event_store_reader")
     connection.execute("set role service")
-    assert handle(EventStore(connection), JAR, "full", 9).version == 1
+    assert handle(PlatformStore(connection), JAR, "full", 9).version == 1
     connection.execute("reset role")
     connection.execute("drop role service")
 
 
-def test_a_snapshot_outlives_purges_but_lacks_no_event(built: EventStore, dsn: str, spark: "SparkSession") -> None:
+def test_a_snapshot_outlives_purges_but_lacks_no_event(built: PlatformStore, dsn: str, spark: "SparkSession") -> None:
     put(built, "emptied", -1)
     put(built, "unread", 1)
     with pytest.raises(testing.StreamsFailed):
@@ -173,7 +175,7 @@ def test_a_fold_of_other_streams_too_is_refused() -> None:
         Decider(name="jar", initial=None, decide=decide, evolve=shared)
 
 
-def test_events_that_the_fold_does_not_take_change_no_state(store: EventStore) -> None:
+def test_events_that_the_fold_does_not_take_change_no_state(store: PlatformStore) -> None:
     for event in ("put", "seen"):
         store.register_decider_event("jar", event, event)
     put(store, "jar-1", 3)

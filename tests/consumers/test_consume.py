@@ -14,11 +14,13 @@ from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription, TryLater, subscription
 from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import Delivery, EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.sequencer import run_sequencer
 from tests.event_store.test_wake_ups import listeners
 from tests.support.factories import Connect, append, append_to, rows, start, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent, append_events
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_waking
 
 
@@ -30,7 +32,7 @@ def ignore(_: Delivery) -> None:
     pass
 
 
-def test_a_function_is_called_once_for_each_event_in_order(orders: EventStore, dsn: str) -> None:
+def test_a_function_is_called_once_for_each_event_in_order(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 20, 4)
     seen = Seen()
     with consuming(dsn, handled_by(seen.add)) as running:
@@ -42,7 +44,7 @@ def test_a_function_is_called_once_for_each_event_in_order(orders: EventStore, d
     assert rows(orders.connection, "select from event_store.stream_locks where in_flight is not null") == []
 
 
-def test_data_come_as_they_are_stored_or_in_the_newest_shape_if_asked_for(orders: EventStore, dsn: str) -> None:
+def test_data_come_as_they_are_stored_or_in_the_newest_shape_if_asked_for(orders: PlatformStore, dsn: str) -> None:
     append(orders, data={"n": 1})
     orders.register_event_upcast("order", "placed", 2, [rename("n", "number")])
     seen: dict[bool, list[tuple[object, int, bool]]] = {True: [], False: []}
@@ -56,7 +58,7 @@ def test_data_come_as_they_are_stored_or_in_the_newest_shape_if_asked_for(orders
     assert seen == {True: [({"number": 1}, 1, True)], False: [({"n": 1}, 1, True)]}
 
 
-def test_as_many_streams_are_handled_at_once_as_declared(orders: EventStore, dsn: str) -> None:
+def test_as_many_streams_are_handled_at_once_as_declared(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 6, 2)
     together = threading.Barrier(5)
     lock = threading.Lock()
@@ -79,7 +81,7 @@ def test_as_many_streams_are_handled_at_once_as_declared(orders: EventStore, dsn
     assert running.counters["v"].failed == 0
 
 
-def test_an_async_function_runs_on_one_event_loop(orders: EventStore, dsn: str) -> None:
+def test_an_async_function_runs_on_one_event_loop(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 8, 3)
     seen = Seen()
     loops: set[int] = set()
@@ -97,7 +99,7 @@ def test_an_async_function_runs_on_one_event_loop(orders: EventStore, dsn: str) 
     assert len(loops) == 1
 
 
-def test_with_a_connection_effect_and_acknowledgement_commit_together(orders: EventStore, dsn: str) -> None:
+def test_with_a_connection_effect_and_acknowledgement_commit_together(orders: PlatformStore, dsn: str) -> None:
     orders.connection.execute("create table mails (event_id uuid)")
     fill(orders, 20, 3)
     waits: list[int] = []
@@ -116,7 +118,7 @@ def test_with_a_connection_effect_and_acknowledgement_commit_together(orders: Ev
     assert (running.counters["v"].handled, running.counters["v"].failed) == (60, 1)
 
 
-def test_with_a_connection_nothing_stays_of_a_lost_lock(orders: EventStore, dsn: str, connect: Connect) -> None:
+def test_with_a_connection_nothing_stays_of_a_lost_lock(orders: PlatformStore, dsn: str, connect: Connect) -> None:
     orders.connection.execute("create table mails (attempt int)")
     fill(orders, 1, 1)
     begun, go_on = threading.Event(), threading.Event()
@@ -128,7 +130,7 @@ def test_with_a_connection_nothing_stays_of_a_lost_lock(orders: EventStore, dsn:
 
     with consuming(dsn, handled_by(handle, concurrency=1)) as running:
         assert begun.wait(patience())
-        operator = EventStore(connect(autocommit=False))
+        operator = PlatformStore(connect(autocommit=False))
         # in one transaction: the consumer itself would get it again
         assert operator.end_locks("v") == 1
         (other,) = operator.lease_events("v")
@@ -140,7 +142,7 @@ def test_with_a_connection_nothing_stays_of_a_lost_lock(orders: EventStore, dsn:
     assert running.counters["v"].handled == 0
 
 
-def test_a_transaction_that_lost_a_race_is_tried_again_at_once(orders: EventStore, dsn: str) -> None:
+def test_a_transaction_that_lost_a_race_is_tried_again_at_once(orders: PlatformStore, dsn: str) -> None:
     orders.connection.execute("create table counted (n int)")
     orders.connection.execute("insert into counted values (0)")
     fill(orders, 10, 2)
@@ -157,7 +159,9 @@ def test_a_transaction_that_lost_a_race_is_tried_again_at_once(orders: EventStor
     assert value(orders.connection, "select n from counted") == 20
 
 
-def test_what_a_handler_raises_ends_in_a_letter(orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_handler_raises_ends_in_a_letter(
+    orders: PlatformStore, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "millrace.consumers")
     fill(orders, 10, 2)
     seen = Seen()
@@ -182,7 +186,7 @@ def test_what_a_handler_raises_ends_in_a_letter(orders: EventStore, dsn: str, ca
     assert 'then="millrace dead list v"' in parked
 
 
-def test_a_handler_may_ask_to_be_called_later_which_is_no_failure(orders: EventStore, dsn: str) -> None:
+def test_a_handler_may_ask_to_be_called_later_which_is_no_failure(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 2, 1)
     attempts: list[int] = []
 
@@ -205,7 +209,7 @@ def test_a_handler_may_ask_to_be_called_later_which_is_no_failure(orders: EventS
     assert rows(orders.connection, waits) == [("the mail server is away", 0, True)]
 
 
-def test_a_new_view_begins_now_and_wants_what_is_declared(orders: EventStore, dsn: str) -> None:
+def test_a_new_view_begins_now_and_wants_what_is_declared(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 2, 3)
     seen = Seen()
     with consuming(dsn, handled_by(seen.add, start=None, deciders=["order"], events=["placed"])):
@@ -217,7 +221,7 @@ def test_a_new_view_begins_now_and_wants_what_is_declared(orders: EventStore, ds
     assert rows(orders.connection, "select deciders, events from event_store.views") == [(["order"], ["placed"])]
 
 
-def test_settings_of_the_higher_version_stay(orders: EventStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_of_the_higher_version_stay(orders: PlatformStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "millrace.consumers")
     old, new = Seen(), Seen()
     newer = handled_by(new.add, events=["placed", "paid"], version=2, max_attempts=7)
@@ -237,7 +241,7 @@ def test_settings_of_the_higher_version_stay(orders: EventStore, dsn: str, caplo
     assert rows(orders.connection, kept) == [(["placed", "paid"], 7, 2)]
 
 
-def test_two_consumers_of_a_view_share_its_streams(orders: EventStore, dsn: str) -> None:
+def test_two_consumers_of_a_view_share_its_streams(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 20, 4)
     one, other = Seen(), Seen()
     begun = threading.Event(), threading.Event()
@@ -259,7 +263,7 @@ def test_two_consumers_of_a_view_share_its_streams(orders: EventStore, dsn: str)
     assert len({event.offset for event in together}) == len(together) == 80
 
 
-def test_many_subscriptions_run_in_one_process_and_a_fault_of_one_ends_all(orders: EventStore, dsn: str) -> None:
+def test_many_subscriptions_run_in_one_process_and_a_fault_of_one_ends_all(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 5, 2)
     one, other = Seen(), Seen()
     views = handled_by(one.add, view="one"), handled_by(other.add, view="other")
@@ -298,7 +302,7 @@ def test_a_fault_in_hearing_words_ends_the_consumers_and_is_raised(dsn: str, mon
         stop.set()
 
 
-def test_a_view_of_another_mode_or_no_server_is_an_error(orders: EventStore, dsn: str) -> None:
+def test_a_view_of_another_mode_or_no_server_is_an_error(orders: PlatformStore, dsn: str) -> None:
     orders.register_view("bulky", mode="bulk")
     with pytest.raises(WrongMode):
         consume(dsn, [handled_by(ignore, view="bulky")], stop=threading.Event())
@@ -306,12 +310,14 @@ def test_a_view_of_another_mode_or_no_server_is_an_error(orders: EventStore, dsn
         consume("host=/nowhere", [handled_by(ignore)], stop=threading.Event())
 
 
-def test_what_a_handler_appends_is_caused_by_its_event(orders: EventStore, dsn: str) -> None:
+def test_what_a_handler_appends_is_caused_by_its_event(orders: PlatformStore, dsn: str) -> None:
     metadata = {"correlation_id": "request-7"}
-    orders.append_events(NewEvent("order", name, "placed", uuid4(), {}, uuid4(), metadata=metadata) for name in "abc")
+    append_events(
+        orders, (BatchEvent("order", name, "placed", uuid4(), {}, uuid4(), metadata=metadata) for name in "abc")
+    )
 
     def with_a_connection(event: Delivery, connection: psycopg.Connection, kind: str = "with a connection") -> None:
-        append(EventStore(connection), f"{event.decider_id} {kind}", decider="invoice")
+        EventStore(connection).append("invoice", f"{event.decider_id} {kind}", NewEvent("placed"))
 
     def plainly(event: Delivery) -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -346,7 +352,7 @@ def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
     return bool(rows(connection, query, other.info.backend_pid))
 
 
-def test_a_word_wakes_it(orders: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_wakes_it(orders: PlatformStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     # by polling alone nothing would come in time
     for name in ("LOOK_S", "ASK_S", "GROWTH"):
         monkeypatch.setattr(consuming_of, name, 60_000.0)

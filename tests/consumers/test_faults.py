@@ -18,11 +18,13 @@ from millrace.resources.consumers.declaration import Refused, TryLater
 from millrace.resources.consumers.handling import TRIES
 from millrace.resources.consumers.lasting_connection import LastingConnection
 from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from tests.consumers.test_consume import handled_by
 from tests.support.factories import Connect, new_event, rows, start, value
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 from tests.support.views.consuming import Seen, consuming, fill, owed, wait_consumed, wait_locked, wait_waking
 
 
@@ -33,7 +35,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
     return lambda words: [line for line in caplog.messages if line.startswith(words)]
 
 
-def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, connect: Connect) -> None:
+def test_locks_of_handlers_that_work_are_extended(orders: PlatformStore, dsn: str, connect: Connect) -> None:
     fill(orders, 1, 2)
     attempts: list[int] = []
     go_on = threading.Event()
@@ -42,7 +44,7 @@ def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, 
         attempts.append(event.attempt)
         assert go_on.wait(patience())
 
-    other = EventStore(connect())
+    other = PlatformStore(connect())
     with consuming(dsn, handled_by(handle, lock_timeout_s=2)) as running:
         wait_until(lambda: running.counters["v"].extended >= 4, "more than two seconds passed")
         assert other.lease_events("v", 10) == []
@@ -51,7 +53,7 @@ def test_locks_of_handlers_that_work_are_extended(orders: EventStore, dsn: str, 
     assert attempts == [1, 1]
 
 
-def test_what_waits_for_a_thread_too_long_is_given_back(orders: EventStore, dsn: str, connect: Connect) -> None:
+def test_what_waits_for_a_thread_too_long_is_given_back(orders: PlatformStore, dsn: str, connect: Connect) -> None:
     fill(orders, 4, 1)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -59,7 +61,7 @@ def test_what_waits_for_a_thread_too_long_is_given_back(orders: EventStore, dsn:
         begun.set()
         assert go_on.wait(patience())
 
-    other = EventStore(connect())
+    other = PlatformStore(connect())
     taken: list[int] = []
 
     def others_have_three() -> bool:
@@ -76,7 +78,9 @@ def test_what_waits_for_a_thread_too_long_is_given_back(orders: EventStore, dsn:
     assert (running.counters["v"].handled, running.counters["v"].failed) == (1, 0)
 
 
-def test_a_handler_that_hangs_fails_its_event(orders: EventStore, dsn: str, said: Callable[[str], list[str]]) -> None:
+def test_a_handler_that_hangs_fails_its_event(
+    orders: PlatformStore, dsn: str, said: Callable[[str], list[str]]
+) -> None:
     fill(orders, 8, 3)
     seen = Seen()
     forever = threading.Event()
@@ -104,7 +108,7 @@ def test_a_handler_that_hangs_fails_its_event(orders: EventStore, dsn: str, said
     forever.set()
 
 
-def test_a_handler_that_returns_late_counts_for_nothing(orders: EventStore, dsn: str) -> None:
+def test_a_handler_that_returns_late_counts_for_nothing(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 1, 1)
     go_on = threading.Event()
 
@@ -119,7 +123,7 @@ def test_a_handler_that_returns_late_counts_for_nothing(orders: EventStore, dsn:
     assert running.counters["v"].hung >= 1
 
 
-def test_an_async_handler_that_takes_too_long_is_cancelled(orders: EventStore, dsn: str) -> None:
+def test_an_async_handler_that_takes_too_long_is_cancelled(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 1, 1)
     ended: list[str] = []
 
@@ -134,7 +138,7 @@ def test_an_async_handler_that_takes_too_long_is_cancelled(orders: EventStore, d
         wait_until(lambda: ended == ["cancelled"], "it is cancelled")
 
 
-def test_a_statement_that_takes_too_long_is_cancelled(orders: EventStore, dsn: str) -> None:
+def test_a_statement_that_takes_too_long_is_cancelled(orders: PlatformStore, dsn: str) -> None:
     orders.connection.execute("create table mails (n int)")
     fill(orders, 1, 1)
 
@@ -151,7 +155,7 @@ def test_a_statement_that_takes_too_long_is_cancelled(orders: EventStore, dsn: s
     assert rows(orders.connection, "select from mails") == []
 
 
-def test_a_process_full_of_handlers_that_do_not_return_ends_and_says_so(orders: EventStore, dsn: str) -> None:
+def test_a_process_full_of_handlers_that_do_not_return_ends_and_says_so(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 20, 1)
     forever = threading.Event()
 
@@ -202,7 +206,7 @@ NEVER_RAN: dict[str, tuple[object, str]] = {
 }
 
 
-def test_an_event_fails_whose_handler_returns_before_its_code_ran(orders: EventStore, dsn: str) -> None:
+def test_an_event_fails_whose_handler_returns_before_its_code_ran(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 1, 1)
     with consuming(dsn, *(handled_by(each, view=view, max_attempts=1) for view, (each, _) in NEVER_RAN.items())):
         wait_until(lambda: len(orders.dead_letters()) == len(NEVER_RAN), "they are parked")
@@ -234,7 +238,7 @@ def _own_cause() -> Exception:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-def test_nothing_that_a_handler_raises_ends_a_worker(orders: EventStore, dsn: str, is_async: bool) -> None:
+def test_nothing_that_a_handler_raises_ends_a_worker(orders: PlatformStore, dsn: str, is_async: bool) -> None:
     raised: dict[str, tuple[Callable[[], BaseException], str]] = {
         "no-text": (Unspeakable, "Unspeakable: Its text cannot be shown: __str__ raised RuntimeError."),
         "exit": (lambda: SystemExit(3), "SystemExit: 3"),
@@ -251,7 +255,7 @@ def test_nothing_that_a_handler_raises_ends_a_worker(orders: EventStore, dsn: st
         "no-time": (lambda: TryLater("later", after_s="5"), "TypeError"),  # type: ignore[arg-type]
         "no-reason": (lambda: TryLater(None), "TypeError"),  # type: ignore[arg-type]
     }
-    orders.append_events(new_event(stream) for stream in (*raised, "good-1", "good-2"))
+    append_events(orders, (new_event(stream) for stream in (*raised, "good-1", "good-2")))
     seen = Seen()
 
     def handle(event: Delivery) -> None:
@@ -273,10 +277,10 @@ def test_nothing_that_a_handler_raises_ends_a_worker(orders: EventStore, dsn: st
     assert {stream: said in errors[stream] for stream, (_, said) in raised.items()} == dict.fromkeys(raised, True)
 
 
-def test_suspects_of_a_crash_are_begun_one_at_a_time(orders: EventStore, dsn: str, connect: Connect) -> None:
+def test_suspects_of_a_crash_are_begun_one_at_a_time(orders: PlatformStore, dsn: str, connect: Connect) -> None:
     fill(orders, 6, 1)
     orders.register_view("v", "-infinity")
-    assert len(EventStore(connect()).lease_events("v", 10, ahead=True)) == 6
+    assert len(PlatformStore(connect()).lease_events("v", 10, ahead=True)) == 6
     # as after its lock_timeout_s
     orders.connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock()")
     begun: list[tuple[str, list[str], int]] = []
@@ -301,7 +305,7 @@ def test_suspects_of_a_crash_are_begun_one_at_a_time(orders: EventStore, dsn: st
         assert attempt == 1
 
 
-def test_a_lost_race_is_no_failed_attempt_whatever_wraps_it(orders: EventStore, dsn: str) -> None:
+def test_a_lost_race_is_no_failed_attempt_whatever_wraps_it(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 3, 1)
     attempts: list[int] = []
 
@@ -321,7 +325,7 @@ def test_a_lost_race_is_no_failed_attempt_whatever_wraps_it(orders: EventStore, 
     assert (running.counters["v"].failed, running.counters["v"].given_back) == (0, 3)
 
 
-def test_a_race_that_is_lost_each_time_is_no_failed_attempt(orders: EventStore, dsn: str) -> None:
+def test_a_race_that_is_lost_each_time_is_no_failed_attempt(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 1, 1)
     tries: list[int] = []
 
@@ -335,7 +339,7 @@ def test_a_race_that_is_lost_each_time_is_no_failed_attempt(orders: EventStore, 
     assert (tries, running.counters["v"].given_back) == ([1] * (TRIES + 1), 1)
 
 
-def test_events_that_no_parser_takes_wait_alone(orders: EventStore, dsn: str) -> None:
+def test_events_that_no_parser_takes_wait_alone(orders: PlatformStore, dsn: str) -> None:
     for name, text in UNREADABLE.items():
         append_text(orders, name, text)
     fill(orders, 10, 2)
@@ -355,7 +359,7 @@ def test_events_that_no_parser_takes_wait_alone(orders: EventStore, dsn: str) ->
     assert all(each.last_error.startswith("UnreadableData: Python cannot read this JSON") for each in letters)
 
 
-def test_sessions_that_end_lose_nothing(orders: EventStore, dsn: str, said: Callable[[str], list[str]]) -> None:
+def test_sessions_that_end_lose_nothing(orders: PlatformStore, dsn: str, said: Callable[[str], list[str]]) -> None:
     orders.connection.execute("create table mails (event_id uuid)")
     fill(orders, 40, 5)
 
@@ -379,7 +383,7 @@ def test_sessions_that_end_lose_nothing(orders: EventStore, dsn: str, said: Call
     assert said("server is back")
 
 
-def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: EventStore, dsn: str) -> None:
+def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: PlatformStore, dsn: str) -> None:
     fill(orders, 6, 1)
     begun, go_on = threading.Barrier(3), threading.Event()
 

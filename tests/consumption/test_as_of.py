@@ -15,7 +15,8 @@ from millrace.resources.consumption import as_of
 from millrace.resources.consumption.as_of import NoMark, build_as_of, mark_at
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
-from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.event_store import LogMark
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import sum_
 from millrace.resources.read_models.stored.differences import diffs, take
@@ -41,6 +42,7 @@ from tests.support.building.model_versions import relations
 from tests.support.factories import Connect, Killed, at_once, rows, start, value
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,13 +51,13 @@ if TYPE_CHECKING:
 ALL = (Everything, Crossing, machines, cast("ReadModel", models.uses))
 
 
-def filled(store: EventStore, number: int = 60, seed: int = 1) -> LogMark:
+def filled(store: PlatformStore, number: int = 60, seed: int = 1) -> LogMark:
     fill(store, number, seed)
     return store.mark_log(f"after {number}")
 
 
 @pytest.fixture
-def operator(things: EventStore) -> Iterator[str]:
+def operator(things: PlatformStore) -> Iterator[str]:
     """Return how a login connects that is a member of event_store_owner, and of nothing else."""
     with logins(things.connection) as login:
         yield login("event_store_owner").info.dsn
@@ -110,9 +112,9 @@ def forget(connection: Connection, model: ReadModel, mark: LogMark) -> None:
 
 
 def test_streams_that_fail_have_what_was_before(lab: Lab) -> None:
-    lab.append_events([thing("a", amount=1), thing("a", amount="no number"), thing("b", amount=5)])
+    append_events(lab, [thing("a", amount=1), thing("a", amount="no number"), thing("b", amount=5)])
     mark = lab.mark_log("one fails")
-    lab.append_events([thing("b", amount=7), thing("c", amount="none either")])
+    append_events(lab, [thing("b", amount=7), thing("c", amount="none either")])
     summed = replace(Counted, columns={"amounts": sum_("data.amount", type="bigint")})
     built = build_as_of(lab.dsn, summed, lab.session, mark)
     assert built.failed_streams == 1
@@ -155,7 +157,9 @@ def test_killed_anywhere_the_next_call_goes_on(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_what_a_build_that_fails_has_begun_is_removed(things: EventStore, dsn: str, error: type[BaseException]) -> None:
+def test_what_a_build_that_fails_has_begun_is_removed(
+    things: PlatformStore, dsn: str, error: type[BaseException]
+) -> None:
     def failing() -> "SparkSession":
         raise error
 
@@ -181,7 +185,7 @@ def test_of_several_calls_one_builds_and_the_others_wait(lab: Lab) -> None:
     assert lab.rows("select count(*) from event_store.views") == [(0,)]
 
 
-def test_another_declaration_is_built_anew(things: EventStore, spark: "SparkSession", operator: str) -> None:
+def test_another_declaration_is_built_anew(things: PlatformStore, spark: "SparkSession", operator: str) -> None:
     """A login that only is an operator does all of it."""
     mark, dsn = filled(things), operator
     first = build_as_of(dsn, Counted, lambda: spark, mark, keep=timedelta(days=2))
@@ -205,7 +209,7 @@ def test_another_declaration_is_built_anew(things: EventStore, spark: "SparkSess
     ],
 )
 def test_time_limits_of_a_login_end_no_build(
-    things: EventStore, dsn: str, connect: Connect, observer: Connection, build: Callable[[str, LogMark], Any]
+    things: PlatformStore, dsn: str, connect: Connect, observer: Connection, build: Callable[[str, LogMark], Any]
 ) -> None:
     mark = filled(things, 5)
     ensure_version(things.connection, Counted)
@@ -217,7 +221,7 @@ def test_time_limits_of_a_login_end_no_build(
         building.result(patience())
 
 
-def test_what_is_over_of_another_owner_stays_for_that_one(things: EventStore) -> None:
+def test_what_is_over_of_another_owner_stays_for_that_one(things: PlatformStore) -> None:
     connection = things.connection
     mark, counted = filled(things, 5), with_upcasts(connection, Counted)
     ensure_version(connection, counted)
@@ -236,7 +240,7 @@ def test_what_is_over_of_another_owner_stays_for_that_one(things: EventStore) ->
     assert relations(connection) == before
 
 
-def test_an_overtaken_build_does_not_say_that_this_one_is_built(things: EventStore) -> None:
+def test_an_overtaken_build_does_not_say_that_this_one_is_built(things: PlatformStore) -> None:
     mark, connection = things.mark_log("now"), things.connection
     overtaken = note(connection, Counted, mark, timedelta(days=1))
     note(connection, replace(Counted, events=("made",)), mark, timedelta(days=1))
@@ -244,7 +248,7 @@ def test_an_overtaken_build_does_not_say_that_this_one_is_built(things: EventSto
     assert [one.built_at for one in all_as_of(connection, "counted")] == [None]
 
 
-def test_of_two_that_build_the_same_the_last_one_removes_the_view(things: EventStore) -> None:
+def test_of_two_that_build_the_same_the_last_one_removes_the_view(things: PlatformStore) -> None:
     connection, mark = things.connection, filled(things)
     noted, past = note(connection, Counted, mark, as_of.KEEP), ensure_version(connection, at_mark(Counted, mark))
     lease = things.claim_partition(past.view, 0, "last", 60)
@@ -255,7 +259,7 @@ def test_of_two_that_build_the_same_the_last_one_removes_the_view(things: EventS
         assert rows(connection, "select from event_store.views") == []
 
 
-def test_before_the_first_moment_there_is_none(things: EventStore) -> None:
+def test_before_the_first_moment_there_is_none(things: PlatformStore) -> None:
     with pytest.raises(NoMark, match="None is recorded"):
         mark_at(things, datetime.now(UTC))
     mark = things.mark_log("the first")

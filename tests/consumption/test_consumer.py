@@ -13,13 +13,13 @@ from pyspark.errors import AnalysisException
 from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Counted, Crossing, all_blocked, held, staged, thing, wait_blocked_in
 from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS, correct, poison
 from tests.support.factories import Connect, at_once, rows, start
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,9 +68,9 @@ def test_few_events_are_committed_without_staging(lab: Lab, monkeypatch: pytest.
     numbers = "select case when is_called then last_value else 0 end from read_models.batch_seq"
     with lab.consumer(WORTHS) as consumer:
 
-        def drained(*events: NewEvent) -> list[tuple[int, bool]]:
+        def drained(*events: BatchEvent) -> list[tuple[int, bool]]:
             """Return of each commit with new events how many, and whether a batch was staged since the beginning."""
-            lab.append_events(events)
+            append_events(lab, events)
             found: list[tuple[int, bool]] = []
             before = lab.value(numbers)
             consumer.drain(

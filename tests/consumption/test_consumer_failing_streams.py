@@ -17,7 +17,7 @@ from millrace.resources.consumption.misread import MisreadEvent
 from millrace.resources.consumption.parts import LeasedParts
 from millrace.resources.consumption.report import DrainReport, PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows
 from millrace.rows import FoldEvent, State
@@ -28,6 +28,7 @@ from tests.support.building.poison import TOTALS, WORTHS, assert_holds_all_but, 
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition, rows
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,7 +43,7 @@ def test_failing_streams_wait_and_are_dead_letters_at_last(
     monkeypatch.setattr(failing_streams, "ALL_FAIL", 2)
     bad, other = (ids_of_one_partition(lab.connection, 1, partition)[0] for partition in (2, 9))
     lab.fill(60)
-    lab.append_events([thing(bad, worth=1), poison(bad), thing(bad, worth=2), poison(other), thing("good", worth=2)])
+    append_events(lab, [thing(bad, worth=1), poison(bad), thing(bad, worth=2), poison(other), thing("good", worth=2)])
     report = lab.at(0).drain(WORTHS)
     assert (report.batches, report.events, report.failed_streams, report.failed) == (1, 65, 2, {})
     first, failing, *_ = offsets_of(lab, bad)
@@ -54,7 +55,7 @@ def test_failing_streams_wait_and_are_dead_letters_at_last(
     assert not [word for word in OF_JAVA if word in f"{reasons}{caplog.text}"]
 
     # what follows waits behind it
-    lab.append_events([thing(bad, worth=3), thing("good", worth=3)])
+    append_events(lab, [thing(bad, worth=3), thing("good", worth=3)])
     lab.at(1).drain(WORTHS)
     assert_holds_all_but(lab, [*offsets_of(lab, bad)[1:], *offsets_of(lab, other)], WORTHS)
     assert dict(locks(lab)) == {bad: 1, other: 1}
@@ -79,7 +80,7 @@ def test_failing_streams_wait_and_are_dead_letters_at_last(
     assert_holds_all_but(lab, [failing], WORTHS)
 
     # as where the declaration is wrong: if all new events fail, nobody is blamed
-    lab.append_events([poison(f"new-{n}") for n in range(3)])
+    append_events(lab, [poison(f"new-{n}") for n in range(3)])
     with pytest.raises(PartitionsFailed, match="'a lot'"):
         lab.at(3002).drain(WORTHS)
     assert locks(lab) == []
@@ -89,7 +90,7 @@ def test_failing_streams_wait_and_are_dead_letters_at_last(
 def test_a_rebuild_frees_streams_that_do_not_fail(lab: Lab) -> None:
     partition = 3
     freed, failing, parked, good = ids_of_one_partition(lab.connection, 4, partition)
-    lab.append_events([poison(freed), thing(failing, worth=1), poison(parked), thing(parked, worth=2), thing(good)])
+    append_events(lab, [poison(freed), thing(failing, worth=1), poison(parked), thing(parked, worth=2), thing(good)])
 
     def park_what_fails() -> None:
         """Let each failing stream be a dead letter, as after its last attempt."""
@@ -147,7 +148,7 @@ def moments(events: "DataFrame") -> "DataFrame":
 
 @pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])
 def test_an_event_that_nobody_takes_fails_its_stream_alone(lab: Lab, model: ReadModel) -> None:
-    lab.append_events([thing("a", micros=0), thing("bad", crash=True, micros=-(2**62)), thing("b", micros=1)])
+    append_events(lab, [thing("a", micros=0), thing("bad", crash=True, micros=-(2**62)), thing("b", micros=1)])
     report = lab.drain(model)
     assert (report.failed_streams, report.failed) == (1, {})
     assert lab.rows(f"select thing_id from read_models.{model.name} order by 1") == [("a",), ("b",)]
@@ -157,13 +158,13 @@ def test_an_event_that_nobody_takes_fails_its_stream_alone(lab: Lab, model: Read
 def test_leases_are_kept_while_others_are_built(
     lab: Lab, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab.append_events(thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (2, 5, 9))
+    append_events(lab, (thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (2, 5, 9)))
     waited: list[int] = []
     leased: LiteralString = "select partition, leased_until from event_store.checkpoints where partition = any (%s)"
     with lab.consumer(Counted, lease_s=3) as consumer:
         build, stage = StagedBuilds.build, StagedBuilds.stage
 
-        def one_by_one(builds: StagedBuilds, store: EventStore, work: Work) -> Commit:
+        def one_by_one(builds: StagedBuilds, store: PlatformStore, work: Work) -> Commit:
             if len(work.leases) > 1:
                 waited.extend(lease.partition for lease in work.leases)
                 raise PySparkException("only all together fail")
@@ -187,14 +188,14 @@ def test_leases_are_kept_while_others_are_built(
     lab.is_clean(Counted)
 
 
-def refused(decider_id: str) -> NewEvent:
+def refused(decider_id: str) -> BatchEvent:
     """Make an event whose row Postgres refuses, which no single event tells of: no index holds such a key."""
     return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)
 
 
 def test_misread_and_refused_streams_wait_from_one_batch_on(lab: Lab) -> None:
     odd = [thing("odd", owner="q", units=units) for units in (1, "a lot", 2)]
-    lab.append_events([thing("good", owner="p", units=1), refused("bad"), *odd])
+    append_events(lab, [thing("good", owner="p", units=1), refused("bad"), *odd])
     report = lab.at(0).drain(TOTALS)
     assert (report.batches, report.failed_streams, report.failed) == (1, 2, {})
     assert locks(lab) == [("bad", 1), ("odd", 1)]
@@ -205,7 +206,7 @@ def test_a_rebuild_names_more_streams_than_a_search(lab: Lab, monkeypatch: pytes
     monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
     monkeypatch.setattr(failing_streams, "MOST_BUILDS", 3)
     good, *bad = ids_of_one_partition(lab.connection, 3, partition=3)
-    lab.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    append_events(lab, [thing(good, owner="p", units=1), *map(refused, bad)])
     lab.sequence_events()
     commit = lab.at(0).rebuild(TOTALS, 3)
     assert {failure.stream.decider_id for failure in commit.failures} == {*bad}
@@ -229,7 +230,7 @@ def test_a_search_out_of_time_sets_aside_those_that_it_named(
 
     monkeypatch.setattr(LeasedParts, "offsets", last_look)
     good, *bad = ids_of_one_partition(lab.connection, 3, partition=3)
-    lab.append_events([thing(good, owner="p", units=1), *map(refused, bad)])
+    append_events(lab, [thing(good, owner="p", units=1), *map(refused, bad)])
     report = lab.at(0).drain(TOTALS)
     assert len({id(parts) for parts in searches}) == 2
     assert (report.batches, report.failed_streams) == (1, 2)
@@ -243,7 +244,7 @@ def test_a_search_that_named_nobody_fails_its_partition(lab: Lab, monkeypatch: p
     monkeypatch.setattr(limits, "SEARCH_BUILDS", 0)
     (bad,) = ids_of_one_partition(lab.connection, 1, partition=3)
     (good,) = ids_of_one_partition(lab.connection, 1, partition=4)
-    lab.append_events([refused(bad), thing(good, owner="p", units=1)])
+    append_events(lab, [refused(bad), thing(good, owner="p", units=1)])
     with pytest.raises(PartitionsFailed, match="1 log partition") as failed:
         lab.at(0).drain(TOTALS)
     said = "The search for failing streams had not ended after 0 s, and named none: "
@@ -259,7 +260,7 @@ def test_a_search_that_named_nobody_fails_its_partition(lab: Lab, monkeypatch: p
 @pytest.mark.parametrize("model", [crashes, moments], ids=["fold", "recompute"])
 def test_a_search_that_gives_up_moves_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch, model: ReadModel) -> None:
     monkeypatch.setattr(failing_streams, "MOST_FAILURES", 1)
-    lab.append_events([thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
+    append_events(lab, [thing("bad", micros=0), thing("bad", crash=True, micros=-(2**62))])
     with lab.at(0).consumer(model, "first") as consumer:
         work = Work(model, tuple(consumer._store.claim_batch(model.view, "first", 2)))
         assert not consumer._rounds.builds.build(consumer._store, work).whole

@@ -22,7 +22,7 @@ from millrace.resources.consumption.misread import NothingBuilds
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.consumption.staged import StagedBuilds
 from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.spark import spark_session
 from millrace.resources.spark.bounded import TookTooLong
@@ -32,6 +32,7 @@ from tests.support.building.poison import TOTALS
 from tests.support.building.relay import Relay
 from tests.support.factories import Connect, ids_of_one_partition, rows, start
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +50,7 @@ def test_a_failing_partition_is_named_and_holds_up_no_others(lab: Lab) -> None:
         "create trigger refuse before insert on read_models.amounts_state_parts for each row when (new.partition = 3)"
         " execute function refuse()"
     )
-    lab.append_events([thing(bad, owner="o", units=8) for bad in two] + [thing(good, owner="p", units=7)])
+    append_events(lab, [thing(bad, owner="o", units=8) for bad in two] + [thing(good, owner="p", units=7)])
     with pytest.raises(PartitionsFailed) as failed:
         lab.drain(TOTALS)
     (line,) = (failed.value.detail or "").splitlines()
@@ -66,7 +67,7 @@ def test_a_failing_partition_is_named_and_holds_up_no_others(lab: Lab) -> None:
     assert lab.rows("select * from read_models.amounts order by owner") == [("o", 16), ("p", 7)]
 
 
-def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventStore, dsn: str) -> None:
+def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: PlatformStore, dsn: str) -> None:
     tries = []
 
     def starts() -> "SparkSession":
@@ -85,7 +86,7 @@ def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: EventSt
 
 
 def test_a_postgres_that_refuses_writes_ends_the_drain(lab: Lab) -> None:
-    lab.append_events([thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (3, 5)])
+    append_events(lab, [thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (3, 5)])
     ensure_version(lab.connection, Counted)
     # stands for a full disk: an OperationalError of a connection that is well
     lab.execute(
@@ -147,7 +148,9 @@ def test_a_drain_that_was_paused_in_its_commit_commits_anew(
     lab.is_clean(Everything)
 
 
-def test_without_a_spark_server_a_drain_says_so(things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_spark_server_a_drain_says_so(
+    things: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(things, 20)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://127.0.0.1:{free_port()}")
 
@@ -180,13 +183,13 @@ def test_after_spark_died_the_next_drain_goes_on(lab: Lab, spark_remote: str, mo
 
 def test_each_commit_is_told_and_no_failed_one_is_built_twice(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good, other = (ids_of_one_partition(lab.connection, 1, partition)[0] for partition in (3, 5, 7))
-    lab.append_events([thing(bad), thing(good), thing(other)])
+    append_events(lab, [thing(bad), thing(good), thing(other)])
     build, collect = StagedBuilds.build, rounds.Rounds._collected
     told: list[Commit] = []
     seen: list[tuple[set[int], int]] = []
     collected: list[object] = []
 
-    def built(builds: StagedBuilds, store: EventStore, work: Work) -> Commit:
+    def built(builds: StagedBuilds, store: PlatformStore, work: Work) -> Commit:
         seen.append(({lease.partition for lease in work.leases}, len(told)))
         if 3 in seen[-1][0]:
             raise TookTooLong("late") if len(work.leases) > 1 else NothingBuilds("not now")
@@ -199,7 +202,7 @@ def test_each_commit_is_told_and_no_failed_one_is_built_twice(lab: Lab, monkeypa
     def more(commit: Commit) -> None:
         told.append(commit)
         if len(told) <= 3:
-            lab.append_events([thing(good)])
+            append_events(lab, [thing(good)])
 
     monkeypatch.setattr(StagedBuilds, "build", built)
     monkeypatch.setattr(rounds.Rounds, "_collected", collecting)

@@ -17,6 +17,7 @@ from tests.support.building.lab import Lab
 from tests.support.building.poison import WORTHS
 from tests.support.factories import ids_of_one_partition, start, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +120,7 @@ END_ALL: LiteralString = (
 def test_what_a_second_build_did_not_read_comes_later(lab: Lab, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     good, bad = ids_of_one_partition(lab.connection, 2, partition=3)
     # an event follows the one that no column holds, so the round is built again
-    lab.append_events(thing(name, worth=worth) for name, worth in ((good, 1), (bad, "a lot"), (bad, 2), (good, 3)))
+    append_events(lab, (thing(name, worth=worth) for name, worth in ((good, 1), (bad, "a lot"), (bad, 2), (good, 3))))
     again = one_round.Rounds._again
 
     def late(self: one_round.Rounds, *given: Any) -> Any:  # noqa: ANN401 - passed on

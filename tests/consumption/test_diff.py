@@ -16,7 +16,7 @@ from millrace.resources.consumption.as_of import KEEP, build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
 from millrace.resources.errors import BelongsToReadModel, MillraceError
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, field, last, sum_
 from millrace.resources.read_models.stored import differences
@@ -31,6 +31,7 @@ from tests.support.building.model_versions import Wider, built, relations
 from tests.support.building.oracle import expected_rows
 from tests.support.factories import Killed, at_once, rows
 from tests.support.logins import logins
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,13 +84,13 @@ def summed(
 
 def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
     lab.fill(60)
-    lab.append_events([thing("bad", amount="no number")])
+    append_events(lab, [thing("bad", amount="no number")])
     # after this event nothing comes that the serving declaration takes: it stands before events that the other takes
     serving = summed(taken=("made", "used"))
     lab.drain(serving)
     mark = lab.mark_log("before")
     build_as_of(lab.dsn, serving, lab.session, mark)
-    lab.append_events([NewEvent("thing", "only broken", "broken"), NewEvent("thing", "thing-1", "broken")])
+    append_events(lab, [BatchEvent("thing", "only broken", "broken"), BatchEvent("thing", "thing-1", "broken")])
     after_all = lab.mark_log("after")
     changed = summed(["made"], deletes=("broken",))
     two = dict(changed.columns)
@@ -165,7 +166,9 @@ def test_killed_anywhere_the_next_call_goes_on(lab: Lab, monkeypatch: pytest.Mon
     assert take(lab.connection, declared, None).number > diff.number
 
 
-def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: EventStore, spark: "SparkSession") -> None:
+def test_of_several_calls_all_find_the_same_and_what_died_is_removed(
+    things: PlatformStore, spark: "SparkSession"
+) -> None:
     """A login that only is an operator does all of it."""
     with logins(things.connection) as login:
         dsn = login("event_store_owner").info.dsn
@@ -182,7 +185,7 @@ def test_of_several_calls_all_find_the_same_and_what_died_is_removed(things: Eve
     assert relations(things.connection) == before
 
 
-def test_builds_that_were_killed_are_named_so_and_one_command_removes_them(things: EventStore, dsn: str) -> None:
+def test_builds_that_were_killed_are_named_so_and_one_command_removes_them(things: PlatformStore, dsn: str) -> None:
     fill(things, 5)
     connection, declared = things.connection, with_upcasts(things.connection, Counted)
     ensure_version(connection, declared)
@@ -211,7 +214,7 @@ def test_builds_that_were_killed_are_named_so_and_one_command_removes_them(thing
     assert (things.standing(), all_as_of(connection, "counted"), diffs(connection, "counted")) == ([], [], [])
 
 
-def test_of_a_diff_that_was_removed_while_it_was_built_nothing_stays(things: EventStore, built: ReadModel) -> None:
+def test_of_a_diff_that_was_removed_while_it_was_built_nothing_stays(things: PlatformStore, built: ReadModel) -> None:
     before = relations(things.connection)
     diff = take(things.connection, declared := with_upcasts(things.connection, Wider), None)
     side = ensure_version(things.connection, named(declared, diff.name))

@@ -17,7 +17,6 @@ from millrace.resources.consumption import staging
 from millrace.resources.consumption.build_errors import in_one_line
 from millrace.resources.consumption.failing_streams import PartFails
 from millrace.resources.consumption.misread import MisreadEvent
-from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from millrace.rows import FoldEvent, State
@@ -27,6 +26,7 @@ from tests.support.building.lab import Lab
 from tests.support.building.poison import locks
 from tests.support.building.read_models import DECIDER
 from tests.support.hostile_json import NUMBERS, UNREADABLE, WORDS, append_text
+from tests.support.sql_calls import BatchEvent, append_events, get_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,10 +80,10 @@ class Typed:
     of_used = last("data.used", type="bigint", events=["used"])
 
 
-def typed_events() -> tuple[list[NewEvent], dict[str, str]]:
+def typed_events() -> tuple[list[BatchEvent], dict[str, str]]:
     """Make streams of three events, each with a row of its own; return them, and by failing stream the failing type."""
     owners = numbers()
-    events: list[NewEvent] = []
+    events: list[BatchEvent] = []
     fails: dict[str, str] = {}
 
     def good(place: int) -> dict[str, object]:
@@ -128,7 +128,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_value_that_does_not_fit_fails_its_stream_alone(lab: Lab, staged: list[int]) -> None:
     model = cast("ReadModel", Typed)
     events, fails = typed_events()
-    lab.append_events(events)
+    append_events(lab, events)
     report = lab.at(0).drain(model)
     assert (report.batches, report.failed_streams, report.failed) == (1, len(fails), {})
     # by a round
@@ -154,10 +154,10 @@ def test_misread_events_at_the_end_take_one_pass(lab: Lab, staged: list[int], mo
     model = replace(cast("ReadModel", Typed), events=("made",))
     key = {"owner": 1, "born": "2024-02-29"}
     bad = {f"bad {n}": value for n, value in enumerate(BAD["bigint"])}
-    lab.append_events([thing(name, **key, bigint=1) for name in ("good", *bad)])
-    lab.append_events([thing(name, **key, bigint=value) for name, value in bad.items()])
+    append_events(lab, [thing(name, **key, bigint=1) for name in ("good", *bad)])
+    append_events(lab, [thing(name, **key, bigint=value) for name, value in bad.items()])
     # what the model does not take does not count
-    lab.append_events([replace(thing(name, bigint=1), event="used") for name in bad])
+    append_events(lab, [replace(thing(name, bigint=1), event="used") for name in bad])
     report = lab.at(0).drain(model)
     assert (report.batches, report.failed_streams, report.failed) == (1, len(bad), {})
     # a round
@@ -183,7 +183,7 @@ def test_every_way_to_look_finds_the_same_failing_streams(lab: Lab, monkeypatch:
             data |= {type_: random.choice(values) for type_, values in GOOD.items() if random.random() < 0.5}
             if name in failing and random.random() < 0.6:
                 data |= dict([random.choice([random.choice(bad), ("owner", "a lot"), ("born", "soon")])])
-            lab.append_events([thing(name, **data)])
+            append_events(lab, [thing(name, **data)])
 
     def found() -> list[object]:
         reset_model(lab.connection, model)
@@ -250,7 +250,7 @@ def test_every_json_is_taken_but_by_folds_what_python_cannot_read(lab: Lab) -> N
     words = [json.dumps(word) for word in WORDS]
     values = [*words, *NUMBERS, "{}", "[]", "[null]", *UNREADABLE.values()]
     documents = [*values, *(f'{{"v": {value}, "{LONG}": {value}}}' for value in values)]
-    lab.append_events([thing(f"good-{n}", v="1") for n in range(len(documents))])
+    append_events(lab, [thing(f"good-{n}", v="1") for n in range(len(documents))])
     for n, document in enumerate(documents):
         append_text(lab, f"evil-{n}", document, event="made", decider=DECIDER)
 
@@ -288,11 +288,11 @@ def test_every_json_is_taken_but_by_folds_what_python_cannot_read(lab: Lab) -> N
 
 def test_events_of_any_size_pass_a_fold_and_columns(lab: Lab) -> None:
     largest = "x" * (2**20 - 20)
-    lab.append_events([thing(f"large-{n}", v=largest) for n in range(20)])
+    append_events(lab, [thing(f"large-{n}", v=largest) for n in range(20)])
     for model in (cast("ReadModel", Texts), kept):
         report = lab.drain(model)
         assert (report.failed, report.failed_streams, report.events) == ({}, 0, 20)
     assert lab.rows(
         "select (select min(length(value)) from read_models.texts), (select count(*) from read_models.kept)"
     ) == [(len(largest), 20)]
-    assert [len(event.data["v"]) for event in lab.get_events("large-7", DECIDER)] == [len(largest)]
+    assert [len(event.data["v"]) for event in get_events(lab, "large-7", DECIDER)] == [len(largest)]

@@ -14,7 +14,7 @@ from psycopg import Connection, sql
 from millrace.resources import connecting
 from millrace.resources.consumption.commit import StagedBatch, Work, commit_rebuild
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.merge import StagedRows, next_batch, unmerged_rows
 from millrace.resources.read_models.stored.tables import listed, merged_columns, relation, state_schema, stored_columns
@@ -29,6 +29,7 @@ from tests.support.building.read_models import expected_uses
 from tests.support.building.shared_drains import TOGETHER
 from tests.support.factories import Connect, rows, start, terminate, value
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ def test_after_a_kill_at_a_step_the_next_run_is_clean(
 @pytest.mark.usefixtures("spark_remote")
 def test_a_kill_between_failing_streams_and_commit_changes_nothing(lab: Lab, connect: Connect) -> None:
     lab.fill(40)
-    lab.append_events([poison("bad")])
+    append_events(lab, [poison("bad")])
     ensure_version(lab.connection, WORTHS)
     holder = connect()
     with (
@@ -124,7 +125,7 @@ def test_wherever_a_rebuild_dies_rows_are_what_their_parts_add_up_to(lab: Lab, c
             suppress(psycopg.OperationalError),
             connecting.connect(lab.dsn, cursor_factory=dying(observer, step)) as doomed,
         ):
-            commit_rebuild(EventStore(doomed), work)
+            commit_rebuild(PlatformStore(doomed), work)
             done = True
         if done:
             break

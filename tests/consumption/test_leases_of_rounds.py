@@ -14,12 +14,13 @@ from tests.support.building.shared_drains import FEW, why_away
 from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 
 def test_a_round_that_is_slower_than_its_leases_keeps_them(lab: Lab, observer: Connection, tmp_path: Path) -> None:
     told = tmp_path / "told"
     lab.fill(40)
-    lab.append_events([stop_at(told)])
+    append_events(lab, [stop_at(told)])
     models = [*FEW, Waiting]
     with lab.together(models, lease_s=1) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=0))
@@ -45,7 +46,7 @@ def test_a_round_that_is_slower_than_its_leases_keeps_them(lab: Lab, observer: C
 def test_what_others_committed_between_read_and_commit_comes_once(lab: Lab, tmp_path: Path) -> None:
     told = tmp_path / "told"
     lab.fill(80)
-    lab.append_events([stop_at(told)])
+    append_events(lab, [stop_at(told)])
     models = [*FEW, Waiting]
     running = start(lambda: lab.share(models))
     met(told)
@@ -58,9 +59,9 @@ def test_what_others_committed_between_read_and_commit_comes_once(lab: Lab, tmp_
 
 
 def test_of_leases_that_end_while_it_looks_a_task_reads_nothing(lab: Lab) -> None:
-    lab.append_events([poison("bad")])
+    append_events(lab, [poison("bad")])
     lab.drain()
-    lab.append_events([thing("bad", text="it waits with the one before")])
+    append_events(lab, [thing("bad", text="it waits with the one before")])
     ((lease,),) = lab.claim_views(["everything"], "rounds").values()
     # a clock that goes on by a second with each look, and a lease that ends after the first one
     lab.execute(

@@ -16,7 +16,7 @@ from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.collected_task import union
 from millrace.resources.consumption.drain import Drain
 from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import Counted, Crossing, Everything, held, machines, thing
 from tests.support.building.lab import Lab
@@ -26,6 +26,7 @@ from tests.support.building.shared_drains import consumers, positions, why_away
 from tests.support.building.waiting import Waiting
 from tests.support.factories import Connect
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     pass
@@ -68,7 +69,7 @@ def unpicklable() -> ReadModel:
     return cast("ReadModel", replace(cast("Any", Stumbling), name="bound", view="bound", function=bound))
 
 
-def at(store: EventStore, *models: ReadModel) -> list[int]:
+def at(store: PlatformStore, *models: ReadModel) -> list[int]:
     return [positions(store.connection, model.view) for model in models]
 
 
@@ -86,7 +87,7 @@ def test_each_view_that_cannot_go_on_leaves_with_its_reason(lab: Lab, connect: C
     models = [Everything, machines, TOTALS, Stumbling, Swelling, unpicklable(), Other, Remembering, unmade]
     lab.share([Other, Remembering])
     lab.execute("create table read_models.unmade (other int)")
-    lab.append_events([poison("bad"), thing("stone", owner="o"), *(thing(f"thing-{n}") for n in range(40))])
+    append_events(lab, [poison("bad"), thing("stone", owner="o"), *(thing(f"thing-{n}") for n in range(40))])
     with (
         held(connect(), "lock table read_models.other_state in share mode"),
         held(connect(), "lock table read_models.remembering_state in access exclusive mode"),
@@ -112,7 +113,7 @@ def test_each_view_that_cannot_go_on_leaves_with_its_reason(lab: Lab, connect: C
 
 
 def test_a_fold_that_fails_at_an_event_stays(lab: Lab) -> None:
-    lab.append_events([thing("sand"), thing("stone"), thing("stone"), thing("sand")])
+    append_events(lab, [thing("sand"), thing("stone"), thing("stone"), thing("sand")])
     assert lab.share([Counted, Stumbling]) == {"counted": None, "stumbling": None}
     ((name, error),) = lab.rows("select decider_id, last_error from event_store.stream_locks")
     assert (name, "read model stumbling failed at thing 'stone'" in error, "a stone" in error) == ("stone", True, True)
@@ -123,7 +124,7 @@ def test_a_fold_that_fails_at_an_event_stays(lab: Lab) -> None:
 
 def test_a_view_that_left_comes_back_after_its_own_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
-    lab.append_events([thing(f"thing-{n}") for n in range(40)])
+    append_events(lab, [thing(f"thing-{n}") for n in range(40)])
     with lab.together([Counted, Swelling]) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         # not at once: it would fail again
@@ -132,7 +133,7 @@ def test_a_view_that_left_comes_back_after_its_own_run(lab: Lab, monkeypatch: py
 
         assert lab.drain_states("swelling")["swelling"].failures == 1
         lab.drain(Swelling, "a run of its own")
-        lab.append_events([thing("sand")])
+        append_events(lab, [thing("sand")])
         lab.sequence_events()
         assert at(lab, Swelling) == [40]
         # it comes back when the store was told that its own run ended well
@@ -267,7 +268,7 @@ def test_a_view_that_its_own_run_rebuilds_is_not_taken_on(lab: Lab) -> None:
 
 def test_views_of_a_single_too_large_event_leave(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "ROUND_BYTES", 5_000)
-    lab.append_events([thing("large", text="x" * 9_000)])
+    append_events(lab, [thing("large", text="x" * 9_000)])
     away = lab.share([Everything, machines])
     assert set(away.values()) == {"single events are too large for a round"}
     assert lab.owned_leases("rounds") == {}

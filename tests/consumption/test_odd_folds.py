@@ -13,6 +13,7 @@ from tests.support.building.poison import locks
 from tests.support.building.read_models import DECIDER
 from tests.support.hostile_json import WORDS
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 
 def in_itself() -> list[Any]:
@@ -71,7 +72,7 @@ Odd = cast("ReadModel", odd)
 def test_whatever_a_fold_returns_both_doors_take_the_same(lab: Lab) -> None:
     models = [Odd, Counted]
     events = [thing(f"{told} {n}", text=told if n == 1 else "nothing") for told in ODDITIES for n in range(2)]
-    lab.append_events([*events, thing("raise 1", text="raise")])
+    append_events(lab, [*events, thing("raise 1", text="raise")])
     assert lab.share(models) == {"odd": None, "counted": None}
     assert {name for name, _ in locks(lab)} == {f"{name} 1" for name in REFUSED}
     for (why,) in lab.rows("select last_error from event_store.stream_locks"):
@@ -80,7 +81,7 @@ def test_whatever_a_fold_returns_both_doors_take_the_same(lab: Lab) -> None:
 
     # the others again, by the other door: what a round takes, that takes, too
     taken = sorted({*ODDITIES} - REFUSED)
-    lab.append_events([thing(f"{told} staged", text=told) for told in taken])
+    append_events(lab, [thing(f"{told} staged", text=told) for told in taken])
     with lab.consumer(Odd, "by itself") as consumer:
         staged(consumer).drain(budget_s=patience(), idle_s=0)
     for told in taken:

@@ -11,6 +11,7 @@ from tests.support.building.random_models import OTHER, of_lines, random_documen
 from tests.support.building.read_models import EVENTS
 from tests.support.building.shared_drains import why_away
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -22,7 +23,7 @@ def test_forty_random_models_in_one_drain_equal_python(lab: Lab, seed: int) -> N
     together = [*models[10:], *map(of_lines, models[:10]), machines]
     with lab.together(together) as shared:
         for number in (1, 40, 150):
-            lab.append_events(random_documents(dice, number))
+            append_events(lab, random_documents(dice, number))
             shared.run(budget_s=patience(), idle_s=0)
         assert {*why_away(shared).values()} == {None}
     lab.is_clean(*together)

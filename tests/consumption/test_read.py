@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.read import leased_events
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import Lease
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.building.drains import Counted
 from tests.support.factories import append_to, ids_of_one_partition
@@ -21,12 +22,12 @@ __all__ = ["bulk", "streams"]
 Read = replace(Counted, view="v", deciders=None, events=None)
 
 
-def delivered(store: EventStore, leases: Sequence[Lease]) -> list[tuple[str, int]]:
+def delivered(store: PlatformStore, leases: Sequence[Lease]) -> list[tuple[str, int]]:
     return sorted((e.decider_id, e.offset) for lease in leases for e in store.read_batch("v", lease))
 
 
 def test_it_reads_ranges_without_locked_streams(
-    bulk: EventStore, dsn: str, spark: "SparkSession", streams: list[str]
+    bulk: PlatformStore, dsn: str, spark: "SparkSession", streams: list[str]
 ) -> None:
     due, waiting, good = streams
     (elsewhere,) = ids_of_one_partition(bulk.connection, 1, partition=4)

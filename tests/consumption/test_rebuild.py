@@ -16,7 +16,7 @@ from millrace.ops import ReadModel
 from millrace.resources.consumption.commit import Commit, transaction
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.errors import PartitionLeased
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored import merge
 from millrace.resources.read_models.stored.merge import StagedRows, merge_rows, next_batch, replace_partition
 from millrace.resources.read_models.stored.tables import state_schema
@@ -25,6 +25,7 @@ from tests.support.building.drains import Counted, busiest, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, at_once, rows, start, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 
 def test_no_reader_sees_half_of_a_rebuild_while_others_drain(lab: Lab, connect: Connect) -> None:
@@ -112,7 +113,7 @@ def test_several_are_rebuilt_together_or_none_and_two_take_turns(lab: Lab) -> No
 
 
 def test_a_rebuild_waits_for_no_reader_who_sees_the_rows_of_then(lab: Lab, connect: Connect) -> None:
-    lab.append_events([thing("only", text="a", units=1)])
+    append_events(lab, [thing("only", text="a", units=1)])
     lab.drain(Counted)
     lab.execute("update read_models.counted_state set events = 7")
     full, reader = busiest(lab), connect()
@@ -133,7 +134,7 @@ CROSSING = ReadModel(
 )  # fmt: skip
 
 
-def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: EventStore, connect: Connect) -> None:
+def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: PlatformStore, connect: Connect) -> None:
     """Parts that several log partitions share, last parts that go, and new ones, at once, for some seconds."""
     model = ensure_version(things.connection, CROSSING)
     until = time.monotonic() + RACE_S
@@ -154,7 +155,7 @@ def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: EventStore, co
             ]
             distinct = {row[:2]: row for row in fresh}
             table = pa.table([*map(list, zip(*distinct.values(), strict=True))], names=[*state_schema(model)])
-            with transaction(EventStore(connection), model):
+            with transaction(PlatformStore(connection), model):
                 merge_rows(connection, model, table)
         raise AssertionError
 
@@ -170,7 +171,7 @@ def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: EventStore, co
                     " values (%s, %s, 2, 1, %s, 1)",
                     (partition, f"k-{key}", batch),
                 )
-            with transaction(EventStore(connection), model):
+            with transaction(PlatformStore(connection), model):
                 replace_partition(connection, model, partition, batch, [StagedRows(1, len(keys))])
                 merge.forget_batch(connection, model, batch)
         raise AssertionError

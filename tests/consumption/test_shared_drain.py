@@ -15,7 +15,7 @@ from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.member import Member
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.versions import ensure_version, versions
 from tests.support.building import read_models as models
 from tests.support.building.drains import Crossing, Everything, fill, held, thing, wait_blocked_in
@@ -23,6 +23,7 @@ from tests.support.building.lab import Lab
 from tests.support.building.shared_drains import ALL_WELL, FEW, TOGETHER, consumers, positions, why_away
 from tests.support.factories import Connect, at_once, rows, start, terminate
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +83,7 @@ def test_a_backlog_comes_in_rounds_that_grow(lab: Lab, monkeypatch: pytest.Monke
     assert drained(lab) == [10, 20, 25, 25, 25, 5]
     monkeypatch.undo()
     monkeypatch.setattr(planning, "ROUND_BYTES", 200_000)
-    lab.append_events([thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(30)])
+    append_events(lab, [thing(f"large-{number}", text="x" * 9_000, owner="ann") for number in range(30)])
     lab.fill(20, seed=2)
     events = drained(lab)
     assert sum(events) == 50
@@ -97,7 +98,7 @@ def test_what_is_large_for_all_views_comes_in_small_rounds(lab: Lab, monkeypatch
         for number in range(8)
     ]
     monkeypatch.setattr(planning, "ROUND_BYTES", 40_000)
-    lab.append_events([thing(f"t-{number}", text=str(number) * 6_000) for number in range(4)])
+    append_events(lab, [thing(f"t-{number}", text=str(number) * 6_000) for number in range(4)])
     commits: list[int] = []
     with lab.together(declared, on_commit=lambda _, commit: commits.append(commit.events)) as shared:
         shared.run(budget_s=patience(), idle_s=0)
@@ -173,7 +174,7 @@ def test_lost_connections_are_replaced(lab: Lab, connect: Connect, observer: Con
 
 @pytest.mark.parametrize(("views", "tries"), [(len(FEW), 1 + len(FEW)), (1, 1)])
 def test_an_error_of_no_view_ends_the_drain_after_some_tries(
-    things: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch, views: int, tries: int
+    things: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch, views: int, tries: int
 ) -> None:
     monkeypatch.setattr(draining, "POLL_S", 0.0)
     fill(things, 20)

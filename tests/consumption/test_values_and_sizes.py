@@ -9,6 +9,7 @@ from millrace.ops import ReadModel
 from tests.support.building.drains import Everything, thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
+from tests.support.sql_calls import append_events
 
 
 @read_model(view="ends", deciders=[DECIDER], key=["thing_id"])
@@ -57,9 +58,12 @@ def test_times_days_and_decimals_at_their_ends(lab: Lab) -> None:
     length = len(MOMENTS)
     moments, days = [*MOMENTS], [[*DAYS][n % len(DAYS)] for n in range(length)]
     wholes, parts = ([values[n % len(values)] for n in range(length)] for values in (WHOLES, PARTS))
-    lab.append_events(
-        thing(f"t-{n}", moment=moments[n], day=days[n], whole=wholes[n], part=parts[n], good=n % 2 == 0)
-        for n in range(length)
+    append_events(
+        lab,
+        (
+            thing(f"t-{n}", moment=moments[n], day=days[n], whole=wholes[n], part=parts[n], good=n % 2 == 0)
+            for n in range(length)
+        ),
     )
     made = {"t-1": "4713-01-01 00:00:00.000001+00 BC", "t-2": "294246-12-31 23:59:59.999999+00"}
     lab.execute("alter table event_store.events disable trigger user")
@@ -98,7 +102,7 @@ def test_models_of_more_fields_than_a_select_has_columns(lab: Lab) -> None:
         )
         for part in range(3)
     ]
-    lab.append_events([thing("a", **{f"f{n}": n for n in range(0, 1710, 3)}), thing("b", f1709=1)])
+    append_events(lab, [thing("a", **{f"f{n}": n for n in range(0, 1710, 3)}), thing("b", f1709=1)])
     assert lab.share(models) == {model.view: None for model in models}
     for part in range(3):
         row = lab.rows(f"select * from read_models.part_{part} where thing_id = 'a'")
@@ -112,6 +116,6 @@ def test_a_view_with_nothing_left_to_read_is_committed(lab: Lab) -> None:
     lab.share([only])
     # as if its registration had wanted more than its declaration
     lab.execute("update event_store.views set events = null where view = 'only'")
-    lab.append_events([thing("a", text="x")])
+    append_events(lab, [thing("a", text="x")])
     assert lab.share([only]) == {"only": None}
     assert sum(lag.lag for lag in lab.view_lag("only")) == 0

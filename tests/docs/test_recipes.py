@@ -8,20 +8,20 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.client import STREAM_PAGE
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.metrics.store import metrics_of
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.commands.test_snapshots import jars
 from tests.support.factories import append, append_to, pump, value
 from tests.support.pages.documents import chapters
 
-Login = Callable[[str], EventStore]
+Login = Callable[[str], PlatformStore]
 EVENTS: LiteralString = "select data from event_store.events"
 
 
 @pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
+def login(orders: PlatformStore) -> Iterator[Login]:
     """Follow the recipes in a store that has the model, with names of the test's own; yield a connector by name."""
     ensure_version(orders.connection, jars)
     blocks = chapters("docs/who_may_do_what.md")["Recipes"]
@@ -32,9 +32,9 @@ def login(orders: EventStore) -> Iterator[Login]:
             orders.connection.execute(statement.encode())
     opened: list[psycopg.Connection] = []
 
-    def connect(name: str) -> EventStore:
+    def connect(name: str) -> PlatformStore:
         opened.append(psycopg.connect(orders.connection.info.dsn, user=names[name], autocommit=True))
-        return EventStore(opened[-1])
+        return PlatformStore(opened[-1])
 
     yield connect
     for connection in opened:
@@ -44,13 +44,13 @@ def login(orders: EventStore) -> Iterator[Login]:
         orders.connection.execute(f"drop role {name}".encode())
 
 
-def refused(store: EventStore, *statements: LiteralString) -> None:
+def refused(store: PlatformStore, *statements: LiteralString) -> None:
     for statement in statements:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             store.connection.execute(statement)
 
 
-def test_a_service_appends_waits_reads_and_decides(orders: EventStore, login: Login) -> None:
+def test_a_service_appends_waits_reads_and_decides(orders: PlatformStore, login: Login) -> None:
     service = login("jar_service")
     service.register_decider_event("jar", "put", "Somebody put sweets into a jar")
     event = append(service, "full", event="put", decider="jar")
@@ -71,7 +71,7 @@ def test_a_service_appends_waits_reads_and_decides(orders: EventStore, login: Lo
     refused(service, EVENTS, locks, "select event_store_platform.sequence_events()")
 
 
-def test_a_consumer_shares_its_views_with_its_team_alone(orders: EventStore, login: Login) -> None:
+def test_a_consumer_shares_its_views_with_its_team_alone(orders: PlatformStore, login: Login) -> None:
     consumer = login("mailer")
     newest: LiteralString = (
         "select rolname from pg_roles where starts_with(rolname, 'mail_team_') order by oid desc limit 1"
@@ -84,7 +84,7 @@ def test_a_consumer_shares_its_views_with_its_team_alone(orders: EventStore, log
     refused(consumer, EVENTS, "select event_store_platform.unregister_view('mails')")
 
 
-def test_a_reader_reads_models_and_no_event(login: Login, orders: EventStore) -> None:
+def test_a_reader_reads_models_and_no_event(login: Login, orders: PlatformStore) -> None:
     reader = login("analyst")
     with orders.connection.transaction():
         orders.connection.execute("set local role event_store_owner")
@@ -94,7 +94,7 @@ def test_a_reader_reads_models_and_no_event(login: Login, orders: EventStore) ->
     refused(reader, EVENTS, "select * from event_store.view_info()", "delete from read_models.later")
 
 
-def test_an_operator_operates_and_a_watcher_scrapes_and_reads_no_event(login: Login, orders: EventStore) -> None:
+def test_an_operator_operates_and_a_watcher_scrapes_and_reads_no_event(login: Login, orders: PlatformStore) -> None:
     orders.register_view("v")
     login("oncall").unregister_view("v")
     watcher = login("watcher")
@@ -103,7 +103,7 @@ def test_an_operator_operates_and_a_watcher_scrapes_and_reads_no_event(login: Lo
     refused(watcher, EVENTS, *(f"select * from event_store_platform.{each}" for each in functions))
 
 
-def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: EventStore) -> None:
+def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: PlatformStore) -> None:
     admin, names = orders.connection, {name: f"{name}_{uuid4().hex}" for name in ("migrator", "millrace")}
     admin.execute(f"create role {names['migrator']} login createrole".encode())
     admin.execute(f"grant create on database {admin.info.dbname} to {names['migrator']}".encode())

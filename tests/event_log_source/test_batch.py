@@ -13,10 +13,11 @@ from millrace.resources.event_log_source import DataLoss, InvalidOption, LogRang
 from millrace.resources.event_log_source.arrow import BATCH_BYTES
 from millrace.resources.event_log_source.ranges import stated_ranges
 from millrace.resources.event_log_source.reading import PLAN, EventLogInput, query
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.building.event_log_reads import ALL, load, options_of, positions, read, reader_of
 from tests.support.factories import Connect, append_to, ids_of_one_partition, purge, register_orders, set_clock
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +77,9 @@ def test_what_the_log_does_not_hold_is_refused(dsn: str) -> None:
     assert unsaid == []
 
 
-def test_removed_history_is_refused_or_warned_of(log: EventStore, dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_history_is_refused_or_warned_of(
+    log: PlatformStore, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
     purge(log, 0, 2)
     kept = [(0, 2), (0, 3), (0, 4)]
     holds = "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0"
@@ -100,7 +103,7 @@ def test_removed_history_is_refused_or_warned_of(log: EventStore, dsn: str, capl
     assert read(dsn, failOnDataLoss="FALSE", startingOffsets={"0": 0}, endingOffsets={"0": 1}) == []
 
 
-def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: EventStore, dsn: str) -> None:
+def test_what_is_removed_between_planning_and_reading_is_no_silent_loss(log: PlatformStore, dsn: str) -> None:
     reader = reader_of(dsn, partitions=[0])
     (task,) = reader.partitions()
     purge(log, 0, 3)
@@ -168,7 +171,7 @@ def test_stated_ranges_are_planned_without_asking_postgres() -> None:
     assert stated_ranges(options) == [LogRange(3, 1, 4)]
 
 
-def test_a_batch_holds_what_the_log_held_when_it_was_planned(log: EventStore, dsn: str) -> None:
+def test_a_batch_holds_what_the_log_held_when_it_was_planned(log: PlatformStore, dsn: str) -> None:
     reader = reader_of(dsn)
     planned = reader.partitions()
     append_to(log, *ids_of_one_partition(log.connection, 3, 5))
@@ -189,11 +192,13 @@ def test_tasks_look_events_up_whatever_the_statistics_say(dsn: str, connect: Con
     assert "Seq Scan" not in plan
 
 
-def test_a_task_holds_a_few_megabytes_at_once_however_large_its_events_are(store: EventStore, dsn: str) -> None:
+def test_a_task_holds_a_few_megabytes_at_once_however_large_its_events_are(store: PlatformStore, dsn: str) -> None:
     register_orders(store)
     text = "x" * 250_000
     for _ in range(4):
-        store.append_events([NewEvent("order", "o-1", "placed", uuid4(), {"text": text}, uuid4()) for _ in range(16)])
+        append_events(
+            store, [BatchEvent("order", "o-1", "placed", uuid4(), {"text": text}, uuid4()) for _ in range(16)]
+        )
     store.sequence_events()
     reader = reader_of(dsn)
     (task,) = reader.partitions()
@@ -208,7 +213,7 @@ def test_an_empty_log_has_no_tasks_and_no_rows(dsn: str, spark: "SparkSession") 
 
 
 @pytest.fixture
-def hours(store: EventStore) -> EventStore:
+def hours(store: PlatformStore) -> PlatformStore:
     """Log partition 0 holds an event of each hour from 0 to 4 o'clock of a day, partition 1 one of 2 o'clock."""
     register_orders(store)
     ids = [ids_of_one_partition(store.connection, 1, partition)[0] for partition in (0, 1)]

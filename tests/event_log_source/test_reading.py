@@ -12,7 +12,7 @@ from psycopg import sql
 from millrace.resources.event_log_source import LogRange, Unreadable, reading
 from millrace.resources.event_log_source.arrow import KEPT, arrow_connection
 from millrace.resources.event_log_source.reading import DENSE_PLAN, DENSE_POSITIONS, PLAN, dense_offsets, query
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import PROJECT
 from tests.support.building.event_log_reads import ALL, options_of, positions, read, reader_of
 from tests.support.factories import Connect, append_to, ids_of_one_partition, purge, register_orders, rows, value
@@ -42,7 +42,7 @@ def test_no_time_limit_of_a_login_ends_a_task(dsn: str) -> None:
         assert connection.rows("select current_setting('statement_timeout') as set") == [("0",)]
 
 
-def test_all_statements_see_one_snapshot(log: EventStore, dsn: str) -> None:
+def test_all_statements_see_one_snapshot(log: PlatformStore, dsn: str) -> None:
     count = "select count(*) as events, max(position) from event_store.event_log"
     with arrow_connection(dsn) as connection:
         assert connection.rows(count) == [(9, 4)]
@@ -114,7 +114,7 @@ def found_dense(dsn: str, ranges: Sequence[LogRange]) -> tuple[int, int] | None:
 
 
 @pytest.mark.usefixtures("few_are_enough")
-def test_rows_are_the_same_by_either_plan(log: EventStore, dsn: str) -> None:
+def test_rows_are_the_same_by_either_plan(log: PlatformStore, dsn: str) -> None:
     by_range = read(dsn)
     assert found_dense(dsn, [LogRange(0, 0, 5), LogRange(1, 0, 3), LogRange(2, 0, 1)]) == (1, 9)
     assert positions(by_range) == ALL
@@ -125,7 +125,7 @@ def test_rows_are_the_same_by_either_plan(log: EventStore, dsn: str) -> None:
 
 
 @pytest.mark.usefixtures("few_are_enough")
-def test_only_the_positions_asked_for_come_and_what_was_removed_stays_away(log: EventStore, dsn: str) -> None:
+def test_only_the_positions_asked_for_come_and_what_was_removed_stays_away(log: PlatformStore, dsn: str) -> None:
     purge(log, 0, 2)
     found = read(dsn, startingOffsets={"0": 3, "1": 1, "2": 0}, endingOffsets={"0": 4, "1": 3, "2": 1})
     assert positions(found) == [(0, 3), (1, 1), (1, 2), (2, 0)]
@@ -133,10 +133,10 @@ def test_only_the_positions_asked_for_come_and_what_was_removed_stays_away(log: 
 
 
 @pytest.mark.usefixtures("few_are_enough")
-def test_what_is_appended_after_the_cut_stays_away(log: EventStore, dsn: str, connect: Connect) -> None:
+def test_what_is_appended_after_the_cut_stays_away(log: PlatformStore, dsn: str, connect: Connect) -> None:
     late = connect(autocommit=False)
     append_to(
-        EventStore(late), *ids_of_one_partition(late, 1, 3)
+        PlatformStore(late), *ids_of_one_partition(late, 1, 3)
     )  # takes its offset now, and its position when it commits
     append_to(log, *ids_of_one_partition(log.connection, 2, 5))
     log.sequence_events()
@@ -152,7 +152,7 @@ def test_what_is_appended_after_the_cut_stays_away(log: EventStore, dsn: str, co
     assert between < max(row["offset"] for row in found)
 
 
-def test_events_that_lie_apart_are_looked_up(store: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_lie_apart_are_looked_up(store: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     register_orders(store)
     append_to(store, *(f"o-{n}" for n in range(400)))
     store.sequence_events()

@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception_message, stop_after_delay
 from millrace.resources import event_log_source
 from millrace.resources.event_log_source import DataLoss, EventLogStreamReader, InvalidOption, Unreadable
 from millrace.resources.event_log_source.reading import EventLogInput
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import SPARK_TYPES, stream
 from tests.support.factories import append_to, ids_of_one_partition, purge, rows, set_clock, terminate, value
 from tests.support.patience import patience, wait_until
@@ -30,14 +30,14 @@ ReaderOf = Callable[..., EventLogStreamReader]
 COLUMNS = ("partition", "position")
 
 
-def grow(orders: EventStore, sizes: dict[int, int]) -> None:
+def grow(orders: PlatformStore, sizes: dict[int, int]) -> None:
     """Append and sequence so many events in each log partition."""
     streams = {partition: ids_of_one_partition(orders.connection, 1, partition)[0] for partition in sizes}
     append_to(orders, *(streams[partition] for partition, size in sizes.items() for _ in range(size)))
     orders.sequence_events()
 
 
-def all_of(orders: EventStore) -> Positions:
+def all_of(orders: PlatformStore) -> Positions:
     return rows(orders.connection, "select partition, position from event_store.event_log order by 1, 2")
 
 
@@ -71,7 +71,7 @@ def offset(**stated: int) -> dict[str, int]:
     return {str(p): stated.get(f"p{p}", 0) for p in range(16)}
 
 
-def test_a_new_query_begins_where_the_options_say(orders: EventStore, reader_of: ReaderOf) -> None:
+def test_a_new_query_begins_where_the_options_say(orders: PlatformStore, reader_of: ReaderOf) -> None:
     set_clock(orders.connection, "2030-01-31 00:00:00+00")
     grow(orders, {0: 3, 2: 4, 10: 1})
     set_clock(orders.connection, "2030-01-31 01:00:00+00")
@@ -90,7 +90,7 @@ def test_a_new_query_begins_where_the_options_say(orders: EventStore, reader_of:
         assert json.dumps(reader_of(**options).initialOffset()) == json.dumps(expected)
 
 
-def test_a_batch_takes_what_the_limit_allows(orders: EventStore, reader_of: ReaderOf) -> None:
+def test_a_batch_takes_what_the_limit_allows(orders: PlatformStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 20, 1: 10})
     limited = reader_of(maxOffsetsPerTrigger="6")
     assert limited.getDefaultReadLimit() == ReadMaxRows(6)
@@ -106,7 +106,7 @@ def test_a_batch_takes_what_the_limit_allows(orders: EventStore, reader_of: Read
     assert json.dumps(limited.latestOffset(last, ReadMaxRows(6))) == json.dumps(last)
 
 
-def test_available_now_ends_where_the_log_ended(orders: EventStore, reader_of: ReaderOf) -> None:
+def test_available_now_ends_where_the_log_ended(orders: PlatformStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3})
     reader = reader_of()
     reader.prepareForTriggerAvailableNow()
@@ -116,14 +116,14 @@ def test_available_now_ends_where_the_log_ended(orders: EventStore, reader_of: R
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_batch_is_read_again_with_the_same_rows(orders: EventStore, reader_of: ReaderOf) -> None:
+def test_a_batch_is_read_again_with_the_same_rows(orders: PlatformStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3, 1: 2})
     first = read(reader_of(), offset(p0=1), offset(p0=3, p1=2))
     grow(orders, {0: 3, 1: 2, 2: 1})
     assert read(reader_of(minPartitions="3"), offset(p0=1), offset(p0=3, p1=2)) == first
 
 
-def test_other_log_partitions_than_the_checkpoint_s_are_refused(orders: EventStore, reader_of: ReaderOf) -> None:
+def test_other_log_partitions_than_the_checkpoint_s_are_refused(orders: PlatformStore, reader_of: ReaderOf) -> None:
     grow(orders, {0: 3})
     for reader in (reader_of(), reader_of(partitions=[0, 1])):
         with pytest.raises(
@@ -133,7 +133,7 @@ def test_other_log_partitions_than_the_checkpoint_s_are_refused(orders: EventSto
 
 
 def test_removed_history_fails_the_query_or_is_warned_of(
-    orders: EventStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
+    orders: PlatformStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5, 1: 2})
     purge(orders, 0, 3)
@@ -153,7 +153,7 @@ def test_removed_history_fails_the_query_or_is_warned_of(
 
 
 def test_a_log_before_the_checkpoint_fails_the_query(
-    orders: EventStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
+    orders: PlatformStore, reader_of: ReaderOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     grow(orders, {0: 5})
     with pytest.raises(DataLoss, match="stands at position 6 of log partition 0, and it holds positions 0 to 5"):
@@ -166,7 +166,7 @@ def test_a_log_before_the_checkpoint_fails_the_query(
     assert lenient.latestOffset(offset(p0=6), ReadAllAvailable()) == offset(p0=7)
 
 
-def test_one_connection_looks_until_postgres_ends_it(orders: EventStore, reader_of: ReaderOf) -> None:
+def test_one_connection_looks_until_postgres_ends_it(orders: PlatformStore, reader_of: ReaderOf) -> None:
     there = value(orders.connection, "select array_agg(pid) from pg_stat_activity")
     others = "select array_agg(pid) from pg_stat_activity where datname = current_database() and pid <> all(%s)"
     reader = reader_of()
@@ -255,7 +255,7 @@ def query(spark: "SparkSession", dsn: str, tmp_path: Path) -> Iterator[Query]:
         left.stop()
 
 
-def test_each_event_comes_once_though_the_query_is_killed(orders: EventStore, query: Query) -> None:
+def test_each_event_comes_once_though_the_query_is_killed(orders: PlatformStore, query: Query) -> None:
     grow(orders, {0: 9, 3: 5, 7: 1})
     with pytest.raises(StreamingQueryException):
         query.available_now(once_per_batch(query.batches, die_after=1), maxOffsetsPerTrigger="6")

@@ -8,9 +8,10 @@ import pytest
 from psycopg import Connection
 
 from millrace.resources.event_log_source import COLUMNS
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import KEYS, append_odd, fill, load, read
 from tests.support.factories import Connect, register_orders, rows
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ FOUND: list[tuple[list[str], str | None]] = [
 
 
 @pytest.fixture
-def odd(store: EventStore) -> EventStore:
+def odd(store: PlatformStore) -> PlatformStore:
     register_orders(store)
     append_odd(store)
     return store
@@ -47,29 +48,29 @@ def test_new_columns_may_have_any_name_also_through_spark(dsn: str, spark: "Spar
     assert [tuple(row) for row in found.collect()] == [('it\'s \\ "ü"', *(f"value of {key}" for key in KEYS))]
 
 
-def test_filters_may_hold_quotes_and_backslashes(store: EventStore, dsn: str) -> None:
+def test_filters_may_hold_quotes_and_backslashes(store: PlatformStore, dsn: str) -> None:
     odd = "o'r\\d\"e,r{}"
     store.register_decider_event(odd, odd, "odd")
-    store.append_events([NewEvent(odd, "a", odd, uuid4(), {}, uuid4())])
+    append_events(store, [BatchEvent(odd, "a", odd, uuid4(), {}, uuid4())])
     store.sequence_events()
     assert [row["event"] for row in read(dsn, deciders=[odd], events=[odd])] == [odd]
     assert read(dsn, deciders=[odd + "'"]) == []
 
 
-def test_columns_come_as_asked_and_in_that_order(store: EventStore, dsn: str) -> None:
+def test_columns_come_as_asked_and_in_that_order(store: PlatformStore, dsn: str) -> None:
     fill(store)
     (row,) = read(dsn, columns=["event", "offset", "final"], extract={"n": ["n"]}, partitions=[2])
     assert list(row) == ["event", "offset", "final", "n"]
     assert (row["event"], row["final"], row["n"]) == ("placed", False, "0")
 
 
-def test_values_are_those_of_postgres(odd: EventStore, dsn: str, connect: Connect, spark: "SparkSession") -> None:
+def test_values_are_those_of_postgres(odd: PlatformStore, dsn: str, connect: Connect, spark: "SparkSession") -> None:
     at = datetime(1999, 12, 31, 23, 59, 59, 123456, tzinfo=UTC)
     elsewhere: Connection = connect()
     elsewhere.execute("set timezone = 'Asia/Kathmandu'")
     elsewhere.execute("select set_config('event_store.clock', %s, false)", (at.isoformat(),))
-    second = NewEvent("order", 'it\'s \\ "ü"', "paid", uuid4(), {}, uuid4(), final=True)
-    EventStore(elsewhere).append_events([second])
+    second = BatchEvent("order", 'it\'s \\ "ü"', "paid", uuid4(), {}, uuid4(), final=True)
+    append_events(PlatformStore(elsewhere), [second])
     odd.sequence_events()
     database = odd.connection.info.dbname
     odd.connection.execute(f"alter database {database} set timezone = 'America/Caracas'".encode())
@@ -87,7 +88,7 @@ def test_values_are_those_of_postgres(odd: EventStore, dsn: str, connect: Connec
     assert arrow[1]["created_at"] == at
 
 
-def test_names_that_are_longer_than_postgres_keeps_are_names_all_the_same(odd: EventStore, dsn: str) -> None:
+def test_names_that_are_longer_than_postgres_keeps_are_names_all_the_same(odd: PlatformStore, dsn: str) -> None:
     assert odd
     names = ["é" * 40 + end for end in ("a", "b")] + ["data." + "x" * 100, "c0", "offset 1"]
     (row,) = read(dsn, columns=["offset", "event"], extract={name: [KEYS[n]] for n, name in enumerate(names)})

@@ -12,50 +12,62 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Any, cast
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
-from msgspec import Struct
+from msgspec import Struct, structs
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Conflict, Malformed, MillraceError
-from millrace.resources.event_store import AppendedEvent, AsyncEventStore, EventStore, NewEvent, causing
+from millrace.resources.event_store import (
+    NO_STREAM,
+    Appended,
+    AsyncEventStore,
+    AsyncViews,
+    EventStore,
+    NewEvent,
+    Views,
+    causing,
+    on,
+)
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.sql_functions import ASKED_AFTER, SqlFunctions
 from millrace.resources.producers import ProducerStore
 from millrace.resources.settings import PROJECT
 from scripts.write_async_client import TARGETS, formatted
 from tests.support.factories import Connect, append, new_event, register_orders, value
+from tests.support.sql_calls import append_events, get_events
 
 # On the caller's connection ----------------------------------------------------------------------------------------
 
 
 def test_the_callers_own_queries_read_values_as_without_a_client(connect: Connect) -> None:
-    for store in (EventStore, CaptureStore):
+    for store in (PlatformStore, CaptureStore):
         connection = connect()
         client = store(connection)
         assert client.connection is connection
         for used in (False, True):
             if used:
-                EventStore(connection).poll_views()
+                PlatformStore(connection).poll_views()
             for query in ("select 'infinity'::timestamptz", "select '-infinity'::timestamptz"):
                 with pytest.raises(psycopg.DataError):
                     connection.execute(query.encode()).fetchone()
             assert connection.execute("select '0/10'::pg_lsn").fetchone() == ("0/10",)
 
 
-def test_the_client_reads_infinite_times_as_the_ends_of_pythons_range(store: EventStore) -> None:
+def test_the_client_reads_infinite_times_as_the_ends_of_pythons_range(store: PlatformStore) -> None:
     assert store.register_view("old", "-infinity").start_at == datetime.min.replace(tzinfo=UTC)
     assert store.register_view("never", "infinity").start_at == datetime.max.replace(tzinfo=UTC)
 
 
-def test_a_text_of_a_time_is_one_moment_or_refused(store: EventStore) -> None:
+def test_a_text_of_a_time_is_one_moment_or_refused(store: PlatformStore) -> None:
     store.connection.execute("set timezone = 'Asia/Tokyo'")
     assert store.register_view("v", " 2026-1-01 11:00").start_at == datetime(2026, 1, 1, 11, tzinfo=UTC)
     for text in ("now", "10/11/2011", "2026-01-01 11:00 JST", "20260101", ""):
@@ -72,7 +84,7 @@ def test_a_text_of_a_time_is_one_moment_or_refused(store: EventStore) -> None:
 def test_the_callers_row_factory_is_no_matter_to_the_client(connect: Connect) -> None:
     connection = connect()
     connection.row_factory = dict_row  # type: ignore[assignment]
-    store = register_orders(EventStore(connection))
+    store = register_orders(PlatformStore(connection))
     assert store.sequence_events() == 0
     assert store.register_view("v").view == "v"
     assert store.ack_events("v", []) == set()
@@ -122,11 +134,16 @@ def test_a_row_is_what_the_constructor_of_its_class_makes(connect: Connect, row:
         counted("select 1 as number")
 
 
-async def _call_both(connection: psycopg.Connection, call: Callable[[Any], Any]) -> list[object]:
+ASYNC: dict[type[EventStore | Views], Any] = {EventStore: AsyncEventStore, Views: AsyncViews}
+
+
+async def _call_both(
+    connection: psycopg.Connection, call: Callable[[Any], Any], kind: type[EventStore | Views] = EventStore
+) -> list[object]:
     """Return what a call gives on the client, and on the asynchronous one; a refusal as its exception."""
     gave: list[object] = []
     async with await psycopg.AsyncConnection.connect(connection.info.dsn, autocommit=True) as other:
-        for store in (EventStore(connection), AsyncEventStore(other)):
+        for store in (kind(connection), ASYNC[kind](other)):
             try:
                 result = call(store)
                 gave.append(await result if inspect.isawaitable(result) else result)
@@ -144,25 +161,23 @@ async def _call_both(connection: psycopg.Connection, call: Callable[[Any], Any])
     ],
     ids=["a UUID in data", "what looks like an escape", "an int as id"],
 )
-def test_one_meaning_is_stored_as_that(store: EventStore, argument: dict[str, Any], stored: tuple[str, object]) -> None:
+def test_one_meaning_is_stored_as_that(
+    store: PlatformStore, argument: dict[str, Any], stored: tuple[str, object]
+) -> None:
     register_orders(store)
     given = {"decider_id": "o-1", "data": {}, **argument}
 
     async def appended() -> None:
-        one = NewEvent("order", event="placed", event_id=uuid4(), command_id=uuid4(), **given)
-
-        def append_one(client: Any) -> object:  # noqa: ANN401 - either client
-            return client.append_event("placed", one.event_id, "order", one.decider_id, one.data, one.command_id, None)
-
-        first, again = await _call_both(store.connection, append_one)
-        assert first == again
-        assert not isinstance(first, MillraceError)
+        one, name = NewEvent("placed", given["data"]), given["decider_id"]
+        first, again = await _call_both(store.connection, lambda client: client.append("order", name, one))
+        assert isinstance(first, Appended)
+        assert again == structs.replace(first, appended=False)
         # it is the same event for a batch, too
-        for batch in await _call_both(store.connection, lambda client: client.append_events([one])):
-            assert [event.appended for event in cast("list[AppendedEvent]", batch)] == [False]
+        for told in await _call_both(store.connection, lambda client: client.append_all([on("order", name, one)])):
+            assert told == [again]
 
     asyncio.run(appended())
-    assert [(event.decider_id, event.data) for event in store.get_events(given["decider_id"], "order")] == [stored]
+    assert [(event.decider_id, event.data) for event in get_events(store, given["decider_id"], "order")] == [stored]
 
 
 @pytest.mark.parametrize(
@@ -176,13 +191,13 @@ def test_one_meaning_is_stored_as_that(store: EventStore, argument: dict[str, An
         ({"text": "\\\0"}, "a text has the character NUL"),
     ],
 )
-def test_data_that_are_no_json_are_refused_by_event(store: EventStore, data: dict[str, object], said: str) -> None:
+def test_data_that_are_no_json_are_refused_by_event(store: PlatformStore, data: dict[str, object], said: str) -> None:
     register_orders(store)
-    batch = [new_event(f"o-{number}") for number in range(500)]
-    batch[321] = replace(batch[321], data=data)
+    batch = [on("order", f"o-{number}", NewEvent("placed", data if number == 321 else {})) for number in range(500)]
     calls: list[tuple[Callable[[Any], Any], str]] = [
-        (lambda client: client.append_event("placed", uuid4(), "order", "o-1", data, uuid4(), None), ""),
-        (lambda client: client.append_events(batch), "event 322 of the batch: "),
+        (lambda client: client.append("order", "o-1", NewEvent("placed", data)), ""),
+        (lambda client: client.append("order", "o-1", NewEvent("placed"), NewEvent("paid", data)), "event 2 of the "),
+        (lambda client: client.append_all(batch), "event 322 of the batch: "),
     ]
     for call, named in calls:
         for refused in asyncio.run(_call_both(store.connection, call)):
@@ -192,21 +207,20 @@ def test_data_that_are_no_json_are_refused_by_event(store: EventStore, data: dic
     assert store.latest_events(1) == []
 
 
-def test_an_argument_that_no_function_takes_is_malformed(store: EventStore) -> None:
+def test_an_argument_that_no_function_takes_is_malformed(store: PlatformStore) -> None:
     calls: dict[str, Callable[[Any], Any]] = {
         "out of range for type integer": lambda client: client.lease_events("v", 2**31),
         "out of range for type bigint": lambda client: client.ack_event("v", "a", 2**63),
         "bigint out of range": lambda client: client.ack_events("v", [2**63]),
-        "no Unicode": lambda client: client.get_events("a\ud800", "order"),
-        "one event": lambda client: client.append_events([]),
+        "no Unicode": lambda client: client.lease_events("a\ud800"),
     }
     for said, call in calls.items():
-        for refused in asyncio.run(_call_both(store.connection, call)):
+        for refused in asyncio.run(_call_both(store.connection, call, Views)):
             assert isinstance(refused, Malformed)
             assert said in str(refused)
 
 
-def test_a_call_that_is_made_often_is_prepared_in_a_session_of_its_own(store: EventStore) -> None:
+def test_a_call_that_is_made_often_is_prepared_in_a_session_of_its_own(store: PlatformStore) -> None:
     """Behind a pool nothing is (`sql/rows/test_pooler.py`)."""
     prepared = "select count(*) from pg_prepared_statements where strpos(statement, '.poll_views') > 0"
     for _ in range(ASKED_AFTER):
@@ -226,35 +240,35 @@ def pool(dsn: str) -> Iterator[ConnectionPool]:
         yield pool
 
 
-def test_threads_share_a_store_on_a_pool(pool: ConnectionPool, store: EventStore) -> None:
-    pooled = register_orders(EventStore(pool))
+def test_threads_share_a_store_on_a_pool(pool: ConnectionPool, store: PlatformStore) -> None:
+    pooled = register_orders(PlatformStore(pool))
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda n: pooled.append_events([new_event(f"o-{n}")]), range(40)))
+        list(threads.map(lambda n: append_events(pooled, [new_event(f"o-{n}")]), range(40)))
     assert len(store.latest_events(100)) == 40
     with pytest.raises(Conflict):
         append(pooled)
-    pages = pooled.read_stream("order", "o-1")
+    pages = pooled.read("order", "o-1")
     next(pages)
     # a reader that stops in the middle of a stream holds none either
     assert pool.get_stats()["pool_available"] == pool.get_stats()["pool_size"]
     with pytest.raises(TypeError, match=r"on_one_connection\(\)"):
         _ = pooled.connection
     producers = ProducerStore(pool)
-    producers.ingest_events("p", 0, producers.register_producer("p").epoch, 0, [new_event("p-1")])
-    assert len(pooled.get_events("p-1", "order")) == 1
+    producers.ingest_events("p", 0, producers.register_producer("p").epoch, 0, [new_event("p-1").alone])
+    assert len(get_events(pooled, "p-1", "order")) == 1
 
 
-def test_one_connection_is_one_transaction_of_the_pool(pool: ConnectionPool, store: EventStore) -> None:
-    pooled = register_orders(EventStore(pool))
+def test_one_connection_is_one_transaction_of_the_pool(pool: ConnectionPool, store: PlatformStore) -> None:
+    pooled = register_orders(PlatformStore(pool))
     with suppress(ZeroDivisionError), pooled.on_one_connection() as one:
         append(one, "o-1")
         assert one.connection.info.backend_pid
         raise ZeroDivisionError
-    assert store.get_events("o-1", "order") == []
+    assert get_events(store, "o-1", "order") == []
     with pooled.on_one_connection() as one:
         append(one, "o-1")
-        assert store.get_events("o-1", "order") == []
-    assert len(store.get_events("o-1", "order")) == 1
+        assert get_events(store, "o-1", "order") == []
+    assert len(get_events(store, "o-1", "order")) == 1
     # a store on a connection stays on it
     with store.on_one_connection() as one:
         assert one.connection is store.connection
@@ -269,31 +283,31 @@ def test_the_asynchronous_files_are_what_the_script_writes() -> None:
     assert stale == [], "run scripts/write_async_client.py"
 
 
-def test_on_a_loop_events_are_appended_read_consumed_and_refused(store: EventStore, dsn: str) -> None:
+def test_on_a_loop_events_are_appended_read_consumed_and_refused(store: PlatformStore, dsn: str) -> None:
     sequencer = register_orders(store)
 
-    async def work(store: AsyncEventStore) -> None:
+    async def work(store: AsyncEventStore, views: AsyncViews) -> None:
         async with store.connection.transaction(force_rollback=True):
-            await store.append_events([new_event("o-1")])
-            assert len(await store.get_events("o-1", "order")) == 1
-        placed = await store.append_event("placed", uuid4(), "order", "o-1", {"n": 1}, uuid4(), None)
+            await store.append_all([on("order", "o-1", NewEvent("placed"))])
+            assert len([event async for event in store.read("order", "o-1")]) == 1
+        placed = await store.append("order", "o-1", NewEvent("placed", {"n": 1}), expected_version=NO_STREAM)
         with pytest.raises(Conflict):
-            await store.append_event("placed", uuid4(), "order", "o-1", {}, uuid4(), None)
-        await store.append_events([new_event("o-1"), new_event("o-2")])
-        assert [event.version async for event in store.read_stream("order", "o-1", backwards=True)] == [2, 1]
-        await store.register_view("v", "-infinity")
+            await store.append("order", "o-1", NewEvent("placed"), expected_version=NO_STREAM)
+        await store.append_all([on("order", name, NewEvent("placed")) for name in ("o-1", "o-2")])
+        assert [event.version async for event in store.read("order", "o-1", backwards=True)] == [2, 1]
+        await views.register_view("v", "-infinity")
         sequencer.sequence_events()
-        (first, _) = sorted(await store.lease_events("v", 10), key=lambda event: event.decider_id)
-        assert (first.event_id, first.data) == (placed.event_id, {"n": 1})
+        (first, _) = sorted(await views.lease_events("v", 10), key=lambda event: event.decider_id)
+        assert (first.event_id, first.data) == (placed.event_ids[0], {"n": 1})
         with causing(first):
-            await store.append_events([new_event("o-3")])
-        assert await store.ack_events("v", [first.offset], [first.lease_token]) == {first.offset}
+            await store.append("order", "o-3", NewEvent("placed"))
+        assert await views.ack_events("v", [first.offset], [first.lease_token]) == {first.offset}
 
     async def main() -> None:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-            await work(AsyncEventStore(connection))
+            await work(AsyncEventStore(connection), AsyncViews(connection))
 
     asyncio.run(main())
-    (caused,) = store.read_stream("order", "o-3")
-    (first, _) = store.read_stream("order", "o-1")
+    (caused,) = store.read("order", "o-3")
+    (first, _) = store.read("order", "o-1")
     assert caused.metadata["causation_id"] == str(first.event_id)

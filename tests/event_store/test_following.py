@@ -14,12 +14,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from millrace.resources.errors import PositionOutOfRange
-from millrace.resources.event_store import Event, EventStore, NewEvent
+from millrace.resources.event_store import Event
 from millrace.resources.event_store.following import Follower, Wanted, follow
+from millrace.resources.event_store.platform import PlatformStore
 from tests.event_store.test_wake_ups import listeners
 from tests.support import factories
 from tests.support.factories import Connect, append_many, append_to, at_once, ids_of_one_partition, new_event, refusal
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent, append_events
 
 
 @dataclass
@@ -45,7 +47,7 @@ def following(dsn: str) -> Iterator[Screen]:
         running.result(patience())
 
 
-def test_the_newest_are_shown_and_then_each_new_one_once(orders: EventStore, dsn: str) -> None:
+def test_the_newest_are_shown_and_then_each_new_one_once(orders: PlatformStore, dsn: str) -> None:
     append_to(orders, "a", "b", "c")
     orders.sequence_events()
     with following(dsn) as screen:
@@ -59,8 +61,8 @@ def test_the_newest_are_shown_and_then_each_new_one_once(orders: EventStore, dsn
         assert (event.partition, event.position) == (place.partition, place.position)
 
 
-def test_a_transaction_that_ends_late_is_not_missed(orders: EventStore, connect: Connect) -> None:
-    late, reader, begun_before, begun_after = EventStore(connect(autocommit=False)), connect(), Screen(), Screen()
+def test_a_transaction_that_ends_late_is_not_missed(orders: PlatformStore, connect: Connect) -> None:
+    late, reader, begun_before, begun_after = PlatformStore(connect(autocommit=False)), connect(), Screen(), Screen()
     first, second = ids_of_one_partition(orders.connection, 2)
     before, after = Follower(Wanted()), Follower(Wanted())
     before.begin(reader, 10)
@@ -79,7 +81,7 @@ def test_a_transaction_that_ends_late_is_not_missed(orders: EventStore, connect:
     assert [event.position for event in begun_before.shown] == [0, 1]
 
 
-def test_each_filter_holds_for_new_events(orders: EventStore, connect: Connect) -> None:
+def test_each_filter_holds_for_new_events(orders: PlatformStore, connect: Connect) -> None:
     reader = connect()
     wanted = {
         Wanted(decider="invoice"): ["b"], Wanted(decider_id="a"): ["a"], Wanted(event="paid"): ["c"],
@@ -88,8 +90,8 @@ def test_each_filter_holds_for_new_events(orders: EventStore, connect: Connect) 
     followers = {each: Follower(each) for each in wanted}
     for follower in followers.values():
         follower.begin(reader, 10)
-    marked = NewEvent("order", "c", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
-    orders.append_events([new_event("a"), new_event("b", decider="invoice"), marked])
+    marked = BatchEvent("order", "c", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
+    append_events(orders, [new_event("a"), new_event("b", decider="invoice"), marked])
     orders.sequence_events()
     for each, follower in followers.items():
         screen = Screen()
@@ -98,7 +100,7 @@ def test_each_filter_holds_for_new_events(orders: EventStore, connect: Connect) 
 
 
 def test_what_a_look_has_not_read_comes_next(
-    orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    orders: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("millrace.resources.event_store.following.PAGE", 5)
     reader, screen = connect(), Screen()
@@ -113,8 +115,8 @@ def test_what_a_look_has_not_read_comes_next(
     assert len(screen.shown) == len(set(screen.ids())) == 500
 
 
-def test_each_is_shown_once_whatever_sessions_end(orders: EventStore, dsn: str, connect: Connect) -> None:
-    writers = [EventStore(connect()) for _ in range(3)]
+def test_each_is_shown_once_whatever_sessions_end(orders: PlatformStore, dsn: str, connect: Connect) -> None:
+    writers = [PlatformStore(connect()) for _ in range(3)]
     readers = "select pid from pg_stat_activity where datname = current_database() and application_name = 'follower'"
 
     def write(number: int) -> Callable[[], None]:
@@ -143,7 +145,7 @@ def test_each_is_shown_once_whatever_sessions_end(orders: EventStore, dsn: str, 
         assert positions == list(range(len(positions)))
 
 
-def test_what_was_purged_before_it_was_shown_is_an_error(orders: EventStore, connect: Connect) -> None:
+def test_what_was_purged_before_it_was_shown_is_an_error(orders: PlatformStore, connect: Connect) -> None:
     reader = connect()
     follower = Follower(Wanted())
     follower.begin(reader, 10)
@@ -155,7 +157,7 @@ def test_what_was_purged_before_it_was_shown_is_an_error(orders: EventStore, con
     assert "Log partition 0: the next position is 0; it holds 1 up to before 2." in gone.detail
 
 
-def test_a_word_of_new_positions_shows_them(orders: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_of_new_positions_shows_them(orders: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # it looks by itself only after ten minutes, so what comes was told
     monkeypatch.setattr("millrace.resources.event_store.following.PAUSE_S", 600)
     with following(dsn) as screen:

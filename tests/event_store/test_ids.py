@@ -6,8 +6,9 @@ from uuid import UUID, uuid4, uuid5
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace import NewEvent, uuid7
+from millrace import uuid7
 from millrace.resources.event_store.ids import id_of
+from tests.support.sql_calls import BatchEvent
 
 
 def test_a_new_id_begins_with_the_time_and_is_another_each_time() -> None:
@@ -22,7 +23,7 @@ def test_a_new_id_begins_with_the_time_and_is_another_each_time() -> None:
 
 
 def test_events_get_ids_of_their_own() -> None:
-    first, second = (NewEvent("order", "o-1", "placed", data={}) for _ in range(2))
+    first, second = (BatchEvent("order", "o-1", "placed", data={}) for _ in range(2))
     assert len({first.event_id, first.command_id, second.event_id, second.command_id}) == 4
     assert {first.event_id.version, first.command_id.version} == {7}
 

@@ -7,11 +7,13 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store import EventStore, migrations
+from millrace.resources.event_store import migrations
 from millrace.resources.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import get_events
 
 __all__ = ["empty"]
 
@@ -110,7 +112,7 @@ def test_a_schema_of_another_line_is_left_alone(dsn: str, version: int, name: st
         assert rows(connection, known) == before
 
 
-def test_functions_of_another_version_are_replaced(dsn: str, store: EventStore) -> None:
+def test_functions_of_another_version_are_replaced(dsn: str, store: PlatformStore) -> None:
     register_orders(store).register_view("v", "-infinity")
     append_to(store, "o-1", "o-2", "o-1")
     store.sequence_events()
@@ -121,7 +123,7 @@ def test_functions_of_another_version_are_replaced(dsn: str, store: EventStore) 
         validate(dsn)
     assert migrate(dsn).functions_replaced
     assert store.sequence_events() == 0
-    assert len(store.get_events("o-1", "order")) == 2
+    assert len(get_events(store, "o-1", "order")) == 2
 
 
 def test_files_have_numbers_without_gaps_and_names_once(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import MillraceError, SchemaMismatch
-from millrace.resources.event_store import EventStore, migrations
+from millrace.resources.event_store import migrations
 from millrace.resources.event_store.migrations import known_replaceable, migrate, validate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
 from tests.support.install_script import snapshot
@@ -54,7 +55,7 @@ def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: C
 
 
 def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, connect: Connect) -> None:
-    admin, appender = connect(), EventStore(connect())
+    admin, appender = connect(), PlatformStore(connect())
     register_orders(appender).register_view("invoices", "-infinity")
     rounds, consumer, stopped = count(), connect(), False
     delivered: list[int] = []
@@ -86,9 +87,9 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
 
 
 def test_an_open_transaction_delays_only_migrators(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    long, other, observer = connect(autocommit=False), EventStore(connect()), connect()
+    long, other, observer = connect(autocommit=False), PlatformStore(connect()), connect()
     register_orders(other)
-    append_to(EventStore(long), "o-1")
+    append_to(PlatformStore(long), "o-1")
     make_stale(observer)
     with monkeypatch.context() as at_once:
         at_once.setattr(migrations, "PATIENCE_S", 0)
@@ -100,8 +101,8 @@ def test_an_open_transaction_delays_only_migrators(dsn: str, connect: Connect, m
     wait_until(lambda: rows(observer, f"select {WAITING}") == [()], "the migrator waits for the open transaction")
     append_to(other, "o-2")
     # each waits for the other here, and the migrator gives way
-    EventStore(long).register_decider_event("order", "returned", "order was returned")
-    append_to(EventStore(long), "o-3")
+    PlatformStore(long).register_decider_event("order", "returned", "order was returned")
+    append_to(PlatformStore(long), "o-3")
     assert not migrating.done()
     long.commit()
     assert migrating.result(patience()).functions_replaced

@@ -7,20 +7,21 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from millrace.resources.errors import NeverSeen, TransactionOpen
-from millrace.resources.event_store import AsyncEventStore, EventStore
+from millrace.resources.event_store import AsyncEventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
 from tests.support.factories import Connect, append, append_to, register_orders, start, value
 from tests.support.patience import patience, wait_until
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def orders(store: PlatformStore) -> PlatformStore:
     register_orders(store)
     store.register_view("v", "-infinity", mode="bulk")
     return store
 
 
-def consume(store: EventStore) -> None:
+def consume(store: PlatformStore) -> None:
     store.sequence_events()
     store.commit_batch("v", store.claim_batch("v", "me"))
 
@@ -34,11 +35,11 @@ def asking(connection: psycopg.Connection) -> None:
     wait_until(lambda: bool(value(connection, asked)), "another session has asked")
 
 
-def test_it_returns_whether_the_view_committed_the_event(orders: EventStore, connect: Connect) -> None:
+def test_it_returns_whether_the_view_committed_the_event(orders: PlatformStore, connect: Connect) -> None:
     event = append(orders)
     assert orders.wait_for("v", event, 0) is False
     assert orders.wait_for("v", event, 0.02) is False
-    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
+    waited = start(lambda: PlatformStore(connect()).wait_for("v", event, patience()))
     asking(orders.connection)
     assert not waited.done()
     consume(orders)
@@ -46,7 +47,7 @@ def test_it_returns_whether_the_view_committed_the_event(orders: EventStore, con
     assert orders.wait_for("v", event, 0) is True
 
 
-def test_it_waits_for_each_stream_of_a_batch_as_append_events_returns_it(orders: EventStore) -> None:
+def test_it_waits_for_each_stream_of_a_batch_as_append_events_returns_it(orders: PlatformStore) -> None:
     first = append_to(orders, "o-1", "o-2")
     consume(orders)
     second = append_to(orders, "o-3")
@@ -58,7 +59,7 @@ def test_it_waits_for_each_stream_of_a_batch_as_append_events_returns_it(orders:
     assert orders.wait_for("v", (one for one in [*second, *first]), 0) is True
 
 
-def test_it_asks_soon_at_first_and_then_more_seldom(orders: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_asks_soon_at_first_and_then_more_seldom(orders: PlatformStore, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -73,9 +74,9 @@ def test_it_asks_soon_at_first_and_then_more_seldom(orders: EventStore, monkeypa
     assert pauses[-2:] == [LAST_PAUSE_S, LAST_PAUSE_S]
 
 
-def test_a_view_that_never_will_ends_the_wait_at_once(orders: EventStore, connect: Connect) -> None:
+def test_a_view_that_never_will_ends_the_wait_at_once(orders: PlatformStore, connect: Connect) -> None:
     event = append(orders)
-    waited = start(lambda: EventStore(connect()).wait_for("v", event, patience()))
+    waited = start(lambda: PlatformStore(connect()).wait_for("v", event, patience()))
     asking(orders.connection)
     orders.enable_view("v", False)
     with pytest.raises(NeverSeen, match="disabled"):
@@ -89,10 +90,10 @@ def test_a_view_that_never_will_ends_the_wait_at_once(orders: EventStore, connec
     assert unknown.value.reason == "unknown"
 
 
-def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -> None:
+def test_within_a_transaction_it_refuses(orders: PlatformStore, connect: Connect) -> None:
     event, later = append(orders), append(orders, "o-2")
     connection = connect(autocommit=False)
-    store = EventStore(connection)
+    store = PlatformStore(connection)
     for level in psycopg.IsolationLevel:
         connection.isolation_level = level
         assert store.wait_for("v", later, 0) is False  # idle: it opens one for each question, and ends it
@@ -105,11 +106,11 @@ def test_within_a_transaction_it_refuses(orders: EventStore, connect: Connect) -
     assert store.wait_for("v", event, patience()) is True
 
 
-def test_between_two_questions_no_transaction_is_open(orders: EventStore, connect: Connect) -> None:
+def test_between_two_questions_no_transaction_is_open(orders: PlatformStore, connect: Connect) -> None:
     event = append(orders)
     connection = connect(autocommit=False)
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    waited = start(lambda: EventStore(connection).wait_for("v", event, patience()))
+    waited = start(lambda: PlatformStore(connection).wait_for("v", event, patience()))
     states = "select state from pg_stat_activity where pid = %s"
     pid = connection.info.backend_pid
     asking(orders.connection)
@@ -119,10 +120,10 @@ def test_between_two_questions_no_transaction_is_open(orders: EventStore, connec
     assert waited.result(patience()) is True
 
 
-def test_with_a_pool_no_connection_is_kept_in_between(orders: EventStore, dsn: str) -> None:
+def test_with_a_pool_no_connection_is_kept_in_between(orders: PlatformStore, dsn: str) -> None:
     event = append(orders)
     with ConnectionPool(dsn, min_size=1, max_size=1) as pool:
-        store = EventStore(pool)
+        store = PlatformStore(pool)
         waits = [start(lambda: store.wait_for("v", event, patience())) for _ in range(5)]
         asking(orders.connection)
         assert store.is_registered("v")
@@ -130,7 +131,7 @@ def test_with_a_pool_no_connection_is_kept_in_between(orders: EventStore, dsn: s
         assert [wait.result(patience()) for wait in waits] == [True] * 5
 
 
-def test_on_a_loop_many_wait_at_once(orders: EventStore, dsn: str) -> None:
+def test_on_a_loop_many_wait_at_once(orders: PlatformStore, dsn: str) -> None:
     event = append(orders)
 
     async def main() -> list[bool]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psycopg
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
 from tests.support.factories import append, append_to, ids_of_one_partition, rows, start, terminate
 from tests.support.patience import patience, wait_until
 
 
-def announce(store: EventStore) -> None:
+def announce(store: PlatformStore) -> None:
     store.sequence_events()
     store.announce_positions([])
 
@@ -24,7 +24,7 @@ def listeners(connection: psycopg.Connection, word: str = "event_store_positions
     return [pid for (pid,) in rows(connection, query, word)]
 
 
-def test_a_word_ends_a_wait_and_names_the_log_partitions(orders: EventStore, dsn: str) -> None:
+def test_a_word_ends_a_wait_and_names_the_log_partitions(orders: PlatformStore, dsn: str) -> None:
     (first,), (second,) = (ids_of_one_partition(orders.connection, 1, n) for n in (3, 5))
     with Wakeups(dsn, poll_s=0.05) as positions:
         assert positions.listening
@@ -34,7 +34,7 @@ def test_a_word_ends_a_wait_and_names_the_log_partitions(orders: EventStore, dsn
         assert waiting.result(patience()) == frozenset({3, 5})
 
 
-def test_a_word_that_came_between_two_waits_ends_the_next_one(orders: EventStore, dsn: str) -> None:
+def test_a_word_that_came_between_two_waits_ends_the_next_one(orders: PlatformStore, dsn: str) -> None:
     with Wakeups(dsn, poll_s=0.05) as positions:
         append(orders)
         announce(orders)
@@ -42,7 +42,7 @@ def test_a_word_that_came_between_two_waits_ends_the_next_one(orders: EventStore
         assert positions.wait(0) is None
 
 
-def test_a_word_of_anybody_with_anything_in_it_is_a_word(orders: EventStore, dsn: str) -> None:
+def test_a_word_of_anybody_with_anything_in_it_is_a_word(orders: PlatformStore, dsn: str) -> None:
     with Wakeups(dsn, poll_s=0.05) as positions:
         orders.connection.execute("notify event_store_positions, '1,x,²,-7,,9'")
         assert positions.wait(patience()) == frozenset({1, 9})
@@ -62,7 +62,7 @@ def test_without_a_word_a_wait_ends_in_time_and_a_stop_ends_it_sooner(dsn: str) 
         assert waiting.result(patience()) is None
 
 
-def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: EventStore, dsn: str) -> None:
+def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: PlatformStore, dsn: str) -> None:
     with Wakeups(dsn, poll_s=0.05) as positions:
         (pid,) = listeners(orders.connection)
         terminate(orders.connection, pid)
@@ -82,7 +82,7 @@ def test_a_server_that_is_away_makes_it_poll(tmp_path: Path) -> None:
             assert not positions.listening
 
 
-def test_it_waits_for_appends_as_well(orders: EventStore, dsn: str) -> None:
+def test_it_waits_for_appends_as_well(orders: PlatformStore, dsn: str) -> None:
     with Wakeups(dsn, APPENDED) as appends:
         orders.connection.execute("notify event_store_appended")
         assert appends.wait(patience()) == frozenset()

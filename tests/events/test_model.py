@@ -12,8 +12,11 @@ from pydantic import BaseModel, Field, PlainSerializer, TypeAdapter
 
 from millrace.errors import DataRefused, InvalidEvent
 from millrace.events import event, new_event, register_events
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.errors import Malformed
+from millrace.resources.event_store import NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.model import declared_event
+from tests.support.sql_calls import BatchEvent, append_events
 
 
 class Line(BaseModel):
@@ -40,7 +43,7 @@ PLACED = OrderPlaced(orderLines=[Line(item="tea", price=Decimal("3.50"))], on=da
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def orders(store: PlatformStore) -> PlatformStore:
     register_events(store, [OrderPlaced])
     return store
 
@@ -88,10 +91,10 @@ def test_its_schema_has_no_words_so_that_better_ones_are_no_other_schema() -> No
     assert OrderPlaced.model_json_schema()["properties"]["title"]["default"] == "none"
 
 
-def test_what_an_object_makes_is_stored_and_read_again(orders: EventStore) -> None:
-    made = new_event(PLACED, "order-1", expected_version=0, final=True)
+def test_what_an_object_makes_is_stored_and_read_again(orders: PlatformStore) -> None:
+    made = new_event(PLACED, final=True)
     assert made == replace(
-        NewEvent("order", "order-1", "order_placed", expected_version=0, final=True),
+        NewEvent("order_placed", final=True),
         event_id=made.event_id,
         command_id=made.command_id,
         data={
@@ -99,10 +102,11 @@ def test_what_an_object_makes_is_stored_and_read_again(orders: EventStore) -> No
             "parcel": None, "via": "web",
         },
     )  # fmt: skip
-    orders.append_events([made])
-    stored = orders.get_last_event("order-1", "order")
-    assert stored
-    assert (stored.final, OrderPlaced.model_validate(stored.data)) == (True, PLACED)
+    orders.append("order", "order-1", PLACED, made)
+    assert [(stored.final, stored.as_(OrderPlaced)) for stored in orders.read("order", "order-1")] == [
+        (False, PLACED),
+        (True, PLACED),
+    ]
 
 
 # a decimal, and the texts and numbers that it may be
@@ -115,7 +119,7 @@ DECIMALS: tuple[tuple[Any, list[object], list[object]], ...] = (
 )
 
 
-def test_a_decimal_is_a_text_or_a_number_of_as_many_digits(store: EventStore) -> None:
+def test_a_decimal_is_a_text_or_a_number_of_as_many_digits(store: PlatformStore) -> None:
     for number, (kind, fit, unfit) in enumerate(DECIMALS, 1):
 
         @event(decider="order", version=number)
@@ -128,7 +132,7 @@ def test_a_decimal_is_a_text_or_a_number_of_as_many_digits(store: EventStore) ->
 
         def append(amount: object, version: int = number) -> None:
             data = {"amount": amount}
-            store.append_events([NewEvent("order", "order-1", "paid", data=data, event_version=version)])
+            append_events(store, [BatchEvent("order", "order-1", "paid", data=data, event_version=version)])
 
         for amount in fit:
             append(amount)
@@ -185,10 +189,11 @@ def test_what_cannot_work_is_refused_where_it_is_declared() -> None:
             event(**{"decider": "order", **stated})(model)
         assert str(refused.value).startswith(said)
         assert declared_event(model) is None
-    for wrong in (lambda: new_event(Line(item="tea", price=Decimal(1)), "order-1"), register_nothing):
-        with pytest.raises(InvalidEvent, match="Line declares no event: write @event"):
-            wrong()
+    with pytest.raises(InvalidEvent, match="Line declares no event: write @event"):
+        register_nothing()
+    with pytest.raises(Malformed, match="Line is no event"):
+        new_event(Line(item="tea", price=Decimal(1)))
 
 
 def register_nothing() -> None:
-    register_events(EventStore(None), [Line])  # type: ignore[arg-type]
+    register_events(PlatformStore(None), [Line])  # type: ignore[arg-type]

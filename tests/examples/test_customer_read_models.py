@@ -11,12 +11,12 @@ import pytest
 from millrace.assets.declarations import declared
 from millrace.examples.shop.captures.crm import CRM
 from millrace.examples.shop.customers import SCHEMA
-from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.testing import given
 from tests.support.capturing.captured import Captured, new_source
 from tests.support.capturing.sources import Source
 from tests.support.factories import Connect, rows
+from tests.support.sql_calls import BatchEvent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,8 +59,8 @@ def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
     return rows(connection, query)
 
 
-def change(key: int, action: str, record: dict[str, object] | None, **data: object) -> NewEvent:
-    return NewEvent(DECIDER, f"[{key}]", action, uuid4(), {"record": record, **data}, uuid4())
+def change(key: int, action: str, record: dict[str, object] | None, **data: object) -> BatchEvent:
+    return BatchEvent(DECIDER, f"[{key}]", action, uuid4(), {"record": record, **data}, uuid4())
 
 
 def customer(key: int, **columns: object) -> dict[str, object]:
@@ -70,25 +70,25 @@ def customer(key: int, **columns: object) -> dict[str, object]:
 
 def test_the_last_change_of_a_customer_decides(dsn: str, spark: "SparkSession") -> None:
     changed = given(
-        change(1, "inserted", customer(1)),
-        change(1, "updated", customer(1, city="Porto")),
-        change(2, "backfilled", customer(2)),
-        change(2, "deleted", customer(2)),
+        change(1, "inserted", customer(1)).alone,
+        change(1, "updated", customer(1, city="Porto")).alone,
+        change(2, "backfilled", customer(2)).alone,
+        change(2, "deleted", customer(2)).alone,
         # inserted again after an older delete
-        change(3, "inserted", customer(3, email="old")),
-        change(3, "deleted", {"customer_id": 3}, unavailable=["name", "email"]),
-        change(3, "inserted", customer(3)),
+        change(3, "inserted", customer(3, email="old")).alone,
+        change(3, "deleted", {"customer_id": 3}, unavailable=["name", "email"]).alone,
+        change(3, "inserted", customer(3)).alone,
         # what an update does not say stays, and a column that was dropped goes
-        change(4, "inserted", customer(4, email="long", shoe_size=38)),
-        change(4, "updated", {"customer_id": 4, "name": "Bram", "newsletter": True}, unavailable=["email", "updated_at"]),
+        change(4, "inserted", customer(4, email="long", shoe_size=38)).alone,
+        change(4, "updated", {"customer_id": 4, "name": "Bram", "newsletter": True}, unavailable=["email", "updated_at"]).alone,
         # under another key
-        change(5, "inserted", customer(5)),
-        change(5, "deleted", customer(5), new_key=[6]),
-        change(6, "updated", customer(6), old_key=[5]),
-        change(7, "inserted", customer(7)),
-        NewEvent(DECIDER, "[]", "truncated", uuid4(), {"record": None}, uuid4()),
-        NewEvent(DECIDER, "schema", "schema_changed", uuid4(), {"record": None}, uuid4()),
-        change(7, "deleted", None, truncated=True),
+        change(5, "inserted", customer(5)).alone,
+        change(5, "deleted", customer(5), new_key=[6]).alone,
+        change(6, "updated", customer(6), old_key=[5]).alone,
+        change(7, "inserted", customer(7)).alone,
+        BatchEvent(DECIDER, "[]", "truncated", uuid4(), {"record": None}, uuid4()).alone,
+        BatchEvent(DECIDER, "schema", "schema_changed", uuid4(), {"record": None}, uuid4()).alone,
+        change(7, "deleted", None, truncated=True).alone,
         dsn=dsn, spark=spark,
     )  # fmt: skip
     customers = changed.when(CUSTOMERS)

@@ -18,9 +18,11 @@ from millrace.resources.archive.history import day_history, log_history
 from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.spark_reader import Wanted, rows_of, shared
 from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.event_store import Json
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import Connect, register_shop_without_schemas, rows, set_clock
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,17 +33,17 @@ TABLE = "select day::text, channel, orders, lines, worth, cancelled from reports
 
 
 @pytest.fixture
-def shop(store: EventStore) -> EventStore:
+def shop(store: PlatformStore) -> PlatformStore:
     register_shop_without_schemas(store)
     return store
 
 
-def append(store: EventStore, at: datetime, order: str, event: str, **data: Json) -> None:
+def append(store: PlatformStore, at: datetime, order: str, event: str, **data: Json) -> None:
     set_clock(store.connection, at.isoformat())
-    store.append_events([NewEvent("order", order, event, uuid4(), data, uuid4())])
+    append_events(store, [BatchEvent("order", order, event, uuid4(), data, uuid4())])
 
 
-def two_days(store: EventStore) -> None:
+def two_days(store: PlatformStore) -> None:
     """Orders of Monday and of Tuesday, up to the last and from the first microsecond."""
     last = MIDNIGHT - timedelta(microseconds=1)
     for day, name, channel in ((MONDAY, "a", "web"), (MONDAY + last, "b", "web"), (TUESDAY, "c", "app")):
@@ -68,7 +70,7 @@ def materialize(dsn: str, day: datetime) -> dict[str, object]:
     return {name: value for name, value in said.items() if name != "dagster/column_lineage"}
 
 
-def test_days_are_built_each_by_itself(shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect) -> None:
+def test_days_are_built_each_by_itself(shop: PlatformStore, dsn: str, spark: "SparkSession", connect: Connect) -> None:
     assert spark
     two_days(shop)
     connection = connect()
@@ -97,9 +99,9 @@ def test_days_are_built_each_by_itself(shop: EventStore, dsn: str, spark: "Spark
 
 
 def test_what_was_open_over_midnight_counts_for_its_day(
-    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path
+    shop: PlatformStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path
 ) -> None:
-    late = EventStore(connect(autocommit=False))
+    late = PlatformStore(connect(autocommit=False))
     append(late, TUESDAY - timedelta(seconds=1), "late", "order_placed", customer_id="x", channel="phone")
     for n in range(50):  # in every log partition
         append(shop, TUESDAY, f"early-{n}", "order_placed", customer_id="x", channel="web")
@@ -111,7 +113,12 @@ def test_what_was_open_over_midnight_counts_for_its_day(
 
 
 def test_days_that_were_archived_and_purged_have_the_same_rows(
-    shop: EventStore, dsn: str, spark: "SparkSession", connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: PlatformStore,
+    dsn: str,
+    spark: "SparkSession",
+    connect: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert spark
     monkeypatch.setenv("MILLRACE_ARCHIVE_DIR", str(tmp_path))
@@ -125,7 +132,7 @@ def test_days_that_were_archived_and_purged_have_the_same_rows(
     assert rows(connect(), TABLE) == ON_MONDAY + ON_TUESDAY
 
 
-def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: PlatformStore, dsn: str, tmp_path: Path) -> None:
     two_days(shop)
     shop.sequence_events()
     for partition in range(16):

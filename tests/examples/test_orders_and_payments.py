@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING
 
 from millrace.assets.declarations import declared
-from millrace.resources.event_store import NewEvent
 from millrace.testing import given
 from tests.support.factories import Connect, rows
+from tests.support.sql_calls import BatchEvent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,13 +14,13 @@ SHOP = declared("millrace.examples.shop", ["read_models"]).models
 
 
 def test_an_order_has_the_name_of_its_customer(dsn: str, spark: "SparkSession", connect: Connect) -> None:
-    placed = NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"})
-    ordered = given(placed, dsn=dsn, spark=spark)
+    placed = BatchEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"})
+    ordered = given(placed.alone, dsn=dsn, spark=spark)
     for model in ("customers", "orders"):
         ordered.when(SHOP[model])
     named = "select customer_id, o.customer, c.orders from read_models.orders o join read_models.customers c using (customer_id)"
     assert rows(connect(), named) == [("c-1", None, 1)]
-    ordered.given(NewEvent("customer", "c-1", "customer_registered", data={"name": "Ada"}))
+    ordered.given(BatchEvent("customer", "c-1", "customer_registered", data={"name": "Ada"}).alone)
     ordered.when(SHOP["customers"])
     assert rows(connect(), named) == [("c-1", "Ada", 1)]
 
@@ -28,11 +28,11 @@ def test_an_order_has_the_name_of_its_customer(dsn: str, spark: "SparkSession", 
 def test_a_payment_shows_its_order_and_counts_on_its_day(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     whose = {"order_id": "o-1", "customer_id": "c-1"}
     paid = given(
-        NewEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}),
-        NewEvent("payment", "p-1", "payment_requested", data={**whose, "amount": 9.95, "method": "ideal"}),
-        NewEvent("payment", "p-2", "payment_requested", data={**whose, "order_id": "o-2", "amount": 5, "method": "card"}),
-        NewEvent("payment", "p-1", "payment_failed", data={**whose, "reason": "declined"}),
-        NewEvent("payment", "p-1", "payment_requested", data={**whose, "amount": 9.95, "method": "card"}),
+        BatchEvent("order", "o-1", "order_placed", data={"customer_id": "c-1", "channel": "web"}).alone,
+        BatchEvent("payment", "p-1", "payment_requested", data={**whose, "amount": 9.95, "method": "ideal"}).alone,
+        BatchEvent("payment", "p-2", "payment_requested", data={**whose, "order_id": "o-2", "amount": 5, "method": "card"}).alone,
+        BatchEvent("payment", "p-1", "payment_failed", data={**whose, "reason": "declined"}).alone,
+        BatchEvent("payment", "p-1", "payment_requested", data={**whose, "amount": 9.95, "method": "card"}).alone,
         dsn=dsn, spark=spark,
     )  # fmt: skip
     for model in ("customers", "orders"):
@@ -44,8 +44,8 @@ def test_a_payment_shows_its_order_and_counts_on_its_day(dsn: str, spark: "Spark
     waiting = ("p-2", "o-2", "card", 1, True, None)
     assert rows(connect(), shown) == [("p-1", "o-1", "card", 2, True, "order_placed"), waiting]
     paid.given(
-        NewEvent("payment", "p-1", "payment_received", data={**whose, "amount": 9.95}),
-        NewEvent("order", "o-1", "order_confirmed", data={"total": 9.95}),
+        BatchEvent("payment", "p-1", "payment_received", data={**whose, "amount": 9.95}).alone,
+        BatchEvent("order", "o-1", "order_confirmed", data={"total": 9.95}).alone,
     )
     for model in ("orders", "payments", "revenue"):
         paid.when(SHOP[model])

@@ -20,7 +20,7 @@ from millrace.examples.shop.web.page import page
 from millrace.examples.shop.web.receiver import LARGEST, warehouse
 from millrace.resources.commands.decider import Emit
 from millrace.resources.commands.handle import handle
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.signing import made_secret, signed
@@ -39,7 +39,7 @@ TWO = Place("customer-7", (("whisk", 1), ("kettle", 2)))
 
 
 @pytest.fixture
-def shop(store: EventStore) -> EventStore:
+def shop(store: PlatformStore) -> PlatformStore:
     register_shop(store)
     return store
 
@@ -82,7 +82,7 @@ def test_what_cannot_be_done_to_an_order_is_refused(dsn: str) -> None:
             orders.when(ORDER, order, command)
 
 
-def test_an_order_that_is_taken_on_has_one_mail(shop: EventStore, dsn: str) -> None:
+def test_an_order_that_is_taken_on_has_one_mail(shop: PlatformStore, dsn: str) -> None:
     make_mails(shop.connection)
     for order_id in ("order-1", "order-2"):
         handle(shop, ORDER, order_id, TWO)
@@ -94,7 +94,7 @@ def test_an_order_that_is_taken_on_has_one_mail(shop: EventStore, dsn: str) -> N
 
 
 def test_the_warehouse_takes_signed_events_once_and_no_others(
-    shop: EventStore, dsn: str, spares: Callable[[], str], postgres: EmbeddedPostgres
+    shop: PlatformStore, dsn: str, spares: Callable[[], str], postgres: EmbeddedPostgres
 ) -> None:
     own, secret = postgres.dsn(spares()), made_secret()
     for order_id in ("order-1", "order-2"):
@@ -116,7 +116,7 @@ def test_the_warehouse_takes_signed_events_once_and_no_others(
         assert requests.post(f"{url}/events", body, timeout=patience()).status_code == 401
 
 
-def test_a_page_shows_what_was_just_ordered(shop: EventStore, dsn: str, spark: "SparkSession") -> None:
+def test_a_page_shows_what_was_just_ordered(shop: PlatformStore, dsn: str, spark: "SparkSession") -> None:
     # its table is there and empty, and what it looks up
     for model in (CUSTOMERS, ORDERS):
         ensure_version(shop.connection, model)

@@ -5,14 +5,15 @@ import pytest
 from millrace.assets.declarations import declared
 from millrace.examples.shop.events import SHOP, register_shop
 from millrace.resources.errors import DataRefused
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.registering import State, known_schemas, standing_of
 from millrace.resources.read_models.shown.known_names import unknown_properties
+from tests.support.sql_calls import BatchEvent, append_events
 
 DECLARED = declared("millrace.examples.shop", ["events", "read_models"])
 
 
-def test_registering_again_changes_nothing_and_every_event_has_a_schema(store: EventStore) -> None:
+def test_registering_again_changes_nothing_and_every_event_has_a_schema(store: PlatformStore) -> None:
     for _ in range(2):
         register_shop(store)
     row = store.connection.execute(
@@ -25,7 +26,7 @@ def test_registering_again_changes_nothing_and_every_event_has_a_schema(store: E
         assert list(unknown_properties(model, known_schemas(store, []))) == []
 
 
-def test_an_amount_in_fractions_of_a_cent_is_refused(store: EventStore) -> None:
+def test_an_amount_in_fractions_of_a_cent_is_refused(store: PlatformStore) -> None:
     register_shop(store)
     with pytest.raises(DataRefused):
-        store.append_events([NewEvent("order", "order-1", "order_confirmed", data={"total": 1.005})])
+        append_events(store, [BatchEvent("order", "order-1", "order_confirmed", data={"total": 1.005})])

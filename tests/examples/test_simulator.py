@@ -15,16 +15,18 @@ from millrace.examples.shop import simulator
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
-from millrace.resources.event_store import AppendedEvent, EventStore, NewEvent
+from millrace.resources.event_store import Appended, EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, purge_all, start, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent, append_event, append_events
 
 
 def run(dsn: str, events: int, seed: int | None = None, stop: threading.Event | None = None) -> SimulationReport:
     return simulate(dsn, rate=None, events=events, seed=seed, stop=stop or threading.Event())
 
 
-def stored(store: EventStore) -> list[tuple[str, str, str, dict[str, Any], bool]]:
+def stored(store: PlatformStore) -> list[tuple[str, str, str, dict[str, Any], bool]]:
     query = 'select decider, decider_id, event, data, final from event_store.events order by "offset"'
     return store.connection.execute(query).fetchall()
 
@@ -32,7 +34,7 @@ def stored(store: EventStore) -> list[tuple[str, str, str, dict[str, Any], bool]
 # Lives -----------------------------------------------------------------------------------------------------
 
 
-def test_orders_live_plausible_lives(dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_live_plausible_lives(dsn: str, store: PlatformStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace.examples.shop.simulator.MOST_LIVES", 8)
     report = run(dsn, 1500, seed=1)
     events = stored(store)
@@ -98,13 +100,13 @@ def each_event_has_the_data_that_it_promises(events: list[tuple[str, str, str, d
 # Counts and ids --------------------------------------------------------------------------------------------
 
 
-def test_as_many_events_are_appended_as_were_asked_for(dsn: str, store: EventStore) -> None:
+def test_as_many_events_are_appended_as_were_asked_for(dsn: str, store: PlatformStore) -> None:
     for events in (1, 2, 7):
         before = len(stored(store))
         assert run(dsn, events, seed=events).events == len(stored(store)) - before == events
 
 
-def test_a_seed_repeats_the_lives_under_new_ids(dsn: str, store: EventStore) -> None:
+def test_a_seed_repeats_the_lives_under_new_ids(dsn: str, store: PlatformStore) -> None:
     run(dsn, 100, seed=5)
     run(dsn, 100, seed=5)
     events = stored(store)
@@ -138,11 +140,13 @@ def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyP
 # Others ----------------------------------------------------------------------------------------------------
 
 
-def test_each_customer_is_registered_once_by_runs_at_once(dsn: str, store: EventStore, connect: Connect) -> None:
+def test_each_customer_is_registered_once_by_runs_at_once(dsn: str, store: PlatformStore, connect: Connect) -> None:
     register_shop(store)
     first = plan_life(random.Random(3), "").customer
-    other = EventStore(connect(autocommit=False))
-    other.append_events([NewEvent(first.decider, first.decider_id, first.event, data=first.data, expected_version=0)])
+    other = PlatformStore(connect(autocommit=False))
+    append_events(
+        other, [BatchEvent(first.decider, first.decider_id, first.event, data=first.data, expected_version=0)]
+    )
     running = start(lambda: run(dsn, 300, seed=3))
     waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
     wait_until(lambda: bool(value(store.connection, waiting)), "the run waits for the other one's customer")
@@ -156,18 +160,20 @@ def test_each_customer_is_registered_once_by_runs_at_once(dsn: str, store: Event
         assert data.get("customer_id") in {None, *seen}
 
 
-def test_a_lost_answer_leaves_one_customer(dsn: str, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = EventStore.append_events
+def test_a_lost_answer_leaves_one_customer(dsn: str, store: PlatformStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = EventStore.append
     lost: list[str] = []
 
-    def lose_the_first(self: EventStore, events: list[NewEvent]) -> list[AppendedEvent]:
-        done = answered(self, events)
+    def lose_the_first(
+        self: EventStore, decider: str, decider_id: str, event: NewEvent, expected_version: int
+    ) -> Appended:
+        done = answered(self, decider, decider_id, event, expected_version=expected_version)
         if not lost:
-            lost.append(events[0].event)
+            lost.append(event.event)
             raise psycopg.OperationalError("the connection is lost")
         return done
 
-    monkeypatch.setattr(EventStore, "append_events", lose_the_first)
+    monkeypatch.setattr(EventStore, "append", lose_the_first)
     assert run(dsn, 20, seed=4).events == 20 == len(stored(store))
     assert lost == ["customer_registered"]
 
@@ -179,7 +185,7 @@ CLOSED: dict[str, object] = {"reason": "called in"}
 class Meddler(threading.Event):
     """Appends an event of its own to the newest open order before each of the simulator's."""
 
-    def __init__(self, store: EventStore, event: str, data: dict[str, object], *, final: bool) -> None:
+    def __init__(self, store: PlatformStore, event: str, data: dict[str, object], *, final: bool) -> None:
         super().__init__()
         self.store, self.event, self.data, self.final = store, event, data, final
         self.appended = 0
@@ -191,14 +197,14 @@ class Meddler(threading.Event):
         ).fetchone()
         if open_order:
             order, last = open_order
-            self.store.append_event(self.event, uuid4(), "order", order, self.data, uuid4(), last, final=self.final)
+            append_event(self.store, self.event, uuid4(), "order", order, self.data, uuid4(), last, final=self.final)
             self.appended += 1
         return super().is_set()
 
 
 @pytest.mark.parametrize(("seed", "event", "data"), [(7, "order_line_added", LINE), (8, "order_cancelled", CLOSED)])
 def test_it_goes_on_where_another_writer_was_first(
-    dsn: str, store: EventStore, seed: int, event: str, data: dict[str, object]
+    dsn: str, store: PlatformStore, seed: int, event: str, data: dict[str, object]
 ) -> None:
     """It reads a stream again that has more, and drops the life of one that is closed."""
     meddler = Meddler(store, event, data, final=data is CLOSED)
@@ -217,7 +223,7 @@ class Purger(Meddler):
         return stopped
 
 
-def test_it_goes_on_where_the_last_event_of_a_stream_was_purged(dsn: str, store: EventStore) -> None:
+def test_it_goes_on_where_the_last_event_of_a_stream_was_purged(dsn: str, store: PlatformStore) -> None:
     purger = Purger(store, "order_line_added", LINE, final=False)
     report = run(dsn, 30, seed=7, stop=purger)
     assert (report.events, stored(store)[1:]) == (30, [])

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.importer import ImportProgress
 from millrace.resources.settings import PROJECT
 from tests.support.factories import Connect
 from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_rows, run, stored, write_csv
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import get_events
 
 # says how far it has read: a batch is prepared when its last row was asked for
 CHILD = """
@@ -42,7 +43,7 @@ STUCK = 13  # the batch that has to wait
 
 
 @pytest.fixture
-def gate(store: EventStore, connect: Connect) -> psycopg.Connection:
+def gate(store: PlatformStore, connect: Connect) -> psycopg.Connection:
     """Open an append to the stream of row 1235, where the import has to wait."""
     store.register_decider_event("permit", "step 0", "")
     gate = connect(autocommit=False)
@@ -60,7 +61,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def child(dsn: str, store: EventStore, gate: psycopg.Connection, file: Path) -> Iterator["subprocess.Popen[str]"]:
+def child(dsn: str, store: PlatformStore, gate: psycopg.Connection, file: Path) -> Iterator["subprocess.Popen[str]"]:
     """Start an import and give it when one batch waits at the store and the next one is ready."""
     assert not gate.closed
     command, pipe = [sys.executable, "-c", CHILD, dsn, str(file)], subprocess.PIPE
@@ -73,19 +74,19 @@ def child(dsn: str, store: EventStore, gate: psycopg.Connection, file: Path) -> 
         child.kill()
 
 
-def assert_goes_on(dsn: str, store: EventStore, file: Path, there: tuple[int, ...]) -> None:
+def assert_goes_on(dsn: str, store: PlatformStore, file: Path, there: tuple[int, ...]) -> None:
     report = run(dsn, file)
     assert report.already_there in there
     assert report.appended == ROWS - report.already_there
     numbers = [int(data["n"]) for stream, _, data in stored(store) if stream != "gate"]
     assert sorted(numbers) == [n for n in range(ROWS) if n != 1234]
     for stream in range(STREAMS):
-        kept = [int(event.data["n"]) for event in store.get_events(f"c-{stream}", "permit")]
+        kept = [int(event.data["n"]) for event in get_events(store, f"c-{stream}", "permit")]
         assert kept == [n for n in range(stream, ROWS, STREAMS) if n != 1234]
 
 
 def test_a_kill_between_two_batches_loses_and_doubles_nothing(
-    dsn: str, store: EventStore, gate: psycopg.Connection, file: Path, child: "subprocess.Popen[str]"
+    dsn: str, store: PlatformStore, gate: psycopg.Connection, file: Path, child: "subprocess.Popen[str]"
 ) -> None:
     child.kill()
     assert child.wait() == -signal.SIGKILL
@@ -97,7 +98,7 @@ def test_a_kill_between_two_batches_loses_and_doubles_nothing(
 
 
 def test_ctrl_c_ends_an_import_that_waits_and_takes_its_batch_back(
-    dsn: str, store: EventStore, gate: psycopg.Connection, file: Path, child: "subprocess.Popen[str]"
+    dsn: str, store: PlatformStore, gate: psycopg.Connection, file: Path, child: "subprocess.Popen[str]"
 ) -> None:
     child.send_signal(signal.SIGINT)
     assert child.wait(patience()) == -signal.SIGINT
@@ -106,7 +107,7 @@ def test_ctrl_c_ends_an_import_that_waits_and_takes_its_batch_back(
     assert_goes_on(dsn, store, file, ((STUCK - 1) * 100,))
 
 
-def test_rows_before_a_damage_of_the_file_are_stored(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_rows_before_a_damage_of_the_file_are_stored(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     plain = write_csv(tmp_path / "log.csv", many_rows(5000, 5))
     file = tmp_path / "log.csv.gz"
     file.write_bytes(gzip.compress(plain.read_bytes(), mtime=0)[:-9])

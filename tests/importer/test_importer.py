@@ -19,17 +19,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.events import NAMESPACE, Columns
 from millrace.resources.importer.importer import ImportProgress, ImportReport
 from tests.support import import_logs
 from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 from tests.support.patience import patience
+from tests.support.sql_calls import BatchEvent, append_events
 
 # What a row becomes ----------------------------------------------------------------------------------------
 
 
-def test_a_csv_cell_is_text_and_an_empty_one_null(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_csv_cell_is_text_and_an_empty_one_null(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", [("c-1", "begun", "2024-05-01", ""), ("c-1", "ended", TIME, '1,5 "x"\nü')])
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert run(dsn, file).appended == 2
@@ -39,7 +40,7 @@ def test_a_csv_cell_is_text_and_an_empty_one_null(dsn: str, store: EventStore, t
     ]
 
 
-def test_json_lines_keep_their_types_and_every_digit(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_json_lines_keep_their_types_and_every_digit(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_text(
         tmp_path / "log.jsonl",
         '{"case": 7, "activity": "begun", "at": "2024-05-01 10:00Z", "n": {"a": [1, 2.5, true, null]}}',
@@ -53,7 +54,7 @@ def test_json_lines_keep_their_types_and_every_digit(dsn: str, store: EventStore
     ]
 
 
-def test_parquet_keeps_types_and_exact_texts(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_parquet_keeps_types_and_exact_texts(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     nanoseconds = pa.array([1_714_550_400_123_456_789, 1_714_550_400_000_000_000], pa.timestamp("ns"))
     columns = {
         "case": pa.array([1, 2], pa.int64()),
@@ -77,7 +78,7 @@ def test_parquet_keeps_types_and_exact_texts(dsn: str, store: EventStore, tmp_pa
     assert {name for _, _, data in stored(store) for name in data} == {*names}
 
 
-def test_events_of_xes_have_the_attributes_of_their_trace(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_events_of_xes_have_the_attributes_of_their_trace(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     event = """
         <event><string key="activity" value="begun"/><date key="at" value="2024-05-01T10:00:00+02:00"/>
         <int key="n" value="7"/><float key="price" value="0.12345678901234567890123"/><float key="share" value="0.5"/>
@@ -101,7 +102,7 @@ def test_events_of_xes_have_the_attributes_of_their_trace(dsn: str, store: Event
     assert rejected(report) == [(3, "its 'n' is no int: 'seven'")]
 
 
-def test_streams_events_and_times_may_be_within_objects(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_streams_events_and_times_may_be_within_objects(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_text(
         tmp_path / "log.json",
         '{"repo": {"name": "a/b", "at": {"on": "1 May 2024"}}, "type": "push", "by": {"id": 7}}',
@@ -109,7 +110,7 @@ def test_streams_events_and_times_may_be_within_objects(dsn: str, store: EventSt
         '{"repo": "a/b", "type": "push", "by": {"id": 7}}',
     )
     report = run(dsn, file, columns=Columns(("repo.name",), "type", ("repo.at.on",), metadata=("by.id",)))
-    (event,) = store.read_stream("permit", "a/b")
+    (event,) = store.read("permit", "a/b")
     assert event.data == {"repo": {"name": "a/b", "at": {"on": "2024-05-01"}}, "by": {"id": 7}}
     assert event.metadata == {"by.id": 7}
     assert [(line, reason.split(":")[0]) for line, reason in rejected(report)] == [
@@ -126,7 +127,7 @@ def test_streams_events_and_times_may_be_within_objects(dsn: str, store: EventSt
         run(dsn, write_csv(tmp_path / "log.csv", many_rows(1, 1)), columns=Columns(("case.id",), "activity"))
 
 
-def test_ids_that_pandas_made_doubles_name_streams(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_ids_that_pandas_made_doubles_name_streams(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     columns = {
         "case": pa.array([17.0, None, 2.5, 2.0**53, 18.0]),
         "activity": ["begun"] * 5,
@@ -140,7 +141,7 @@ def test_ids_that_pandas_made_doubles_name_streams(dsn: str, store: EventStore, 
     assert "there is none" in rejected(report)[3][1]
 
 
-def test_cells_may_have_tabs_or_another_delimiter_between_them(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_cells_may_have_tabs_or_another_delimiter_between_them(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     lines = ("case,activity,at,n", f'c-1,"a,b",{TIME},1')
     for number, (name, delimiter) in enumerate((("log.tsv", None), ("log.TSV.gz", None), ("log.csv", ";")), 1):
         text = "\n".join([*lines, ""]).replace(",", delimiter or "\t").replace(f"a{delimiter or chr(9)}b", "a,b")
@@ -150,7 +151,7 @@ def test_cells_may_have_tabs_or_another_delimiter_between_them(dsn: str, store: 
         assert stored(store) == [("c-1", "a,b", {"at": TIME, "n": "1"})] * number
 
 
-def test_gzipped_text_is_read_and_its_bytes_are_counted(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_gzipped_text_is_read_and_its_bytes_are_counted(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     plain = write_csv(tmp_path / "log.csv", many_rows(250, 5))
     file = tmp_path / "log.csv.gz"
     file.write_bytes(gzip.compress(plain.read_bytes()))
@@ -165,7 +166,7 @@ def test_gzipped_text_is_read_and_its_bytes_are_counted(dsn: str, store: EventSt
     ]
 
 
-def test_a_log_needs_no_time_and_a_uuid_is_one_stream(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_log_needs_no_time_and_a_uuid_is_one_stream(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     case = "f156a3c4-9bd8-11ed-a8fc-0242ac120002"
     file = write_csv(tmp_path / "log.csv", [(case.upper(), "begun"), ("CASE-1", "begun")], header=("case", "activity"))
     assert run(dsn, file, columns=Columns(("case",), "activity")).appended == 2
@@ -188,7 +189,7 @@ def test_memory_does_not_grow_with_rows_or_streams(dsn: str, tmp_path: Path) -> 
 # Once only -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_grew_adds_its_new_rows(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_file_that_grew_adds_its_new_rows(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", many_rows(30, 3))
     run(dsn, file)
     write_csv(file, many_rows(50, 3))
@@ -197,7 +198,7 @@ def test_a_file_that_grew_adds_its_new_rows(dsn: str, store: EventStore, tmp_pat
     import_logs.assert_each_row_once_in_order(store, 50, 3)
 
 
-def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     for name, line, cut in (
         ("log.csv", f"c-1,begun,{TIME},1234", 2),
         ("quoted.csv", f'c-1,begun,{TIME},"12"""', 1),
@@ -220,7 +221,7 @@ def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: E
     assert run(dsn, file).already_there == 2
 
 
-def test_other_content_under_the_same_name_is_refused(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_other_content_under_the_same_name_is_refused(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
     run(dsn, file)
     rows = many_rows(20, 2)
@@ -233,18 +234,18 @@ def test_other_content_under_the_same_name_is_refused(dsn: str, store: EventStor
     assert run(dsn, file, source="second log").appended == 20
 
 
-def test_a_row_whose_id_another_writer_took_is_refused(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_row_whose_id_another_writer_took_is_refused(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     command = str(uuid5(NAMESPACE, "p.csv"))
     store.register_decider_event("evil", "x", "An id was taken.")
     event_id = UUID(f"{command[:14]}8{command[15:27]}{2:09x}")
-    store.append_events([NewEvent("evil", "e-1", "x", event_id, {}, uuid4())])
+    append_events(store, [BatchEvent("evil", "e-1", "x", event_id, {}, uuid4())])
     with pytest.raises(ImportRefused, match=r"Row 2 \(line 3\) of p\.csv .* another writer took its id") as refused:
         run(dsn, write_csv(tmp_path / "p.csv", many_rows(3, 1)))
     assert "stream (evil, e-1)" in (refused.value.detail or "")
     assert "If it is of no import, ask its writer" in (refused.value.hint or "")
 
 
-def test_two_imports_at_once_store_each_row_once(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_two_imports_at_once_store_each_row_once(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     rows = many_rows(1000, 11)
     file = write_csv(tmp_path / "log.csv", [*rows, ("", "begun", TIME, 0)])
     start = threading.Barrier(2)

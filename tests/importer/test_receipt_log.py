@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from millrace import count, field, last, max_, min_, read_model, stream_id, testing
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.events import Columns
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.factories import rows
 from tests.support.import_logs import run
+from tests.support.sql_calls import get_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,7 @@ def expected_cases(log: list[dict[str, str]]) -> list[tuple[Any, ...]]:
 
 
 def test_a_real_log_is_imported_and_shown_as_its_file_says(
-    dsn: str, store: EventStore, receipt_log: Path, tmp_path: Path, spark: "SparkSession"
+    dsn: str, store: PlatformStore, receipt_log: Path, tmp_path: Path, spark: "SparkSession"
 ) -> None:
     options = {"columns": COLUMNS, "rejects": tmp_path / "rejects.jsonl"}
     report = run(dsn, receipt_log, **options)
@@ -73,7 +74,7 @@ def test_a_real_log_is_imported_and_shown_as_its_file_says(
     assert (report.streams, report.event_types, report.rejects) == (STREAMS, KINDS, None)
     counts = "select count(*), count(distinct decider_id), count(distinct event) from event_store.events"
     assert rows(store.connection, counts) == [(EVENTS, STREAMS, KINDS)]
-    first = store.get_events("case-10011", "permit")[0]
+    first = get_events(store, "case-10011", "permit")[0]
     assert first.event == "Confirmation of receipt"
     assert first.data["time:timestamp"] == "2011-10-11T13:45:40.276000+02:00"
     assert first.data["case:enddate"] is None

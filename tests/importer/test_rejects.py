@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.errors import ImportRefused, SchemaMismatch, Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.events import Columns
 from millrace.resources.importer.files import open_event_file
 from millrace.resources.importer.importer import ImportProgress
@@ -22,7 +22,7 @@ from tests.support.import_logs import TIME, many_rows, rejected, run, stored, wr
 # Bad rows --------------------------------------------------------------------------------------------------
 
 
-def test_rows_that_do_not_fit_their_schema_are_rejected(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_rows_that_do_not_fit_their_schema_are_rejected(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     store.register_event_schema("permit", "begun", {"properties": {"n": {"pattern": "^[0-9]+$"}}})
     lines = [f"c-{n},begun,{TIME},{'x' if n in {3, 5} else n}" for n in range(1, 7)]
     report = run(dsn, write_text(tmp_path / "log.csv", "case,activity,at,n", *lines))
@@ -30,7 +30,7 @@ def test_rows_that_do_not_fit_their_schema_are_rejected(dsn: str, store: EventSt
     assert [line for line, reason in rejected(report) if 'data.n is "x", not like' in reason] == [4, 6]
 
 
-def test_bad_csv_rows_are_rejected_with_their_lines(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_bad_csv_rows_are_rejected_with_their_lines(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_text(
         tmp_path / "log.csv",
         "case,activity,at,n",
@@ -87,7 +87,7 @@ def test_the_other_half_of_a_half_read_row_is_no_row(tmp_path: Path) -> None:
         assert list(opened.rows) == []
 
 
-def test_bad_json_lines_are_rejected_with_their_lines(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_bad_json_lines_are_rejected_with_their_lines(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     good = f'"case": "c-1", "activity": "begun", "at": "{TIME}"'
     file = write_text(
         tmp_path / "log.jsonl",
@@ -187,7 +187,7 @@ def test_the_rejects_file_is_that_of_the_last_run(dsn: str, tmp_path: Path) -> N
     assert not rejects.exists()
 
 
-def test_a_row_for_a_closed_stream_is_rejected(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_row_for_a_closed_stream_is_rejected(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", many_rows(4, 2))
     store.register_decider_event("permit", "closed", "")
     store.connection.execute(
@@ -319,7 +319,7 @@ def test_where_no_store_answers_is_named(postgres: EmbeddedPostgres, tmp_path: P
         run(postgres.dsn("postgres"), file)
 
 
-def test_the_server_going_away_in_the_middle_says_how_to_go_on(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_the_server_going_away_in_the_middle_says_how_to_go_on(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", many_rows(500, 5))
 
     def cut(_progress: ImportProgress) -> None:

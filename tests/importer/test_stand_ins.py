@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.events import Columns
 from millrace.resources.importer.importer import LogFile, try_import
 from tests.support.import_logs import HEADER, TIME, rejected, run, stored, write_csv, write_text
@@ -17,12 +17,12 @@ from tests.support.import_logs import HEADER, TIME, rejected, run, stored, write
 FIRST, SECOND = (UUID(f"018f3c1e-7f2a-7c3b-9d4e-5a6b7c8d9e0{n}") for n in (1, 2))
 
 
-def test_a_text_that_is_null_is_null_in_each_cell(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_text_that_is_null_is_null_in_each_cell(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     rows = [("c-1", "begun", "2024-05-01", "NA"), ("NA", "begun", "2024-05-01", 1), ("c-1", "ended", "-", "NA 1")]
     columns = Columns(("case",), "activity", metadata=("at",), nulls=frozenset({"NA", "-"}))
     report = run(dsn, write_csv(tmp_path / "log.csv", rows), columns=columns)
     assert stored(store) == [("c-1", "begun", {"n": None}), ("c-1", "ended", {"n": "NA 1"})]
-    assert [event.metadata for event in store.read_stream("permit", "c-1")] == [{"at": "2024-05-01"}, None]
+    assert [event.metadata for event in store.read("permit", "c-1")] == [{"at": "2024-05-01"}, None]
     assert rejected(report) == [(3, "the stream (case) is missing or neither text nor a whole number")]
     # in JSON too, but not within an object
     file = write_text(tmp_path / "log.jsonl", '{"case": "c-2", "activity": "begun", "n": "NA", "o": {"n": "NA"}}')
@@ -30,13 +30,13 @@ def test_a_text_that_is_null_is_null_in_each_cell(dsn: str, store: EventStore, t
     assert stored(store)[2:] == [("c-2", "begun", {"n": None, "o": {"n": "NA"}})]
 
 
-def test_a_name_may_stand_for_the_column_of_stream_or_event(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_name_may_stand_for_the_column_of_stream_or_event(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = write_csv(tmp_path / "log.csv", [("c-1", "begun")], header=("case", "activity"))
     run(dsn, file, columns=Columns((), None, stream_name=str(FIRST).upper(), event_name="measured"))
     assert stored(store) == [(str(FIRST), "measured", {"case": "c-1", "activity": "begun"})]
 
 
-def test_two_columns_name_one_stream_which_no_other_values_name(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_two_columns_name_one_stream_which_no_other_values_name(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     rows = [("a", "b, c", 1), ("a, b", "c", 2), ('a", "b', "c", 3), ("a", "b, c", 4), ("ü", "", 5), ("é" * 510, "x", 6)]
     file = write_csv(tmp_path / "log.csv", rows, header=("site", "case", "n"))
     report = run(dsn, file, columns=Columns(("site", "case"), None, event_name="begun"))
@@ -50,14 +50,14 @@ def test_two_columns_name_one_stream_which_no_other_values_name(dsn: str, store:
     ]
 
 
-def test_events_keep_their_ids_and_each_id_is_stored_once(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_events_keep_their_ids_and_each_id_is_stored_once(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     header = ("id", "case", "activity", "n")
     rows = [(str(FIRST).upper(), "c-1", "begun", 1), ("7", "c-1", "begun", 2), (str(SECOND), "c-1", "ended", 3)]
     columns = Columns(("case",), "activity", id="id")
     file = write_csv(tmp_path / "log.csv", [*rows, rows[0]], header)
     report = run(dsn, file, columns=columns)
     assert (report.appended, report.already_there, report.rejected) == (2, 1, 1)
-    kept = [(event.event_id, event.data) for event in store.read_stream("permit", "c-1")]
+    kept = [(event.event_id, event.data) for event in store.read("permit", "c-1")]
     assert kept == [(FIRST, {"n": "1"}), (SECOND, {"n": "3"})]
     assert rejected(report) == [(3, "its id (id) is no UUID of 36 characters: '7'")]
     # the place in the file does not matter
@@ -69,7 +69,7 @@ def test_events_keep_their_ids_and_each_id_is_stored_once(dsn: str, store: Event
     assert refused.value.hint == "Give each event an id of its own, and the same source to each import of it."
 
 
-def test_a_column_holds_the_whole_data(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_a_column_holds_the_whole_data(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     header = ("case", "activity", "at", "left_out", "payload")
     payloads = ('{"n": [1, 0.5], "big": 0.12345678901234567890123}', '{"at": 1}', "[1]", '{"n": ', "")
     file = write_csv(tmp_path / "log.csv", [("c-1", "begun", TIME, "x", payload) for payload in payloads], header)

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import psycopg
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.backup.conftest import filled, new_target, restored, target
 from tests.support.backups import tables
 from tests.support.factories import (
@@ -41,14 +41,14 @@ def lives(observer: psycopg.Connection, session: psycopg.Connection) -> bool:
 
 
 def test_who_holds_the_sequencer_in_an_open_transaction_is_named_and_ended(
-    store: EventStore, dsn: str, connect: Connect, tmp_path: Path
+    store: PlatformStore, dsn: str, connect: Connect, tmp_path: Path
 ) -> None:
     declare(tmp_path)
     register_orders(store)
     holder, writer = connect(autocommit=False), connect(autocommit=False)
-    append_to(EventStore(holder), "undone")
-    EventStore(holder).sequence_events()
-    append_to(EventStore(writer), "undone, too")
+    append_to(PlatformStore(holder), "undone")
+    PlatformStore(holder).sequence_events()
+    append_to(PlatformStore(writer), "undone, too")
     append_to(store, *[f"order-{n}" for n in range(10)])
     store.sequence_events()
     assert waiting(store.connection) == 10
@@ -69,13 +69,13 @@ def test_who_holds_the_sequencer_in_an_open_transaction_is_named_and_ended(
     assert_log_holds_every_event_once(store.connection)
 
 
-def everything(store: EventStore) -> dict[str, list[dict[str, Any]]]:
+def everything(store: PlatformStore) -> dict[str, list[dict[str, Any]]]:
     store.sequence_events()
     return tables(store)
 
 
 def test_a_restored_store_is_as_it_was_and_takes_again_what_it_lacks(
-    filled: EventStore, dsn: str, target: str, restored: EventStore, tmp_path: Path
+    filled: PlatformStore, dsn: str, target: str, restored: PlatformStore, tmp_path: Path
 ) -> None:
     declare(tmp_path)
     kept, lost = (append(filled, f"order-{n}") for n in range(2)), uuid4()

@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from millrace.resources.errors import LeaseLost, NotInFlight
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.command_line import cells
 from tests.support.factories import append_to, pump, refusal, register_orders, rows
 from tests.support.incidents.page import Operator, declare, incident
+from tests.support.sql_calls import get_events
 
 
 @pytest.fixture
-def shop(store: EventStore) -> EventStore:
+def shop(store: PlatformStore) -> PlatformStore:
     """Make a store with events of a few orders and three views of them that are late."""
     register_orders(store)
     store.register_view("orders", "-infinity", mode="bulk")
@@ -27,7 +28,7 @@ def lags(operator: Operator) -> dict[str, tuple[str, str]]:
     return {line[0]: (line[1], line[2]) for line in cells(operator.follow())}
 
 
-def drained(store: EventStore, view: str) -> list[int]:
+def drained(store: PlatformStore, view: str) -> list[int]:
     """Consume a bulk view and return the offsets that it was given."""
     found: list[int] = []
     while leases := store.claim_batch(view, "next"):
@@ -36,7 +37,7 @@ def drained(store: EventStore, view: str) -> list[int]:
     return sorted(found)
 
 
-def test_views_that_are_late_go_on_and_get_every_event_once(shop: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_views_that_are_late_go_on_and_get_every_event_once(shop: PlatformStore, dsn: str, tmp_path: Path) -> None:
     declare(tmp_path)
     shop.enable_view("orders", enabled=False)
     hanging = shop.claim_batch("shipments", "a run that hangs", lease_s=3600)
@@ -66,7 +67,9 @@ def test_views_that_are_late_go_on_and_get_every_event_once(shop: EventStore, ds
     assert [view.lag for view in shop.view_info()] == [0, 0, 0]
 
 
-def test_a_parked_stream_is_tried_again_or_goes_on_behind_the_event(shop: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_parked_stream_is_tried_again_or_goes_on_behind_the_event(
+    shop: PlatformStore, dsn: str, tmp_path: Path
+) -> None:
     declare(tmp_path)
     wrong = {"order-1": "no tax for <this> order", "order-2": "no customer"}
     acknowledged: list[int] = []
@@ -83,7 +86,7 @@ def test_a_parked_stream_is_tried_again_or_goes_on_behind_the_event(shop: EventS
                     acknowledged.append(event.offset)
 
     consume(wrong)
-    of_stream = {stream: [event.offset for event in shop.get_events(stream, "order")] for stream in wrong}
+    of_stream = {stream: [event.offset for event in get_events(shop, stream, "order")] for stream in wrong}
     everything = {offset for (offset,) in rows(shop.connection, 'select "offset" from event_store.events')}
     assert set(acknowledged) == everything - set(of_stream["order-1"]) - set(of_stream["order-2"])
     with incident("A stream is parked", tmp_path, MILLRACE_DSN=dsn) as operator:

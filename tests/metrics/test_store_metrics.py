@@ -11,7 +11,7 @@ from millrace.resources.alerts.findings import unreadable
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import Connect, append_to, away, new_event, pump, register_orders
@@ -30,7 +30,7 @@ def port(dsn: str) -> Iterator[int]:
         yield taken
 
 
-def test_the_log_and_its_views_are_counted(store: EventStore, port: int) -> None:
+def test_the_log_and_its_views_are_counted(store: PlatformStore, port: int) -> None:
     register_orders(store)
     store.register_view("mails", "-infinity")
     store.register_view('rows of\n"all"', "-infinity", mode="bulk")
@@ -52,7 +52,7 @@ def test_the_log_and_its_views_are_counted(store: EventStore, port: int) -> None
     assert of(scraped(port), "millrace_view_enabled", view="mails") == 0
 
 
-def test_a_scrape_tells_how_long_nobody_has_sequenced(store: EventStore, port: int) -> None:
+def test_a_scrape_tells_how_long_nobody_has_sequenced(store: PlatformStore, port: int) -> None:
     store.sequence_events()
     assert of(scraped(port), "millrace_sequencer_idle_seconds") < patience()
     store.connection.execute("update event_store.sequencer set sequenced_at = now() - interval '1 hour'")
@@ -60,15 +60,15 @@ def test_a_scrape_tells_how_long_nobody_has_sequenced(store: EventStore, port: i
 
 
 def test_a_scrape_names_the_oldest_writer_and_who_holds_the_sequencer(
-    store: EventStore, connect: Connect, port: int
+    store: PlatformStore, connect: Connect, port: int
 ) -> None:
     register_orders(store)
     assert not [
         name for name, _ in scraped(port) if name.startswith(("millrace_oldest_writer", "millrace_sequencer_held"))
     ]
     first, second = connect(autocommit=False), connect(autocommit=False)
-    append_to(EventStore(first), "o-1")
-    append_to(EventStore(second), "o-2")
+    append_to(PlatformStore(first), "o-1")
+    append_to(PlatformStore(second), "o-2")
     append_to(store, "o-3")
     second.execute("select event_store_platform.sequence_events()")
     samples = scraped(port)
@@ -82,20 +82,20 @@ def test_a_scrape_names_the_oldest_writer_and_who_holds_the_sequencer(
     first.execute("rollback prepared 'left behind'")
 
 
-def test_producers_are_counted_together(store: EventStore, port: int) -> None:
+def test_producers_are_counted_together(store: PlatformStore, port: int) -> None:
     register_orders(store)
     producers = ProducerStore(store.connection)
     epochs = {name: producers.register_producer(name).epoch for name in ("a", "b")}
     for name, epoch in epochs.items():
-        producers.ingest_events(name, 0, epoch, 0, [new_event(name)])
-        producers.ingest_events(name, 0, epoch, 0, [new_event(name)])
+        producers.ingest_events(name, 0, epoch, 0, [new_event(name).alone])
+        producers.ingest_events(name, 0, epoch, 0, [new_event(name).alone])
     samples = scraped(port)
     assert of(samples, "millrace_producers") == 2
     assert of(samples, "millrace_producer_messages_total", outcome="committed") == 2
     assert of(samples, "millrace_producer_messages_total", outcome="duplicates") == 2
 
 
-def test_a_capture_is_told_of(store: EventStore, port: int) -> None:
+def test_a_capture_is_told_of(store: PlatformStore, port: int) -> None:
     table = TableRegistration("public", "customer", "customer", ["id"], "fingerprint")
     CaptureStore(store.connection).register_capture("crm", "slot", "publication", [table])
     samples = scraped(port)
@@ -103,7 +103,7 @@ def test_a_capture_is_told_of(store: EventStore, port: int) -> None:
     assert of(samples, "millrace_capture_open_gaps", capture="crm") == 0
 
 
-def test_what_the_store_says_is_wrong_is_there_while_it_is(store: EventStore, port: int) -> None:
+def test_what_the_store_says_is_wrong_is_there_while_it_is(store: PlatformStore, port: int) -> None:
     assert not [name for name, _ in scraped(port) if name == "millrace_standing_seconds"]
     register_orders(store).register_view("mails", "-infinity")
     store.set_max_lag("mails", 0)
@@ -112,7 +112,7 @@ def test_what_the_store_says_is_wrong_is_there_while_it_is(store: EventStore, po
     assert of(scraped(port), "millrace_standing_seconds", kind="late", subject="mails", severity="ticket") > 0
 
 
-def test_whether_somebody_looks_for_incidents_and_tells_of_them(store: EventStore, port: int) -> None:
+def test_whether_somebody_looks_for_incidents_and_tells_of_them(store: PlatformStore, port: int) -> None:
     alerts = AlertStore(store.connection)
     # where alerts are off, no rule says that they are silent
     assert ("millrace_alerts_idle_seconds", frozenset()) not in scraped(port)
@@ -129,7 +129,7 @@ def test_whether_somebody_looks_for_incidents_and_tells_of_them(store: EventStor
 
 
 def test_a_store_that_went_away_is_down_and_comes_back(
-    postgres: EmbeddedPostgres, store: EventStore, port: int
+    postgres: EmbeddedPostgres, store: PlatformStore, port: int
 ) -> None:
     assert of(scraped(port), "millrace_up") == 1
     with away(postgres, store.connection.info.dbname):

@@ -12,18 +12,19 @@ from millrace.assets.consumption import model_objective
 from millrace.assets.declarations import Declarations, Fault, declared
 from millrace.assets.verdicts import LAG_CHECK, LOADS_CHECK
 from millrace.platform_defs.checks import lag_check
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
+from tests.support.sql_calls import BatchEvent, append_events
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDERS, SHIPMENTS = replace(MODELS["orders"], lookups={}), MODELS["shipments"]
 
 
 @pytest.fixture
-def shop(store: EventStore) -> EventStore:
+def shop(store: PlatformStore) -> PlatformStore:
     register_shop_without_schemas(store)
     for model in (ORDERS, SHIPMENTS):
         ensure_version(store.connection, model)
@@ -43,12 +44,12 @@ def said(instance: dg.DagsterInstance, model: str) -> list[bool]:
     return [record.status.value == "SUCCEEDED" for record in history]
 
 
-def place(store: EventStore) -> None:
-    store.append_events([NewEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
+def place(store: PlatformStore) -> None:
+    append_events(store, [BatchEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
     store.sequence_events()
 
 
-def test_a_model_turns_red_once_and_green_once(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_a_model_turns_red_once_and_green_once(instance: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     place(shop)
     fresh = tick(instance, dsn, None, max_lag_s=3600)
     assert said(instance, "orders") == []
@@ -60,14 +61,18 @@ def test_a_model_turns_red_once_and_green_once(instance: dg.DagsterInstance, dsn
     assert said(instance, "orders") == [True, False]
 
 
-def test_a_model_that_no_drain_has_made_is_not_late(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+def test_a_model_that_no_drain_has_made_is_not_late(
+    instance: dg.DagsterInstance, dsn: str, store: PlatformStore
+) -> None:
     register_shop_without_schemas(store)
     place(store)
     assert tick(instance, dsn, None, max_lag_s=0).skip_reason == dg.SkipReason("none of 2 views is late")
     assert said(instance, "orders") == []
 
 
-def test_a_model_that_nobody_judges_stays_as_it_was(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_a_model_that_nobody_judges_stays_as_it_was(
+    instance: dg.DagsterInstance, dsn: str, shop: PlatformStore
+) -> None:
     place(shop)
     late = tick(instance, dsn, None, max_lag_s=0)
     reset_model(shop.connection, ORDERS)
@@ -78,7 +83,7 @@ def test_a_model_that_nobody_judges_stays_as_it_was(instance: dg.DagsterInstance
     assert said(instance, "orders") == [True, False]
 
 
-def test_a_declaration_that_fails_to_load_is_red(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_a_declaration_that_fails_to_load_is_red(instance: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     fault = Fault("read_models", "orders", Path("orders.py"), 3, "SyntaxError: invalid syntax")
     assert shop.standing() == []
     # no read model is left that could become late
@@ -95,7 +100,7 @@ def test_a_declaration_that_fails_to_load_is_red(instance: dg.DagsterInstance, d
         assert not record.evaluation.passed
 
 
-def test_the_hourly_check_decides_as_the_sensor_does(dsn: str, shop: EventStore) -> None:
+def test_the_hourly_check_decides_as_the_sensor_does(dsn: str, shop: PlatformStore) -> None:
     place(shop)
     for most, passed in ((0, False), (3600, True)):
         # what its declaration says is known from the next drain on

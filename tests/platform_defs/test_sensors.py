@@ -17,7 +17,8 @@ from millrace.platform_defs.sensors import MOST_UNWANTED
 from millrace.resources.consumption import decision
 from millrace.resources.consumption.decision import PUSHES_AT_ONCE
 from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
+from millrace.resources.event_store import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import last
 from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up
@@ -25,6 +26,7 @@ from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
 from tests.support.running.in_process import reason
+from tests.support.sql_calls import BatchEvent, append_events
 
 ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], rollups=(), lookups={})
 
@@ -37,14 +39,14 @@ def kept() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def shop(store: EventStore) -> EventStore:
+def shop(store: PlatformStore) -> PlatformStore:
     register_shop_without_schemas(store)
     ensure_version(store.connection, ORDERS)
     return store
 
 
-def place(store: EventStore) -> None:
-    store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
+def place(store: PlatformStore) -> None:
+    append_events(store, [BatchEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
 
 
 def tick(
@@ -64,7 +66,7 @@ def started_by(result: dg.SensorResult) -> tuple[str | None, str | None]:
     return request.job_name, request.partition_key
 
 
-def forget(store: EventStore) -> None:
+def forget(store: PlatformStore) -> None:
     store.connection.execute("delete from event_store.drains")
 
 
@@ -78,13 +80,13 @@ def queued_run(instance: dg.DagsterInstance, view: str | None) -> None:
     instance.create_run_for_job(job_def=job, tags=tags, status=dg.DagsterRunStatus.NOT_STARTED)
 
 
-def serve_all(store: EventStore, *views: str) -> None:
+def serve_all(store: PlatformStore, *views: str) -> None:
     store.begin_drain(ALL_VIEWS, "all views")
     for view in views:
         store.attach_consumer(view, "all views")
 
 
-def retry_a_stream(store: EventStore) -> None:
+def retry_a_stream(store: PlatformStore) -> None:
     """Let a stream of orders fail, and its time come."""
     (lease, *_) = store.claim_batch("orders", "a drain")
     store.fail_streams("orders", lease, [StreamFailure("order", "o-1", "no", 1)])
@@ -92,7 +94,9 @@ def retry_a_stream(store: EventStore) -> None:
     store.connection.execute("update event_store.stream_locks set locked_until = clock_timestamp()")
 
 
-def test_beside_a_drain_of_all_views_no_other_starts(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_beside_a_drain_of_all_views_no_other_starts(
+    instance: dg.DagsterInstance, dsn: str, shop: PlatformStore
+) -> None:
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
     place(shop)
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
@@ -102,7 +106,7 @@ def test_beside_a_drain_of_all_views_no_other_starts(instance: dg.DagsterInstanc
 
 
 def test_a_view_that_left_gets_a_drain_of_its_own(
-    instance: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    instance: dg.DagsterInstance, dsn: str, shop: PlatformStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(shop)
     shop.end_drain("orders", "all views", "a bad value")
@@ -130,7 +134,7 @@ def test_a_view_that_left_gets_a_drain_of_its_own(
     assert not result.dynamic_partitions_requests
 
 
-def test_streams_to_try_again_get_a_drain_of_their_own(kept: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_streams_to_try_again_get_a_drain_of_their_own(kept: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     place(shop)
     retry_a_stream(shop)
     serve_all(shop, "orders")
@@ -148,7 +152,7 @@ def test_streams_to_try_again_get_a_drain_of_their_own(kept: dg.DagsterInstance,
     assert reason(tick(kept, dsn, "poll_orders")) == "orders: a drain is in flight, 1 due"
 
 
-def test_a_queued_run_is_not_asked_for_again(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_a_queued_run_is_not_asked_for_again(instance: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     place(shop)
     queued_run(instance, None)
     queued = "orders: 1 due; a drain of all views waits in Dagster's queue"
@@ -161,7 +165,7 @@ def test_a_queued_run_is_not_asked_for_again(instance: dg.DagsterInstance, dsn: 
 
 
 def test_one_alone_far_behind_gets_its_own_drain(
-    kept: dg.DagsterInstance, dsn: str, shop: EventStore, monkeypatch: pytest.MonkeyPatch
+    kept: dg.DagsterInstance, dsn: str, shop: PlatformStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decision, "LARGE_BACKLOG", 0)
     monkeypatch.setattr(sensors, "LARGE_BACKLOG", 0)
@@ -182,7 +186,9 @@ def test_a_model_without_a_view_gets_its_first_drain(instance: dg.DagsterInstanc
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
 
 
-def test_a_changed_declaration_is_drained_by_its_name(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_a_changed_declaration_is_drained_by_its_name(
+    instance: dg.DagsterInstance, dsn: str, shop: PlatformStore
+) -> None:
     changed = replace(ORDERS, columns={"status": last("event")}, indexes=())
 
     def poll() -> dg.SensorResult:
@@ -200,10 +206,10 @@ def test_a_changed_declaration_is_drained_by_its_name(instance: dg.DagsterInstan
     assert reason(poll()) == "orders: nothing is due"
 
 
-def test_unwanted_events_start_no_drain(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_unwanted_events_start_no_drain(instance: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     shop.register_decider_event("weather", "measured", "it is so warm")
     for crowd in (1, 5, MOST_UNWANTED, 1):
-        shop.append_events([NewEvent("weather", "w-1", "measured", uuid4(), {}, uuid4()) for _ in range(crowd)])
+        append_events(shop, [BatchEvent("weather", "w-1", "measured", uuid4(), {}, uuid4()) for _ in range(crowd)])
         assert reason(tick(instance, dsn, "poll_orders")) == "orders: nothing is due"
         (row,) = shop.poll_views(["orders"])
         assert row.ahead < MOST_UNWANTED
@@ -215,7 +221,7 @@ def test_unwanted_events_start_no_drain(instance: dg.DagsterInstance, dsn: str, 
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: the view is disabled"
 
 
-def test_one_sensor_wakes_the_drain_of_all_models(kept: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_one_sensor_wakes_the_drain_of_all_models(kept: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
     place(shop)
     assert started_by(tick(kept, dsn, "poll_read_models")) == (SHARED_JOB, None)
@@ -224,7 +230,7 @@ def test_one_sensor_wakes_the_drain_of_all_models(kept: dg.DagsterInstance, dsn:
     assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
 
 
-def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: str, shop: EventStore) -> None:
+def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: str, shop: PlatformStore) -> None:
     place(shop)
     for start in decision.Start:
         found = decision.Poll("orders", start, "orders: 1 due")
@@ -250,7 +256,7 @@ def test_sensors_of_many_views_tick_once_a_second_together() -> None:
         assert each == [many] * many
 
 
-def test_a_view_registered_by_sql_is_drained(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_a_view_registered_by_sql_is_drained(instance: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     place(shop)
     assert "Nothing to poll: every registered view is a declared read model or has no" in reason(
         tick(instance, dsn, "poll_views")
@@ -265,7 +271,7 @@ def test_a_sensor_says_what_to_do_when_the_store_does_not_answer(instance: dg.Da
         tick(instance, "postgresql://nobody@127.0.0.1:1/nothing", "poll_orders")
 
 
-def test_many_pushed_views_start_runs_in_turn(instance: dg.DagsterInstance, dsn: str, shop: EventStore) -> None:
+def test_many_pushed_views_start_runs_in_turn(instance: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     views = [f"push-{n:02}" for n in range(2 * PUSHES_AT_ONCE + 3)]
     for view in views:
         shop.register_view(view, "-infinity", edge_function_url="http://127.0.0.1:1/")

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.kept import kept_store
 from tests.support.elsewhere import postgres_at
 
@@ -27,19 +27,19 @@ def test_the_next_one_gets_the_same_session(dsn: str) -> None:
     assert found == [first]
 
 
-def ended(dsn: str, store: EventStore) -> None:
+def ended(dsn: str, store: PlatformStore) -> None:
     pid = session_of(dsn)
     assert store.connection.execute("select pg_terminate_backend(%s, 10000)", (pid,)).fetchone() == (True,)
 
 
-def failed(dsn: str, _: EventStore) -> None:
+def failed(dsn: str, _: PlatformStore) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero), kept_store(postgres_at(dsn)) as store:
         store.connection.execute("select 1 / 0")
 
 
 @pytest.mark.parametrize("lose", [ended, failed])
 def test_a_session_that_ended_or_failed_is_replaced(
-    dsn: str, store: EventStore, lose: Callable[[str, EventStore], None]
+    dsn: str, store: PlatformStore, lose: Callable[[str, PlatformStore], None]
 ) -> None:
     before = session_of(dsn)
     lose(dsn, store)

@@ -14,7 +14,7 @@ from millrace.platform_defs import liveness
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import KINDS, DagsterStanding
 from millrace.resources.alerts.findings import Finding
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import PROJECT
 from tests.support.factories import register_shop_without_schemas
@@ -22,6 +22,7 @@ from tests.support.patience import wait_until
 from tests.support.running.dagster_instance import instance
 from tests.support.running.in_process import reason, tick
 from tests.support.running.programs import ran
+from tests.support.sql_calls import BatchEvent, append_events
 
 __all__ = ["instance"]
 ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={})
@@ -104,10 +105,12 @@ def turn_off(sensor: str) -> None:
     ran(PROGRAMS / "dagster", "sensor", "stop", sensor, "-m", program, env=env, cwd=PROJECT)
 
 
-def test_a_view_with_its_sensor_off_wakes_no_drain(instance: dg.DagsterInstance, dsn: str, store: EventStore) -> None:
+def test_a_view_with_its_sensor_off_wakes_no_drain(
+    instance: dg.DagsterInstance, dsn: str, store: PlatformStore
+) -> None:
     register_shop_without_schemas(store)
     ensure_version(store.connection, ORDERS)
-    store.append_events([NewEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
+    append_events(store, [BatchEvent("order", "o-1", "order_placed", uuid4(), {}, uuid4())])
     found = Declarations(models={"orders": ORDERS})
     assert tick(instance, dsn, found, "poll_read_models").run_requests
     turn_off("poll_orders")

@@ -6,8 +6,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import append_to, register_orders, value
 from tests.support.filled_store import fill
@@ -17,7 +17,7 @@ from tests.support.running.own_server import own_server
 SERVERS = [PROGRAMS, *(Path(f"/usr/lib/postgresql/{major}/bin") for major in (18, 17, 16, 15))]
 
 
-def use(store: EventStore) -> None:
+def use(store: PlatformStore) -> None:
     """Call what services and operators call all the time, with something to do and with nothing."""
     append_to(store, "o-1", "o-2")
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_a_server_that_compiles_plans_compiles_none_of_ours(compiling: EmbeddedP
               set_config('auto_explain.log_level', 'notice', false)
             """
         )
-        store = register_orders(EventStore(connection))
+        store = register_orders(PlatformStore(connection))
         fill(connection)
         use(store)
         connection.execute("vacuum analyze")

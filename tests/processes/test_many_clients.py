@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.crowd import SHARED, Crowd, Waits, append_as
 from tests.support.factories import Connect, register_orders, rows
 from tests.support.views.pooler import PROGRAM, pooled
@@ -16,7 +16,7 @@ SESSIONS = 12
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
-def test_50_clients_wait_for_a_stream_only_if_they_share_it(dsn: str, store: EventStore, connect: Connect) -> None:
+def test_50_clients_wait_for_a_stream_only_if_they_share_it(dsn: str, store: PlatformStore, connect: Connect) -> None:
     register_orders(store)
     waits = Waits()
     # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach

@@ -6,8 +6,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate, validate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import PROGRAMS
 from tests.support import factories
 from tests.support.install_script import program_environment
@@ -15,6 +15,7 @@ from tests.support.pages.documents import chapters
 from tests.support.patience import wait_until
 from tests.support.running.own_server import own_server
 from tests.support.running.programs import ran
+from tests.support.sql_calls import get_events
 
 
 def dump_and_restore(source: str, target: str, *options: str) -> None:
@@ -39,14 +40,16 @@ def use_up_transaction_ids(connection: psycopg.Connection, up_to: int) -> None:
 
 
 @pytest.mark.parametrize("younger", ["younger when sequenced", "overtaken before it is sequenced", "older"])
-def test_a_restored_dump_keeps_the_order(store: EventStore, dsn: str, connect: factories.Connect, younger: str) -> None:
+def test_a_restored_dump_keeps_the_order(
+    store: PlatformStore, dsn: str, connect: factories.Connect, younger: str
+) -> None:
     orders = factories.register_orders(store)
     if younger != "older":
         use_up_transaction_ids(orders.connection, transaction_id(orders.connection) + 3000)
     factories.append_to(orders, *[f"o-{n % 5}" for n in range(30)])
     assert orders.sequence_events() == 30
     in_flight = connect(autocommit=False)
-    factories.append(EventStore(in_flight), "in-flight")
+    factories.append(PlatformStore(in_flight), "in-flight")
     factories.append_to(orders, *[f"o-{n % 7}" for n in range(20)])
     orders.sequence_events()
     in_flight.commit()  # in progress in the stored snapshot, committed in the dump
@@ -64,7 +67,7 @@ def test_a_restored_dump_keeps_the_order(store: EventStore, dsn: str, connect: f
         validate(cluster.dsn("restored"))
         assert not migrate(cluster.dsn("restored")).functions_replaced
         with psycopg.connect(cluster.dsn("restored"), autocommit=True) as connection:
-            restored = EventStore(connection)
+            restored = PlatformStore(connection)
             if younger == "overtaken before it is sequenced":
                 factories.append_to(restored, *[f"new-{n}" for n in range(10)])
                 assert transaction_id(connection) < there - 1000
@@ -77,7 +80,7 @@ def test_a_restored_dump_keeps_the_order(store: EventStore, dsn: str, connect: f
             factories.assert_log_holds_every_event_once(connection)
             after = factories.read_log(connection)
             assert set(before) <= set(after)
-            offsets = [event.offset for event in restored.get_events("o-1", "order")]
+            offsets = [event.offset for event in get_events(restored, "o-1", "order")]
             factories.assert_rising(offsets)
             # transaction ids of the old cluster come up again here: nothing may be sequenced twice
             use_up_transaction_ids(connection, there + 2000)
@@ -86,7 +89,7 @@ def test_a_restored_dump_keeps_the_order(store: EventStore, dsn: str, connect: f
             factories.assert_log_holds_every_event_once(connection)
 
 
-def test_a_store_moved_by_logical_replication_goes_on(store: EventStore, dsn: str) -> None:
+def test_a_store_moved_by_logical_replication_goes_on(store: PlatformStore, dsn: str) -> None:
     orders = factories.register_orders(store)
     orders.register_view("v", "-infinity")
     factories.append_to(orders, *[f"o-{n % 5}" for n in range(30)])
@@ -102,7 +105,7 @@ def test_a_store_moved_by_logical_replication_goes_on(store: EventStore, dsn: st
         with psycopg.connect(cluster.dsn("moved"), autocommit=True) as connection:
             connection.execute(f"create subscription moved connection '{dsn}' publication moved".encode())
             factories.append_to(orders, "late")
-            moved = EventStore(connection)
+            moved = PlatformStore(connection)
             wait_until(
                 lambda: (
                     factories.value(connection, "select count(*) from event_store.events") == 31
@@ -116,7 +119,7 @@ def test_a_store_moved_by_logical_replication_goes_on(store: EventStore, dsn: st
                 pass
             factories.assert_log_holds_every_event_once(connection)
             for n in range(5):
-                factories.assert_rising([event.offset for event in moved.get_events(f"o-{n}", "order")])
+                factories.assert_rising([event.offset for event in get_events(moved, f"o-{n}", "order")])
             factories.pump(moved, "v")
             delivered = {event.decider_id for event in moved.stream_events("v", 20)}
             assert delivered == {"late", *(f"o-{n}" for n in range(5))}

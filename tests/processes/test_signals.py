@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from millrace.resources import connecting
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.processes import wait_ended
 from millrace.resources.sequencer import run_sequencer
 from tests.conftest import in_memory
@@ -77,7 +77,7 @@ def test_a_sequencer_goes_on_past_stopped_servers(pytestconfig: pytest.Config, m
     with own_server("own", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         stop = threading.Event()
         with psycopg.connect(server.dsn("own"), autocommit=True) as connection:
-            store = register_orders(EventStore(connection))
+            store = register_orders(PlatformStore(connection))
             append(store, "a")
             running = start(lambda: run_sequencer(server.dsn("own"), stop, pause_s=0.2))
             stopped: list[int] = []

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers.exactly_once import ExactlyOnce
 from tests.support.factories import register_orders
 from tests.support.producing.counting import Counting
 
 
 @pytest.fixture
-def once(dsn: str, store: EventStore) -> Iterator[ExactlyOnce]:
+def once(dsn: str, store: PlatformStore) -> Iterator[ExactlyOnce]:
     register_orders(store)
     with ExactlyOnce(dsn) as exactly_once:
         yield exactly_once

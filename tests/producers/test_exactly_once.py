@@ -5,14 +5,15 @@ Not here: the rules of stamps, races of one stamp (tests/sql/producers).
 
 from dataclasses import replace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from millrace.resources.errors import Conflict, ProducerFenced, TransactionEnded
-from millrace.resources.event_store import EventStore, Json
+from millrace.resources.event_store import Json
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
 from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
 from millrace.resources.user_code import NeverRan
@@ -42,7 +43,7 @@ def test_what_the_work_raises_leaves_nothing(once: ExactlyOnce, work: Counting) 
 
     def refused(transaction: Transaction) -> Json:
         work(transaction)
-        transaction.append_events([replace(new_event("a"), previous_id=uuid4())])
+        transaction.append_all([replace(new_event("a"), expected_version=5).alone])
         return None
 
     def late(transaction: Transaction) -> Json:
@@ -106,16 +107,16 @@ def test_a_serialization_failure_is_retried(once: ExactlyOnce, work: Counting) -
 
 
 def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, connect: Connect) -> None:
-    append(EventStore(once.store.connection), "a")
+    append(PlatformStore(once.store.connection), "a")
     stamp = once.register("p").issue()
     holder = connect(autocommit=False)
     holder.execute("set deadlock_timeout = '1h'")  # the other one finds it
-    factories.append_to(EventStore(holder), "a")
+    factories.append_to(PlatformStore(holder), "a")
     runs = []
 
     def work(transaction: Transaction) -> Json:
         runs.append(1)
-        transaction.append_events([new_event("a")])
+        transaction.append_all([new_event("a").alone])
         return len(runs)
 
     pid = once.store.connection.info.backend_pid

@@ -17,7 +17,7 @@ def test_threads_share_a_producer_and_each_of_their_messages_counts(once: Exactl
     producer = once.register("p")
 
     def add(transaction: Transaction) -> Json:
-        transaction.append_events([new_event("a")])
+        transaction.append_all([new_event("a").alone])
         transaction.set_state("total", (transaction.state("total") or 0) + 1)
         return transaction.stamp.sequence
 

@@ -16,11 +16,12 @@ from millrace.ops import ReadModel
 from millrace.resources.archive.purge import purge_before
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.carried import Carried
 from tests.support.building.drains import staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,20 +41,20 @@ class Patients:
 PATIENTS = cast("ReadModel", Patients)
 # of no event that the model takes, of none before it, of an older shape, with a null, of another one from then on
 EVENTS = [
-    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}), NewEvent("visit", "v-1", "seen"),
-    NewEvent("visit", "v-1", "seen", data={"who": {"id": "ann"}}),
-    NewEvent("visit", "v-2", "seen", data={"who": {"id": "eve%"}}),
-    NewEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
-    NewEvent("visit", "v-1", "gone", data={"patient": None}),
-    NewEvent("visit", "v-2", "gone", data={"patient": {"id": "ann"}}),
-    NewEvent("visit", "v-1", "gone", data={"patient": {"id": "eve%"}}),
-    NewEvent("visit", "v-2", "gone", data={"patient": {"id": None}}), NewEvent("visit", "v-1", "gone"),
+    BatchEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}), BatchEvent("visit", "v-1", "seen"),
+    BatchEvent("visit", "v-1", "seen", data={"who": {"id": "ann"}}),
+    BatchEvent("visit", "v-2", "seen", data={"who": {"id": "eve%"}}),
+    BatchEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}),
+    BatchEvent("visit", "v-1", "gone", data={"patient": None}),
+    BatchEvent("visit", "v-2", "gone", data={"patient": {"id": "ann"}}),
+    BatchEvent("visit", "v-1", "gone", data={"patient": {"id": "eve%"}}),
+    BatchEvent("visit", "v-2", "gone", data={"patient": {"id": None}}), BatchEvent("visit", "v-1", "gone"),
 ]  # fmt: skip
 WANTED = [("ann", 4, 2), ("eve%", 3, 2)]
 
 
 @pytest.fixture
-def lab(store: EventStore, dsn: str, spark: "SparkSession") -> Lab:
+def lab(store: PlatformStore, dsn: str, spark: "SparkSession") -> Lab:
     for event, version in (("said", 1), ("seen", 1), ("seen", 2), ("gone", 1)):
         store.register_decider_event("visit", event, "", version)
     store.register_event_upcast("visit", "seen", 2, [rename("who", "patient")])
@@ -79,7 +80,7 @@ def test_each_event_has_its_stream_s_key_however_it_is_read(
     left = [*EVENTS]
 
     def append() -> bool:
-        return bool(left and lab.append_events([left.pop(0)]))
+        return bool(left and append_events(lab, [left.pop(0)]))
 
     door(lab, append)
     assert lab.rows_of(PATIENTS) == WANTED
@@ -91,18 +92,18 @@ def test_each_event_has_its_stream_s_key_however_it_is_read(
 
 
 def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(lab: Lab, tmp_path: Path) -> None:
-    lab.append_events(EVENTS)
+    append_events(lab, EVENTS)
     lab.drain(PATIENTS)
     for partition in range(16):
         archive_partition(lab.dsn, tmp_path, partition, max_events=100, min_events=1, tail=True)
     purge_before(lab.connection, tmp_path, datetime.now(UTC) + timedelta(days=1))
     # a new stream, and one that names its key anew, go on
-    named = NewEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})
-    lab.append_events([NewEvent("visit", "v-3", "seen"), named])
+    named = BatchEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})
+    append_events(lab, [BatchEvent("visit", "v-3", "seen"), named])
     lab.drain(PATIENTS)
     wanted = [("ann", 5, 3), ("eve%", 3, 2)]
     assert lab.rows_of(PATIENTS) == wanted
-    lab.append_events([NewEvent("visit", "v-2", "gone")])
+    append_events(lab, [BatchEvent("visit", "v-2", "gone")])
     with pytest.raises(PartitionsFailed, match=r"visit 'v-2' lost its first events to a purge, and no later one has"):
         lab.drain(PATIENTS)
     assert lab.rows_of(PATIENTS) == wanted

@@ -15,7 +15,7 @@ import pytest
 from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared import words
 from millrace.resources.read_models.declared.column_types import InvalidColumn
 from millrace.resources.read_models.declared.columns import Column, KeyColumn
@@ -38,6 +38,7 @@ from tests.support.building.drains import Everything, thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import uses
 from tests.support.factories import ids_of_one_partition, rows
+from tests.support.sql_calls import append_events
 
 REFUSED: list[tuple[Callable[[], Column | KeyColumn | Computed | Lookup], str]] = [
     (lambda: computed("closed_at -"), "computed('closed_at -') is no expression: invalid syntax"),
@@ -167,7 +168,7 @@ def test_no_sum_outgrows_its_type_in_a_batch_or_in_the_merge(lab: Lab) -> None:
     (one,) = ids_of_one_partition(lab.connection, 1, partition=3)
     largest = {name: value for name, (_, value) in LARGE.items()}
     signed = [largest, largest, {name: f"-{value}" for name, value in largest.items()}]
-    lab.append_events(thing(one, **values) for values in (*signed, *signed, largest))
+    append_events(lab, (thing(one, **values) for values in (*signed, *signed, largest)))
     ensure_version(lab.connection, model)
     (lease,) = lab.claim_batch("grown", "test", 1_000, 600)
     for half in (replace(lease, to_position=5), replace(lease, from_position=5)):
@@ -180,7 +181,7 @@ def test_no_sum_outgrows_its_type_in_a_batch_or_in_the_merge(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("bytes_", [6_400, 32_000])
-def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventStore, bytes_: int) -> None:
+def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: PlatformStore, bytes_: int) -> None:
     members = {"who": field("data.a"), "n": field("data.n", type="int"), "events": count()}
     declared = type("Long", (), {"__doc__": "One row.", **members})
     model = read_model(view="long", key=["who", "n"])(declared)
@@ -202,7 +203,7 @@ def test_a_key_that_is_too_long_for_its_index_names_its_columns(things: EventSto
             merge()
 
 
-def test_a_rebuild_merges_rows_of_a_key_that_was_staged_twice(things: EventStore) -> None:
+def test_a_rebuild_merges_rows_of_a_key_that_was_staged_twice(things: PlatformStore) -> None:
     model = read_model(view="twice", key=["who"])(
         type(
             "Twice",

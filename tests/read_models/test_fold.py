@@ -22,6 +22,7 @@ from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
+from tests.support.sql_calls import append_events
 
 
 def counted(state: State | None, event: FoldEvent) -> State | None:
@@ -185,8 +186,8 @@ def test_a_state_that_json_does_not_hold_as_it_is_is_refused() -> None:
 
 
 def test_a_failure_names_its_event_and_no_event_is_folded_twice(lab: Lab) -> None:
-    lab.append_events([thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
-    lab.append_events([replace(thing("a"), event="used")])
+    append_events(lab, [thing("a", n=1), thing("a", n=2), thing("b", n=1), thing("b", n=2)])
+    append_events(lab, [replace(thing("a"), event="used")])
     used = lab.value("select \"offset\" from event_store.events where event = 'used'")
     model = declare()
     lab.drain(model)

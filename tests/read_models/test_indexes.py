@@ -15,7 +15,7 @@ from psycopg import Connection
 from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
 from millrace.resources.consumption.indexing import Indexing
 from millrace.resources.consumption.member import Member
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, with_indexes
 from millrace.resources.read_models.declared.indexes import Declared
 from millrace.resources.read_models.stored.indexes import (
@@ -35,6 +35,7 @@ from tests.support.building.lab import Lab
 from tests.support.factories import Connect, rows, start
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 
 @read_model(view="tagged", deciders=["thing"], key=["thing_id"])
@@ -102,7 +103,7 @@ def maker(connection: Connection) -> list[int]:
     return [pid for (pid,) in found]
 
 
-def test_a_read_takes_the_index_of_each_column_that_declares_one(things: EventStore) -> None:
+def test_a_read_takes_the_index_of_each_column_that_declares_one(things: PlatformStore) -> None:
     types = Everything.public_columns()
     columns = [name for name in types if name != "thing_id"]
     of = [index(name, using="gin") if types[name].endswith("[]") else name for name in columns]
@@ -159,12 +160,12 @@ def test_a_drain_goes_on_while_an_index_is_made(lab: Lab, connect: Connect) -> N
             consumer.drain(budget_s=0, idle_s=0)
 
     with snapshot(reader):
-        lab.append_events([thing("late")])
+        append_events(lab, [thing("late")])
         draining = start(drain_within_its_budget)
         wait_until(lambda: maker(lab.connection), "the index waits for the reader")
         late = "select from read_models.counted where thing_id = 'late'"
         wait_until(lambda: lab.rows(late), "it is consumed")
-        lab.append_events([thing("later")])
+        append_events(lab, [thing("later")])
         later = "select from read_models.counted where thing_id = 'later'"
         wait_until(lambda: lab.rows(later), "it is consumed, too")
         assert not draining.done()
@@ -245,10 +246,10 @@ def test_an_index_that_postgres_refuses_is_said_after_the_drain(lab: Lab) -> Non
 )
 def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, model: ReadModel, text: str) -> None:
     lab.drain()
-    lab.append_events([thing("a", text="short", owner="ann")])
+    append_events(lab, [thing("a", text="short", owner="ann")])
     lab.drain(Counted)
     lab.drain(model)
-    lab.append_events([thing("b", text=text, owner="bob"), thing("a", text="later", owner="ann")])
+    append_events(lab, [thing("b", text=text, owner="bob"), thing("a", text="later", owner="ann")])
     report = lab.drain(model)
     assert report.failed_streams == 0
     assert lab.rows(f"select text from read_models.{model.name} order by 1 desc") == [("later",), (text,)]
@@ -282,7 +283,7 @@ def test_such_a_value_waits_for_no_index_that_is_being_made(lab: Lab, connect: C
     with snapshot(reader):
         draining = start(drain_on)
         wait_until(lambda: maker(lab.connection), "the index waits for the reader")
-        lab.append_events([thing("a", text=LONG, owner="ann")])
+        append_events(lab, [thing("a", text=LONG, owner="ann")])
         wait_until(lambda: lab.rows("select from read_models.owners"), "it is consumed")
         stop.set()
         draining.result(patience())
@@ -297,14 +298,14 @@ def test_where_only_others_may_drop_an_index_a_stream_fails(lab: Lab, connect: C
         drain(own, lab.spark, OWNERS)
         drain(own, lab.spark, indexed(OWNERS, ("text", "owner")))
         assert names(lab.connection, OWNERS) == [("btree (text, owner)", True)]
-        lab.append_events([thing("a", text=LONG, owner="ann")])
+        append_events(lab, [thing("a", text=LONG, owner="ann")])
         assert drain(own, lab.spark, indexed(OWNERS, ("text", "owner"))).failed_streams == 0
         assert names(lab.connection, OWNERS) == []
         lab.drain(indexed(Counted, "events"))
         drain(own, lab.spark, indexed(TAGGED, "other"))
         lab.execute("alter table read_models.tagged_state owner to current_user")
         lab.execute("grant all on read_models.tagged_state to event_store_owner")
-        lab.append_events([thing("b", other=LONG), thing("c", other="x")])
+        append_events(lab, [thing("b", other=LONG), thing("c", other="x")])
         assert drain(own, lab.spark, indexed(TAGGED, "other")).failed_streams == 1
         assert lab.rows("select other from read_models.tagged where thing_id > 'a'") == [("x",)]
 
@@ -331,7 +332,7 @@ def test_a_drain_makes_those_of_a_view_that_joins(lab: Lab, connect: Connect, mo
 def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> None:
     lab.drain(OWNERS)
     # a key that is too long for its index fails its stream, as ever
-    lab.append_events([thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")])
+    append_events(lab, [thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")])
     commit = lab.rebuild(OWNERS)
     assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
     assert names(lab.connection, OWNERS) == []
@@ -342,7 +343,7 @@ def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> 
 def test_a_key_that_is_too_long_takes_no_index_away(lab: Lab, text: str) -> None:
     lab.drain(OWNERS)
     # what Postgres compresses fits
-    lab.append_events([thing("a", owner=text, text="x" * 3_000), thing("b", owner="bob", text="y")])
+    append_events(lab, [thing("a", owner=text, text="x" * 3_000), thing("b", owner="bob", text="y")])
     assert lab.drain(OWNERS).failed_streams == 1
     assert names(lab.connection, OWNERS) == [("btree (text)", True)]
 
@@ -375,7 +376,7 @@ def test_a_model_as_of_a_moment_has_none() -> None:
     assert named(indexed(Counted, "events"), "counted_at_7").indexes == ()
 
 
-def test_a_fold_has_indexes_of_its_columns(things: EventStore) -> None:
+def test_a_fold_has_indexes_of_its_columns(things: PlatformStore) -> None:
     @fold(view="seen", deciders=["thing"], key="thing_id", columns={"n": "bigint"}, indexes=[("n", "thing_id")])
     def seen(state: State | None, event: FoldEvent) -> State | None:  # noqa: ARG001
         """One row per thing."""

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from millrace import carried, count, read_model, sum_
 from millrace.ops import ReadModel
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.items import _BYTES, ITEM_ORDER, PLACES, Items
 from tests.archive.test_json_fields import PATHS, documents
 from tests.support.building.drains import drain, rows_of
 from tests.support.factories import rows
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ def events(*texts: str | None, **others: str) -> pa.Table:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(documents, max_size=4), min_size=1, max_size=3))
-def test_of_each_element_there_is_what_postgres_says(store: EventStore, arrays: list[list[str]]) -> None:
+def test_of_each_element_there_is_what_postgres_says(store: PlatformStore, arrays: list[list[str]]) -> None:
     written = [f"[{','.join(array)}]" for array in arrays]
     wanted = rows(
         store.connection,
@@ -65,14 +66,14 @@ FULL: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_an_unfit_line_holds_its_event(store: EventStore, dsn: str, spark: "SparkSession", at_once: bool) -> None:
+def test_an_unfit_line_holds_its_event(store: PlatformStore, dsn: str, spark: "SparkSession", at_once: bool) -> None:
     store.register_decider_event("shelf", "filled", "")
     model = cast("ReadModel", Stock)
     odd: list[tuple[str, dict[str, Any]]] = [("e", {"shop": "odd", "lines": [{"pieces": 1}]}), ("f", {"shop": "odd"})]
     odd += [("f", {"lines": [{"pieces": 4}, {"pieces": 0.5}, {"pieces": "x"}]}), ("e", {"lines": [{"pieces": 2}, {}]})]
-    events = [NewEvent("shelf", shelf, "filled", data=data) for shelf, data in FULL + odd]
+    events = [BatchEvent("shelf", shelf, "filled", data=data) for shelf, data in FULL + odd]
     for some in [events] if at_once else [events[:4], events[4:]]:
-        store.append_events(some)
+        append_events(store, some)
         drain(dsn, spark, model)
     ((waiting, why),) = rows(store.connection, "select decider_id, last_error from event_store.stream_locks")
     assert (waiting, bool(re.search("item.pieces is '(0.5|x)', which is not exactly a bigint", why))) == ("f", True)

@@ -5,7 +5,7 @@ from typing import cast
 import dagster as dg
 
 from millrace.platform_defs.checks import names_check
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.columns import Column
 from millrace.resources.read_models.declared.declaration import ReadModel, read_model
 from millrace.resources.read_models.declared.words import count, field, stream_id
@@ -51,7 +51,7 @@ def test_names_that_are_not_registered_are_told_but_in_a_new_store() -> None:
         assert unknown_names(declared, []) == []
 
 
-def test_the_check_of_the_model_warns_of_a_key_that_no_schema_names(store: EventStore, dsn: str) -> None:
+def test_the_check_of_the_model_warns_of_a_key_that_no_schema_names(store: PlatformStore, dsn: str) -> None:
     store.register_decider_event("order", "placed", "")
     store.register_event_schema("order", "placed", {"properties": {"customer": {"type": "string"}}})
 

@@ -11,7 +11,7 @@ from psycopg import Connection
 from millrace import count, field, fold, last, lookup, read_model, stream_id
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions
 from millrace.resources.read_models.stored.differences import Found, compare, diffs, take
@@ -48,7 +48,7 @@ ORDERED = {"partition": [1, 2], "order_id": ["o-1", "o-2"], "customer_id": ["c-1
 
 
 @pytest.fixture
-def built(store: EventStore) -> Connection:
+def built(store: PlatformStore) -> Connection:
     """Make both, with two orders of which one has a customer."""
     for model in (CUSTOMERS, ORDERS):
         ensure_version(store.connection, model)
@@ -122,7 +122,7 @@ def test_a_model_that_others_look_up_is_not_removed_before_them(built: Connectio
     reset_model(built, CUSTOMERS)
 
 
-def test_a_model_that_looks_up_what_is_not_there_yet_says_so(store: EventStore) -> None:
+def test_a_model_that_looks_up_what_is_not_there_yet_says_so(store: PlatformStore) -> None:
     with pytest.raises(LookupFailed, match="Read model orders looks up customers, which does not show all") as refused:
         ensure_version(store.connection, ORDERS)
     assert (refused.value.detail, refused.value.hint) == (
@@ -150,7 +150,7 @@ def test_a_diff_compares_no_row_of_the_other_model_which_may_move_on(built: Conn
     assert compared.outcome.differs == (not before.lookups)
 
 
-def test_a_sample_is_of_the_model_alone_whatever_the_other_one_is_called(store: EventStore) -> None:
+def test_a_sample_is_of_the_model_alone_whatever_the_other_one_is_called(store: PlatformStore) -> None:
     declared = type("OrdersStates", (), {"__doc__": "One row.", "customer_id": stream_id(), "name": last("data.name")})
     states = read_model(view="states", deciders=["customer"], key=["customer_id"])(declared)
     looking_up = orders(states)
@@ -164,16 +164,16 @@ def test_a_sample_is_of_the_model_alone_whatever_the_other_one_is_called(store: 
 def test_a_new_version_that_looks_up_what_is_not_shown_yet_waits_for_it(built: Connection) -> None:
     visited = customers(visits=count(), name=last("data.name"))
     new, report = ensure_version(built, orders(visited, "visits")), DrainReport()
-    Serving(new).begin(EventStore(built), report)
+    Serving(new).begin(PlatformStore(built), report)
     assert isinstance(report.in_the_way, LookupFailed)
     assert shown(built)[0] == ("o-1", "c-1", "Ada")
     assert serve_if_caught_up(built, ensure_version(built, visited))
     later = DrainReport()
-    Serving(new).begin(EventStore(built), later)
+    Serving(new).begin(PlatformStore(built), later)
     assert (later.in_the_way, shown(built)) == (None, [])
 
 
-def test_it_takes_any_model_with_a_key_of_one_column(store: EventStore) -> None:
+def test_it_takes_any_model_with_a_key_of_one_column(store: PlatformStore) -> None:
     @fold(view="carts", deciders=["customer"], key="cart_id", columns={"items": "int"})
     def carts(state: State | None, event: FoldEvent) -> State | None:
         """One row per cart."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.times import TimeForm
 from millrace.resources.read_models.declared.column_types import exact, misread, refusal, typed
 from tests.support.factories import ARABIC, FULL_WIDTH
@@ -106,7 +106,7 @@ def test_a_fold_and_an_import_read_it_as_the_same() -> None:
     assert [(text, exact(written, "timestamp")) for text, written in iso] == times
 
 
-def test_sql_reads_what_they_read_as_the_same(store: EventStore) -> None:
+def test_sql_reads_what_they_read_as_the_same(store: PlatformStore) -> None:
     connection = store.connection
     connection.execute("set timezone = 'UTC'")
     types = {"timestamp": "timestamptz", "double": "float8", MONEY: "numeric", TINY: "numeric"}

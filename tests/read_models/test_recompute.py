@@ -17,6 +17,7 @@ from tests.support.building.drains import thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import ids_of_one_partition
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,14 +71,14 @@ def test_rows_that_the_function_returns_no_more_are_gone_and_no_others(lab: Lab)
     stored = "select xmin from read_models.last_texts_state where (decider, id) <> (%s, %s) order by decider, id"
     lab.register_decider_event("other", "made", "another thing was made")
     a, b = ids_of_one_partition(lab.connection, 2, partition=7)
-    lab.append_events([thing(a, number=1, text="x"), thing(a, number=2, text=None), thing(b, number=1, text="ä")])
-    lab.append_events([replace(thing(a, number=1, text="y"), decider="other")])
+    append_events(lab, [thing(a, number=1, text="x"), thing(a, number=2, text=None), thing(b, number=1, text="ä")])
+    append_events(lab, [replace(thing(a, number=1, text="y"), decider="other")])
     lab.drain(model)
     others = sorted([("other", a, 1, "y"), (DECIDER, a, 2, None), (DECIDER, b, 1, "ä")])
     assert lab.rows(public) == sorted([*others, (DECIDER, a, 1, "x")])
     untouched = lab.rows(stored, DECIDER, a)
     assert len(untouched) == 2
-    lab.append_events([thing(a, number=1, text="gone")])
+    append_events(lab, [thing(a, number=1, text="gone")])
     lab.drain(model)
     assert lab.rows(public) == others
     assert lab.rows(stored, DECIDER, a) == untouched
@@ -96,7 +97,7 @@ def test_two_rows_of_one_key_or_an_unknown_stream_fail_their_stream(lab: Lab) ->
 
         return events.select(f.lit("nobody").alias("decider_id"), "event").limit(1)
 
-    lab.append_events([thing("a"), thing("a")])
+    append_events(lab, [thing("a"), thing("a")])
     for function, sentence in (
         (twice, "its function returned stream 'a', which has two rows of one key"),
         (made_up, "its function returned stream 'nobody', which it was given no event of"),
@@ -125,7 +126,7 @@ def no_frame(_: "DataFrame") -> "DataFrame":
 
 
 def test_a_function_that_fails_or_has_other_columns_ends_the_drain(lab: Lab) -> None:
-    lab.append_events([thing("a")])
+    append_events(lab, [thing("a")])
     for function, detail in (
         (missing, "number is missing, text is missing"),
         (other_type, "number is string"),
@@ -148,7 +149,7 @@ def endless(_: "DataFrame") -> "DataFrame":
 
 def test_a_function_that_returns_no_plan_is_ended_and_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Limits, "plan_s", 0.2)
-    lab.append_events([thing("a")])
+    append_events(lab, [thing("a")])
     with pytest.raises(FunctionFailed, match="Read model endless: its function failed") as failed:
         lab.drain(declare(endless, view="wrong"))
     assert failed.value.detail == "TimeoutError: the function had not returned after 0.2 s"

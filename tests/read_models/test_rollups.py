@@ -15,7 +15,7 @@ from psycopg import Connection, sql
 from millrace import avg, bucket, computed, count, last, lookup, max_, min_, read_model, rollup, row, stream_id, sum_
 from millrace.resources.consumption.report import DrainReport
 from millrace.resources.consumption.serving import Serving
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.buckets import _zones, beginning, beginning_in_sql
 from millrace.resources.read_models.declared.column_types import InvalidColumn
 from millrace.resources.read_models.declared.columns import KeyColumn
@@ -40,6 +40,7 @@ from tests.support.building.drains import close, thing
 from tests.support.building.lab import Lab
 from tests.support.factories import Connect, rows, start, value, wait_blocked
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +138,7 @@ def state_of(model: ReadModel) -> str:
 
 
 @pytest.fixture
-def built(store: EventStore) -> Connection:
+def built(store: PlatformStore) -> Connection:
     model = ensure_version(store.connection, orders(by_status()))
     assert serve_if_caught_up(store.connection, model)
     found = (1, "o-1", "new", 2, "10.50"), (1, "o-2", "new", 1, "2.00"), (2, "o-3", None, 0, "0")
@@ -251,7 +252,7 @@ def test_what_depends_on_columns_that_go_keeps_the_rollup_and_is_told(built: Con
     members = {"__doc__": "Orders by status.", "status": row("status"), "orders": count()}
     fewer = rollup(of=Orders, key=["status"])(type("ByStatus", (), members))
     less = ensure_version(built, orders(fewer))
-    Serving(less).begin(EventStore(built), report)
+    Serving(less).begin(PlatformStore(built), report)
     assert isinstance(report.in_the_way, DependentObjects)
     merge(built, Orders, (1, "o-1", "new", 0, "0"))
     assert shown(built) == before
@@ -269,11 +270,11 @@ def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: Connection) -> N
     merge(built, Orders, (1, "o-1", DIGITS, 0, "0"))
     report, again = DrainReport(), DrainReport()
     serving = Serving(ensure_version(built, orders(by_status())))
-    serving.begin(EventStore(built), report)
+    serving.begin(PlatformStore(built), report)
     assert isinstance(report.in_the_way, RollupFailed)
     assert "by_status_state_" in str(report.in_the_way.detail)
     # it does not try behind each commit, which would wait
-    serving.begin(EventStore(built), again)
+    serving.begin(PlatformStore(built), again)
     assert again.in_the_way is None
 
 
@@ -287,7 +288,7 @@ def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: Connection) -
         assert not standing(built, model)[1]
 
 
-def test_a_rollup_does_not_take_the_view_of_a_read_model(store: EventStore) -> None:
+def test_a_rollup_does_not_take_the_view_of_a_read_model(store: PlatformStore) -> None:
     named = replace(cast("ReadModel", Seen), name="by_status")
     ensure_version(store.connection, named)
     model = ensure_version(store.connection, orders(by_status()))
@@ -357,9 +358,9 @@ def test_after_drains_and_rebuilds_groups_are_of_the_rows(lab: Lab, declared: Ro
 def test_a_rebuild_finds_the_stream_with_too_long_a_key_as_drains_do(lab: Lab) -> None:
     declared = groups_of(cast("ReadModel", models.Going), text=row("last_text"), n=count())
     model = replace(declared.of, rollups=(declared,))
-    lab.append_events([thing("good", text="short")])
+    append_events(lab, [thing("good", text="short")])
     lab.drain(model)
-    lab.append_events([thing("bad", text=DIGITS)])
+    append_events(lab, [thing("bad", text=DIGITS)])
     lab.drain(model)
     locks: LiteralString = "select decider_id from event_store.stream_locks"
     assert lab.rows(locks) == [("bad",)]
@@ -447,7 +448,7 @@ def changes_of_clocks(zone: str, since: int) -> Iterator[datetime]:
 
 
 @pytest.mark.parametrize("since", [2012, pytest.param(1905, marks=LONG)])
-def test_buckets_of_rows_begin_as_those_of_events_do(store: EventStore, spark: "SparkSession", since: int) -> None:
+def test_buckets_of_rows_begin_as_those_of_events_do(store: PlatformStore, spark: "SparkSession", since: int) -> None:
     from pyspark.sql import functions as f
 
     # the first and the last days of all, too
@@ -482,7 +483,7 @@ def test_buckets_of_rows_begin_as_those_of_events_do(store: EventStore, spark: "
         assert {*zones_apart(store.connection, spark, {*other_rules, "Europe/Berlin"})} == other_rules
 
 
-def test_zones_of_rollups_are_compared_but_for_utc(store: EventStore, spark: "SparkSession") -> None:
+def test_zones_of_rollups_are_compared_but_for_utc(store: PlatformStore, spark: "SparkSession") -> None:
     rolled_up = cast("ReadModel", models.machines)
     berlin = groups_of(rolled_up, day=bucket("at", every="1 day", zone="Europe/Berlin"), n=count())
     utc = groups_of(rolled_up, hour=bucket("at", every="1 hour"), n=count())

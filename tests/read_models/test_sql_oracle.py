@@ -39,7 +39,7 @@ from millrace import (
     sum_,
     top,
 )
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.buckets import _zones
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -416,7 +416,7 @@ REBUILT = 7
 class Built(NamedTuple):
     """A store whose models are built, and DuckDB with its events, but those that no model can read."""
 
-    store: EventStore
+    store: PlatformStore
     oracle: duckdb.DuckDBPyConnection
 
 
@@ -427,7 +427,7 @@ def built(postgres: EmbeddedPostgres, template: str, spark: "SparkSession") -> I
         dsn = postgres.dsn("sql_oracle")
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("set timezone = 'UTC'")
-            yield Built(EventStore(connection), _oracle(_build(Lab(connection, dsn, spark))))
+            yield Built(PlatformStore(connection), _oracle(_build(Lab(connection, dsn, spark))))
         admin.execute("drop database sql_oracle with (force)")
 
 

@@ -9,7 +9,7 @@ import pytest
 from psycopg import Connection
 
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions as read_model_versions
 from millrace.resources.read_models.stored.versions import serve_if_caught_up, versions
@@ -23,7 +23,7 @@ __all__ = ["built"]
 
 
 def test_of_many_one_switches_and_all_know(
-    things: EventStore, built: ReadModel, connect: Connect, observer: Connection
+    things: PlatformStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
     new = caught_up(things, Latest)
     with held(connect(), "select event_store_platform.lock_model('everything')"):
@@ -35,7 +35,7 @@ def test_of_many_one_switches_and_all_know(
 
 
 def test_what_the_old_version_consumes_before_a_switch_is_noticed(
-    things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
+    things: PlatformStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "PAUSE_S", 60)
@@ -52,11 +52,11 @@ def test_what_the_old_version_consumes_before_a_switch_is_noticed(
 
 
 def test_nothing_old_moves_in_a_switch(
-    things: EventStore, built: ReadModel, connect: Connect, observer: Connection
+    things: PlatformStore, built: ReadModel, connect: Connect, observer: Connection
 ) -> None:
     new = caught_up(things, Latest)
     fill(things, 20, seed=2)
-    old_code, switching = EventStore(connect()), connect()
+    old_code, switching = PlatformStore(connect()), connect()
     leases = old_code.claim_batch(built.view, "old code", 1000)
     with held(connect(), "lock table read_models.declarations in share mode"):
         switch = start(lambda: serve_if_caught_up(switching, new))
@@ -69,7 +69,9 @@ def test_nothing_old_moves_in_a_switch(
 
 
 @pytest.mark.usefixtures("built")
-def test_a_long_reader_delays_the_switch(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_reader_delays_the_switch(
+    things: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
     with (
@@ -84,7 +86,7 @@ def test_a_long_reader_delays_the_switch(things: EventStore, connect: Connect, m
 
 @pytest.mark.usefixtures("built")
 def test_a_drain_that_readers_keep_from_switching_goes_on(
-    things: EventStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    things: PlatformStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[str] = []
     switch = read_model_versions.serve_if_caught_up
@@ -106,7 +108,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
 
 
 def test_a_consumer_that_dies_in_the_switch_leaves_the_old_serving(
-    things: EventStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
+    things: PlatformStore, built: ReadModel, connect: Connect, observer: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_model_versions, "PAUSE_S", 60)
     new = caught_up(things, Latest)

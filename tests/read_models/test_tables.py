@@ -11,8 +11,8 @@ from psycopg.conninfo import make_conninfo
 
 from millrace import count, field, rollup, row
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.stored.merge import merge_batch, next_batch, replace_partition
 from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
@@ -26,7 +26,7 @@ MEMBERS = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": 
 
 
 @pytest.fixture
-def login(store: EventStore) -> Iterator[Login]:
+def login(store: PlatformStore) -> Iterator[Login]:
     """Yield what opens a session as a new user with some roles, and nothing else."""
     with logins(store.connection) as made:
         yield made
@@ -59,7 +59,7 @@ def test_what_one_owner_made_another_one_merges_into_rebuilds_and_resets(login: 
     ensure_version(one, Everything)
 
 
-def test_who_rebuilds_leaves_the_tables_to_whom_they_belong(login: Login, store: EventStore) -> None:
+def test_who_rebuilds_leaves_the_tables_to_whom_they_belong(login: Login, store: PlatformStore) -> None:
     """A superuser is everybody."""
     ensure_version(login("event_store_owner"), Everything)
     rebuild(store.connection, 3)
@@ -157,7 +157,7 @@ def test_who_is_no_member_migrates_over_what_a_member_made(postgres: EmbeddedPos
         with psycopg.connect(dsn, user="migrator", autocommit=True) as migrator:
             ensure_version(migrator, theirs)
             # it operates, too
-            EventStore(migrator).pass_over_unwanted("everything")
+            PlatformStore(migrator).pass_over_unwanted("everything")
             with psycopg.connect(dsn, autocommit=True) as admin:
                 admin.execute("update event_store.migrations set name = 'other' where version = 0")
             migrate(make_conninfo(dsn, user="migrator"))
@@ -177,7 +177,7 @@ def test_who_is_no_member_migrates_over_what_a_member_made(postgres: EmbeddedPos
 
 
 @pytest.mark.parametrize("partitions", [16, 1024])
-def test_a_row_is_found_by_one_probe_of_the_index_of_its_key(store: EventStore, partitions: int) -> None:
+def test_a_row_is_found_by_one_probe_of_the_index_of_its_key(store: PlatformStore, partitions: int) -> None:
     across = replace(Everything, name="across", view="across", keys={"text": field("data.text")})
     for model in (Everything, across):
         ensure_version(store.connection, model)

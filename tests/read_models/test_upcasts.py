@@ -18,7 +18,7 @@ from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.model import DeclaredEvent, declared_event
 from millrace.resources.read_models.declared.fold_event import FoldEvent
 from millrace.resources.read_models.declared.upcasts import Overtaken, Upcast, require_known, stored_upcasts, touching
@@ -27,6 +27,7 @@ from millrace.spark import recompute
 from tests.support.building.drains import staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,17 +89,17 @@ WANTED: dict[str, list[tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def placed(stream: str, version: int, data: dict[str, Any], event: str = "placed") -> NewEvent:
-    return NewEvent("order", stream, event, uuid4(), data, uuid4(), event_version=version)
+def placed(stream: str, version: int, data: dict[str, Any], event: str = "placed") -> BatchEvent:
+    return BatchEvent("order", stream, event, uuid4(), data, uuid4(), event_version=version)
 
 
-def append(store: EventStore, *events: NewEvent) -> None:
-    store.append_events(events)
+def append(store: PlatformStore, *events: BatchEvent) -> None:
+    append_events(store, events)
     store.sequence_events()
 
 
 @pytest.fixture
-def lab(store: EventStore, dsn: str, spark: "SparkSession") -> Lab:
+def lab(store: PlatformStore, dsn: str, spark: "SparkSession") -> Lab:
     """Return a store with events of version 1, and one of an event that has no versions."""
     for event in ("placed", "said"):
         store.register_decider_event("order", event, f"an order was {event}")
@@ -106,7 +107,7 @@ def lab(store: EventStore, dsn: str, spark: "SparkSession") -> Lab:
     return Lab(store.connection, dsn, spark)
 
 
-def evolve(store: EventStore) -> None:
+def evolve(store: PlatformStore) -> None:
     store.register_event_upcast("order", "placed", 2, TO_2)
     append(store, placed("o-1", 2, {"price": {"amount": 0.75, "currency": "CHF"}}), placed("o-2", 1, {"total": 0.5}))
     moves = json.dumps([*TO_3, default("rate", 0)]).replace('"value": 0', f'"value": {RATE}')

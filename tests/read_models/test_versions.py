@@ -11,7 +11,7 @@ from psycopg import Connection
 
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored import versions as read_model_versions
 from millrace.resources.read_models.stored.tables import DependentObjects
@@ -35,6 +35,7 @@ from tests.support.building.model_versions import EventsOf, Latest, Wider, built
 from tests.support.building.oracle import expected_rows
 from tests.support.factories import Connect, Killed, at_once, rows
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 __all__ = ["built"]
 
@@ -63,7 +64,7 @@ def test_a_changed_declaration_serves_when_it_has_caught_up(lab: Lab) -> None:
 
 
 def test_a_build_that_fails_leaves_the_old_version_serving(lab: Lab) -> None:
-    lab.append_events([thing(f"bad-{n}", text="no date") for n in range(8)])
+    append_events(lab, [thing(f"bad-{n}", text="no date") for n in range(8)])
     lab.drain(EventsOf)
     before = lab.rows_of(EventsOf)
     with pytest.raises(PartitionsFailed):
@@ -72,7 +73,7 @@ def test_a_build_that_fails_leaves_the_old_version_serving(lab: Lab) -> None:
     assert [(v.version, v.serves) for v in versions(lab.connection, "everything")] == [(1, True), (2, False)]
 
     # beside streams that can be built these eight alone wait
-    lab.append_events([thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
+    append_events(lab, [thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
     lab.release_owner("next")
     assert lab.drain(model_versions.Impossible).failed_streams == 8
     model = current_version(lab.connection, model_versions.Impossible)
@@ -95,14 +96,14 @@ def test_a_build_that_fails_leaves_the_old_version_serving(lab: Lab) -> None:
     assert [poll.view for poll in lab.poll_views()] == ["everything_v3"]
 
 
-def test_a_version_goes_on_where_its_code_runs(things: EventStore, built: ReadModel, connect: Connect) -> None:
+def test_a_version_goes_on_where_its_code_runs(things: PlatformStore, built: ReadModel, connect: Connect) -> None:
     """Two deployments at once, while one replaces the other."""
     old_code = connect()
     attach_version(old_code, EventsOf)
     new = attach_version(things.connection, Latest)
     consume(things, new)
     fill(things, 20, seed=2)
-    consume(EventStore(old_code), built)
+    consume(PlatformStore(old_code), built)
     assert not serve_if_caught_up(things.connection, new)
     consume(things, new)
     assert serve_if_caught_up(things.connection, new)
@@ -110,7 +111,7 @@ def test_a_version_goes_on_where_its_code_runs(things: EventStore, built: ReadMo
     # its tables are there as long as somebody works on them
     assert "everything_state" in relations(things.connection)
     fill(things, 20, seed=3)
-    consume(EventStore(old_code), built)
+    consume(PlatformStore(old_code), built)
     assert not serve_if_caught_up(old_code, built)
     drop_unused_versions(things.connection, new)
     assert "everything_state" in relations(things.connection)
@@ -120,7 +121,7 @@ def test_a_version_goes_on_where_its_code_runs(things: EventStore, built: ReadMo
     assert relations(things.connection) == {"everything", "everything_state_v2", "everything_staging_v2"}
 
 
-def test_a_third_one_removes_an_unfinished_one(things: EventStore, built: ReadModel, connect: Connect) -> None:
+def test_a_third_one_removes_an_unfinished_one(things: PlatformStore, built: ReadModel, connect: Connect) -> None:
     builder = connect()
     unfinished = attach_version(builder, Latest)
     third = attach_version(things.connection, Wider)
@@ -129,7 +130,7 @@ def test_a_third_one_removes_an_unfinished_one(things: EventStore, built: ReadMo
     consume(things, third)
     assert serve_if_caught_up(things.connection, third)
     # overtaken: it does not serve any more, however far it gets
-    consume(EventStore(builder), unfinished)
+    consume(PlatformStore(builder), unfinished)
     assert not serve_if_caught_up(builder, unfinished)
     builder.close()
     wait_until(lambda: not any(p.consumers for p in things.poll_views() if p.view == unfinished.view), "it ended")
@@ -138,7 +139,7 @@ def test_a_third_one_removes_an_unfinished_one(things: EventStore, built: ReadMo
     assert built.view not in {poll.view for poll in things.poll_views()}
 
 
-def test_an_unfinished_one_goes_after_a_day(things: EventStore, built: ReadModel, connect: Connect) -> None:
+def test_an_unfinished_one_goes_after_a_day(things: PlatformStore, built: ReadModel, connect: Connect) -> None:
     unfinished = connect()
     attach_version(unfinished, Latest)
     unfinished.close()
@@ -152,7 +153,9 @@ def test_an_unfinished_one_goes_after_a_day(things: EventStore, built: ReadModel
 
 
 @pytest.mark.usefixtures("built")
-def test_a_declaration_from_before_the_one_that_serves_is_another_version(things: EventStore, connect: Connect) -> None:
+def test_a_declaration_from_before_the_one_that_serves_is_another_version(
+    things: PlatformStore, connect: Connect
+) -> None:
     old_code = connect()
     attach_version(old_code, EventsOf)
     new = caught_up(things, Latest)
@@ -160,19 +163,19 @@ def test_a_declaration_from_before_the_one_that_serves_is_another_version(things
     assert ensure_version(things.connection, EventsOf).version == 3
 
 
-def test_a_model_that_is_disabled_stays_so_in_its_next_version(things: EventStore, built: ReadModel) -> None:
+def test_a_model_that_is_disabled_stays_so_in_its_next_version(things: PlatformStore, built: ReadModel) -> None:
     things.enable_view(built.view, False)
     new = ensure_version(things.connection, Latest)
     assert {poll.view: poll.enabled for poll in things.poll_views()} == {built.view: False, new.view: False}
 
 
 @pytest.mark.usefixtures("built")
-def test_a_version_whose_view_has_a_name_that_is_taken_gets_the_next(things: EventStore) -> None:
+def test_a_version_whose_view_has_a_name_that_is_taken_gets_the_next(things: PlatformStore) -> None:
     things.register_view("everything_v2", mode="bulk")
     assert ensure_version(things.connection, Latest).view == "everything_v3"
 
 
-def test_a_reset_removes_every_version(things: EventStore, built: ReadModel) -> None:
+def test_a_reset_removes_every_version(things: PlatformStore, built: ReadModel) -> None:
     new = ensure_version(things.connection, Latest)
     lease = things.claim_partition(new.view, 3, "somebody", 600)
     with pytest.raises(MillraceError, match="leased by somebody"):
@@ -217,7 +220,7 @@ def privileges(connection: Connection) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("after", [Latest, Wider])
 @pytest.mark.usefixtures("built")
-def test_who_may_read_the_old_version_may_read_the_new_one(things: EventStore, after: ReadModel) -> None:
+def test_who_may_read_the_old_version_may_read_the_new_one(things: PlatformStore, after: ReadModel) -> None:
     connection = things.connection
     with roles(connection, "analyst", "lead", "clerk"):
         connection.execute("grant select on read_models.everything to analyst, public")
@@ -235,7 +238,7 @@ def test_who_may_read_the_old_version_may_read_the_new_one(things: EventStore, a
 
 
 @pytest.mark.usefixtures("built")
-def test_what_depends_on_the_view_stays_where_columns_are_added_at_the_end(things: EventStore) -> None:
+def test_what_depends_on_the_view_stays_where_columns_are_added_at_the_end(things: PlatformStore) -> None:
     things.connection.execute("create view statuses as select status from read_models.everything")
     new = caught_up(things, Wider)
     assert serve_if_caught_up(things.connection, new)
@@ -263,7 +266,7 @@ def test_what_depends_on_other_columns_keeps_the_old_version(lab: Lab) -> None:
 
 
 def test_who_uses_the_old_tables_keeps_them_and_nobody_waits(
-    things: EventStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    things: PlatformStore, built: ReadModel, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = caught_up(things, Latest)
     monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
@@ -304,7 +307,9 @@ def test_a_view_that_is_somebody_elses_is_not_taken_over(lab: Lab) -> None:
 
 
 @pytest.mark.usefixtures("built")
-def test_a_version_waits_to_be_approved(things: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_waits_to_be_approved(
+    things: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits = replace(Latest, serve="approved")
     with pytest.raises(NothingToApprove, match=r"(?s)No version of read model everything is of this.*version 1"):
         approve_version(things.connection, waits)
@@ -348,12 +353,12 @@ def test_a_version_waits_to_be_approved(things: EventStore, connect: Connect, mo
     assert columns(things.connection) == ["thing_id", "events", "status", "seen"]
 
 
-def test_a_first_version_waits_for_nobody(things: EventStore) -> None:
+def test_a_first_version_waits_for_nobody(things: PlatformStore) -> None:
     first = ensure_version(things.connection, replace(EventsOf, serve="approved"))
     assert [(v.version, v.serves, v.approved) for v in versions(things.connection, first.name)] == [(1, True, True)]
 
 
-def test_what_serves_waits_for_nobody_where_upcasts_came_since(things: EventStore) -> None:
+def test_what_serves_waits_for_nobody_where_upcasts_came_since(things: PlatformStore) -> None:
     ensure_version(things.connection, EventsOf)
     things.connection.execute("update read_models.declarations set fingerprint = fingerprint || '+before'")
     same = ensure_version(things.connection, replace(EventsOf, serve="approved"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark.session import SPARK_TOKEN
 from millrace.resources.spark.shipped_code import (
@@ -23,6 +23,7 @@ from millrace.resources.spark.shipped_code import (
 from tests.support.building.drains import thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.factories import rows
+from tests.support.sql_calls import append_events
 
 
 def write(folder: Path, **files: str) -> None:
@@ -33,10 +34,12 @@ def write(folder: Path, **files: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_changed_fold_of_a_package_is_built(things: EventStore, dsn: str, spark_remote: str, tmp_path: Path) -> None:
+def test_a_changed_fold_of_a_package_is_built(
+    things: PlatformStore, dsn: str, spark_remote: str, tmp_path: Path
+) -> None:
     assert ";session_id=" in spark_remote
     shared = Place({**unset(), SPARK_TOKEN: os.environ[SPARK_TOKEN], "SPARK_REMOTE": spark_remote}, {}, sys.executable)
-    things.append_events([thing("a"), thing("b"), thing("a")])
+    append_events(things, [thing("a"), thing("b"), thing("a")])
     things.sequence_events()
     for version, word in enumerate(("hello", "goodbye"), start=1):
         declare(tmp_path, word)

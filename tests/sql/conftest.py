@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.sql.rows.test_stream_events import view
 from tests.support.capturing.captures import source
@@ -16,7 +16,7 @@ __all__ = ["bulk", "producer", "source", "streams", "view"]
 
 
 @pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
+def login(orders: PlatformStore) -> Iterator[Login]:
     """Yield what opens a session as a new user with some roles, and nothing else."""
     with logins(orders.connection) as made:
         yield made

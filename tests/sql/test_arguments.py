@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers.store import ProducerStore
 from tests.support.capturing.captures import Source
 from tests.support.factories import append, pump, rows, set_clock
@@ -81,7 +81,7 @@ OF_FSTORE_SQL = {
 }  # fmt: skip
 
 
-def functions(store: EventStore) -> list[tuple[str, list[tuple[str, str]], int]]:
+def functions(store: PlatformStore) -> list[tuple[str, list[tuple[str, str]], int]]:
     """Return the functions: name, the names and types of their arguments, and how many of these have no default."""
     query: LiteralString = f"""
         select p.oid::regproc::text, array(
@@ -94,7 +94,7 @@ def functions(store: EventStore) -> list[tuple[str, list[tuple[str, str]], int]]
     return rows(store.connection, query)
 
 
-def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventStore) -> None:
+def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: PlatformStore) -> None:
     accepted, odd = set(), []
     for name, arguments, required in functions(orders):
         if not required:
@@ -113,7 +113,7 @@ def test_null_for_what_has_no_default_is_refused_or_finds_nothing(orders: EventS
     assert {name.partition(".")[2] for name in accepted} == LOOK_UPS
 
 
-def test_null_for_what_may_be_left_out_is_as_if_left_out(view: EventStore) -> None:
+def test_null_for_what_may_be_left_out_is_as_if_left_out(view: PlatformStore) -> None:
     names = "event_store.dead_letters event_store.view_info event_store.available_offset_range"
     for name in (*names.split(), "event_store_platform.audit_log", "event_store_platform.producer_statistics"):
         left_out, null = (
@@ -124,7 +124,7 @@ def test_null_for_what_may_be_left_out_is_as_if_left_out(view: EventStore) -> No
 
 
 @pytest.fixture
-def stream(orders: EventStore) -> dict[str, Any]:
+def stream(orders: PlatformStore) -> dict[str, Any]:
     """Return what calls state of a stream whose first event is in flight for the view `v`, and free for `other`."""
     decider_id = uuid4()
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
@@ -137,7 +137,7 @@ def stream(orders: EventStore) -> dict[str, Any]:
     return {"id": decider_id, **delivery, "last": placed.event_id, "new": UUID(int=7)}
 
 
-def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore, stream: dict[str, Any]) -> None:
+def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: PlatformStore, stream: dict[str, Any]) -> None:
     """One argument at a time is odd, beside others that fit a view in the mode rows, in bulk, or a capture."""
     connection = orders.connection
     orders.register_view("b", "-infinity", mode="bulk")
@@ -174,14 +174,14 @@ def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: EventStore,
     assert wrong == set()
 
 
-def result(store: EventStore, call: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+def result(store: PlatformStore, call: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     """Call a function and undo it; return its rows."""
     with store.connection.transaction(force_rollback=True):
         cursor = store.connection.cursor(row_factory=dict_row)
         return cursor.execute(f"select * from event_store.{call}".encode(), arguments).fetchall()
 
 
-def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, stream: dict[str, Any]) -> None:
+def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: PlatformStore, stream: dict[str, Any]) -> None:
     """In every function that has an argument v_decider_id of type uuid, called by the names of the arguments."""
     query = f"""
         select distinct p.proname from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)
@@ -207,7 +207,7 @@ def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: EventStore, str
     assert wrong == []
 
 
-def test_callers_of_fstore_sql_read_the_same_columns(orders: EventStore, stream: dict[str, Any]) -> None:
+def test_callers_of_fstore_sql_read_the_same_columns(orders: PlatformStore, stream: dict[str, Any]) -> None:
     wrong = []
     for call, columns in OF_FSTORE_SQL.items():
         for decider_id in (stream["id"], str(stream["id"])):
@@ -218,7 +218,7 @@ def test_callers_of_fstore_sql_read_the_same_columns(orders: EventStore, stream:
     assert wrong == []
 
 
-def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventStore) -> None:
+def test_every_function_is_called_by_the_names_of_its_arguments(orders: PlatformStore) -> None:
     """No two forms of a function leave open which of them is meant."""
     unclear = []
     for name, arguments, _ in functions(orders):
@@ -231,7 +231,7 @@ def test_every_function_is_called_by_the_names_of_its_arguments(orders: EventSto
     assert unclear == []
 
 
-def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: EventStore) -> None:
+def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: PlatformStore) -> None:
     """What locks a stream calls them v_seconds, as fstore-sql does; only its schedule_nack_event takes milliseconds."""
     query = f"""
         select p.proname, a.name, format_type(a.type, null)

@@ -8,8 +8,8 @@ import pytest
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import ForbiddenChange
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from tests.sql.views.test_dead_letters import park
 from tests.support.factories import append_to, ids_of_one_partition, rows, set_clock
@@ -18,11 +18,11 @@ from tests.support.logins import Login
 CHECKSUM = "0" * 64
 
 
-def operations(store: EventStore) -> list[tuple[str, str]]:
+def operations(store: PlatformStore) -> list[tuple[str, str]]:
     return rows(store.connection, "select operation, done_by from event_store.audit_log order by audit_id")
 
 
-def test_what_is_done_to_the_log_and_to_captures_is_written_down(orders: EventStore, login: Login) -> None:
+def test_what_is_done_to_the_log_and_to_captures_is_written_down(orders: PlatformStore, login: Login) -> None:
     owner = login("event_store_owner")
     append_to(orders, "o-1")
     orders.sequence_events()
@@ -36,7 +36,7 @@ def test_what_is_done_to_the_log_and_to_captures_is_written_down(orders: EventSt
         captures.register_capture("c", "slot", "publication", [TableRegistration("public", "t", "table:t", None, "1")])
         captures.record_gap("c", None, None, "the slot was lost")
     captures.unregister_capture("c", "a test")
-    EventStore(owner).register_decider_event("payment", "paid", "", owner="event_store_owner")
+    PlatformStore(owner).register_decider_event("payment", "paid", "", owner="event_store_owner")
     expected = (
         "list_archive_file", "mark_archived", "raise_low_water_mark", "purge_events", "register_capture", "record_gap",
         "unregister_capture", "register_decider_event",
@@ -44,7 +44,7 @@ def test_what_is_done_to_the_log_and_to_captures_is_written_down(orders: EventSt
     assert operations(orders) == [(operation, owner.info.user) for operation in expected]
 
 
-def test_what_is_done_to_a_view_is_written_down_with_reason_and_what_went(orders: EventStore) -> None:
+def test_what_is_done_to_a_view_is_written_down_with_reason_and_what_went(orders: PlatformStore) -> None:
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     orders.register_view("v", "-infinity", max_attempts=1)
     first, second, _ = append_to(orders, *ids_of_one_partition(orders.connection, 1) * 2, "other")
@@ -87,14 +87,14 @@ def test_what_is_done_to_a_view_is_written_down_with_reason_and_what_went(orders
     assert (len(removed["positions"]), sum(removed["positions"].values())) == (16, 1)
 
 
-def test_another_version_of_the_functions_is_written_down(orders: EventStore, dsn: str) -> None:
+def test_another_version_of_the_functions_is_written_down(orders: PlatformStore, dsn: str) -> None:
     assert operations(orders) == []
     orders.connection.execute("update event_store.migrations set name = 'another version' where version = 0")
     migrate(dsn)
     assert operations(orders) == [("migrate", orders.connection.info.user)]
 
 
-def test_nobody_changes_what_was_audited(orders: EventStore) -> None:
+def test_nobody_changes_what_was_audited(orders: PlatformStore) -> None:
     orders.register_view("v")
     before = operations(orders)
     assert before

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import LiteralString
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append, pump, value
 
 LOCK = "max(locked_until), clock_timestamp() from event_store.stream_locks where in_flight is not null"
@@ -29,7 +29,7 @@ FIRST: dict[str, LiteralString] = {
 }
 
 
-def test_it_lasts_from_the_call_on_as_long_as_the_caller_or_the_view_says(orders: EventStore) -> None:
+def test_it_lasts_from_the_call_on_as_long_as_the_caller_or_the_view_says(orders: PlatformStore) -> None:
     orders.connection.execute("set search_path = event_store, event_store_platform")
     orders.register_view("r", "-infinity", lock_timeout_s=40)
     orders.register_view("b", "-infinity", lock_timeout_s=50, mode="bulk")

@@ -8,7 +8,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, buffers, ids_of_one_partition, pump, rows, set_clock, value
 
 # beyond the first of them each index has its levels
@@ -28,7 +28,7 @@ class Life:
     Some streams have an event each round; the others have one each.
     """
 
-    def __init__(self, store: EventStore, *again: str) -> None:
+    def __init__(self, store: PlatformStore, *again: str) -> None:
         self.store, self.again = store, again
         self.ids = iter(ids_of_one_partition(store.connection, 1000))
         self.sent = count()
@@ -62,13 +62,13 @@ def assert_no_more(life: Life, read: Callable[[], dict[Any, int]], times: float 
     assert {name: (before[name], n) for name, n in after.items() if n > before[name] * times + SLACK} == {}
 
 
-def behind_the_last_second(store: EventStore) -> None:
+def behind_the_last_second(store: PlatformStore) -> None:
     """Dispatch what is there, then let seconds pass."""
     store.dispatch_events("rows")
     let_seconds_pass(store)
 
 
-def let_seconds_pass(store: EventStore) -> None:
+def let_seconds_pass(store: PlatformStore) -> None:
     """Let free locks be searched from now on, as seconds later; no dispatch looks back once more."""
     later = value(store.connection, "select event_store_private.clock() + interval '5 seconds'")
     set_clock(store.connection, str(later))
@@ -83,7 +83,7 @@ def let_seconds_pass(store: EventStore) -> None:
 
 
 @pytest.fixture
-def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
+def held(orders: PlatformStore, connect: Connect) -> Iterator[PlatformStore]:
     """Yield a store with a view of each mode, beside a held snapshot."""
     orders.register_view("rows", "-infinity")
     orders.register_view("bulk", "-infinity", mode="bulk")
@@ -97,7 +97,7 @@ def held(orders: EventStore, connect: Connect) -> Iterator[EventStore]:
         yield orders
 
 
-def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore, connect: Connect) -> None:
+def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: PlatformStore, connect: Connect) -> None:
     calls: list[LiteralString] = [
         "sequence_events()", "dispatch_events('rows')", "claim_batch('bulk', 'me')", "claim_views('{bulk}', 'me')",
         "owned_leases('me')", "locked_streams('me')", "extend_owner('me', 60)", "poll_views()", "poll_views('{bulk}')",
@@ -138,7 +138,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: EventStore
     assert_no_more(life, read)
 
 
-def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
+def test_statistics_lead_no_call_to_dead_versions(held: PlatformStore) -> None:
     """They know of few rows, where a plan that reads them all looks as good as one that searches."""
     life = Life(held)
 
@@ -169,7 +169,7 @@ def test_statistics_lead_no_call_to_dead_versions(held: EventStore) -> None:
     assert_no_more(life, read, 1.2)
 
 
-def test_answers_for_a_stream_that_comes_again_read_no_more_pages(held: EventStore) -> None:
+def test_answers_for_a_stream_that_comes_again_read_no_more_pages(held: PlatformStore) -> None:
     """Each delivery and each answer leaves a dead version of the stream's lock.
 
     One that had gone is searched among all of them, once, before the next one is made.
@@ -221,7 +221,7 @@ def test_answers_for_a_stream_that_comes_again_read_no_more_pages(held: EventSto
     assert_no_more(life, read)
 
 
-def test_who_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all(store: EventStore) -> None:
+def test_who_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all(store: PlatformStore) -> None:
     """From some statistics Postgres would collect all versions in a bitmap and sort them."""
     found: LiteralString = """
         select proname from pg_proc
@@ -232,7 +232,7 @@ def test_who_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all(store: 
     assert rows(store.connection, found) == []
 
 
-def test_a_lock_before_that_is_found_within_a_minute(held: EventStore) -> None:
+def test_a_lock_before_that_is_found_within_a_minute(held: PlatformStore) -> None:
     append_to(held, "late")
     held.sequence_events()
     held.dispatch_events("rows")
@@ -250,7 +250,7 @@ def test_a_lock_before_that_is_found_within_a_minute(held: EventStore) -> None:
     assert [event.decider_id for event in held.stream_events("rows", 1)] == ["late"]
 
 
-def test_the_mark_of_a_log_that_was_purged_whole_stays(held: EventStore) -> None:
+def test_the_mark_of_a_log_that_was_purged_whole_stays(held: PlatformStore) -> None:
     marks: LiteralString = "select partition, high_water_mark from event_store.partitions order by 1"
     before = rows(held.connection, marks)
     held.connection.execute("select event_store_platform.unregister_view(view) from event_store.views")

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.patience import patience
 
-Call = Callable[[EventStore], object]
+Call = Callable[[PlatformStore], object]
 
 CALLS: dict[str, Call] = {
     "stream_events": lambda store: store.stream_events("v", 100),
@@ -32,7 +32,7 @@ WHERE_A_CALL_STOPS = [
 
 
 @contextmanager
-def stopped(store: EventStore, connect: factories.Connect, call: Call, point: str) -> Iterator[psycopg.Connection]:
+def stopped(store: PlatformStore, connect: factories.Connect, call: Call, point: str) -> Iterator[psycopg.Connection]:
     """Yield a session that waits in the call at that point; when the block ends, the lock that it waits for is free."""
     store.connection.execute(
         """
@@ -52,14 +52,14 @@ def stopped(store: EventStore, connect: factories.Connect, call: Call, point: st
     doomed.execute("set test.waits_at_gate = 'yes'")
     # nobody sequenced within the last second: it does
     factories.set_clock(doomed, (datetime.now(UTC) + timedelta(seconds=5)).isoformat())
-    result = factories.start(lambda: call(EventStore(doomed)))
+    result = factories.start(lambda: call(PlatformStore(doomed)))
     factories.wait_blocked(store.connection, doomed.info.backend_pid)
     yield doomed
     holder.rollback()
     assert isinstance(result.exception(patience()), psycopg.OperationalError)
 
 
-def consumed(store: EventStore) -> list[tuple[str, int, int]]:
+def consumed(store: PlatformStore) -> list[tuple[str, int, int]]:
     """Consume all that the view gives: stream, offset and which delivery it was."""
     got = []
     factories.pump(store, "v")
@@ -72,7 +72,7 @@ def consumed(store: EventStore) -> list[tuple[str, int, int]]:
 
 
 @pytest.fixture
-def view(orders: EventStore) -> EventStore:
+def view(orders: PlatformStore) -> PlatformStore:
     """Return a store with a rows view `v` and a lock that has nothing left."""
     orders.register_view("v", "-infinity")
     factories.append_to(orders, "done")
@@ -84,7 +84,7 @@ def view(orders: EventStore) -> EventStore:
 
 @pytest.mark.parametrize(("call", "point"), WHERE_A_CALL_STOPS)
 def test_a_call_killed_midway_loses_nothing(
-    view: EventStore, connect: factories.Connect, call: str, point: str
+    view: PlatformStore, connect: factories.Connect, call: str, point: str
 ) -> None:
     waiting = factories.append_to(view, "waits", "waits")
     pump_without_removing(view)
@@ -111,12 +111,14 @@ def test_a_call_killed_midway_loses_nothing(
 
 
 @pytest.mark.parametrize(("call", "point"), [each for each in WHERE_A_CALL_STOPS if each[1] != "sequencing"])
-def test_while_a_call_hangs_others_go_on(view: EventStore, connect: factories.Connect, call: str, point: str) -> None:
+def test_while_a_call_hangs_others_go_on(
+    view: PlatformStore, connect: factories.Connect, call: str, point: str
+) -> None:
     factories.append_to(view, "waits")
     pump_without_removing(view)
     factories.append_to(view, "new")
     view.sequence_events()
-    other = EventStore(connect())
+    other = PlatformStore(connect())
     other.connection.execute("set lock_timeout = '30s'")
     with stopped(view, connect, CALLS[call], point) as doomed:
         held = other.lease_events("v", 100)
@@ -130,7 +132,7 @@ def test_while_a_call_hangs_others_go_on(view: EventStore, connect: factories.Co
     assert factories.rows(view.connection, "select from event_store.stream_locks") == []
 
 
-def pump_without_removing(store: EventStore) -> None:
+def pump_without_removing(store: PlatformStore) -> None:
     """Sequence and dispatch while somebody holds the locks that have nothing left, so that these stay."""
     store.sequence_events()
     with psycopg.connect(store.connection.info.dsn, password=store.connection.info.password) as holder:

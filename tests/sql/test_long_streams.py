@@ -6,7 +6,7 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append_to, assert_locks_know_versions, buffers, ids_of_one_partition, rows
 
 Call = Callable[..., None]
@@ -18,7 +18,7 @@ CLAIM: LiteralString = "select * from event_store.claim_batch('bulk', 'me')"
 
 
 @pytest.mark.parametrize("analyzed", [True, False])
-def test_a_long_stream_costs_as_few_pages_as_a_short_one(orders: EventStore, analyzed: bool) -> None:
+def test_a_long_stream_costs_as_few_pages_as_a_short_one(orders: PlatformStore, analyzed: bool) -> None:
     short, long = ids_of_one_partition(orders.connection, 2)
     append_to(orders, short)
     for _ in range(4):
@@ -31,7 +31,7 @@ def test_a_long_stream_costs_as_few_pages_as_a_short_one(orders: EventStore, ana
     assert {name: (few[name], pages) for name, pages in play(orders, long).items() if pages > few[name] + SLACK} == {}
 
 
-def play(store: EventStore, stream: str) -> dict[str, int]:
+def play(store: PlatformStore, stream: str) -> dict[str, int]:
     """Let two views that have all of a stream consume six events more; return how many pages each call read."""
     pages = {}
 
@@ -55,7 +55,7 @@ def play(store: EventStore, stream: str) -> dict[str, int]:
     return pages
 
 
-def consume_by_rows(store: EventStore, stream: str, offsets: list[int], call: Call) -> None:
+def consume_by_rows(store: PlatformStore, stream: str, offsets: list[int], call: Call) -> None:
     """Let the rows view consume the events; its third one fails and is given up."""
     first, second, third, *others = offsets
     call("dispatch", "select event_store_platform.dispatch_events('rows')")
@@ -82,7 +82,7 @@ def consume_by_rows(store: EventStore, stream: str, offsets: list[int], call: Ca
     call("sweep", "select event_store_platform.dispatch_events('rows')")
 
 
-def consume_in_bulk(store: EventStore, stream: str, third: int, call: Call) -> None:
+def consume_in_bulk(store: PlatformStore, stream: str, third: int, call: Call) -> None:
     """Let the bulk view consume the events; the third one fails twice."""
     (lease,) = store.claim_batch("bulk", "me")
     failure = json.dumps([{"decider": "order", "decider_id": stream, "error": "no", "offset": third}])

@@ -6,9 +6,10 @@ from typing import LiteralString
 import pytest
 from psycopg import errors
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import new_event, rows, value
 from tests.support.logins import Login
+from tests.support.sql_calls import append_events, get_events
 
 TABLES: LiteralString = (
     "select c.oid::regclass::text, relnamespace::regnamespace::text from pg_class c"
@@ -16,7 +17,7 @@ TABLES: LiteralString = (
 )
 
 
-def test_who_reads_tables_and_who_changes_those_of_read_models(orders: EventStore) -> None:
+def test_who_reads_tables_and_who_changes_those_of_read_models(orders: PlatformStore) -> None:
     """By what they are granted: docs/who_may_do_what.md. Applications have no right to any table."""
     granted: LiteralString = """
         select r.rolname, c.oid::regclass::text, p.privilege
@@ -40,7 +41,7 @@ def test_who_reads_tables_and_who_changes_those_of_read_models(orders: EventStor
     }
 
 
-def test_functions_run_with_the_rights_and_search_path_of_the_store(orders: EventStore) -> None:
+def test_functions_run_with_the_rights_and_search_path_of_the_store(orders: PlatformStore) -> None:
     """An overload for UUIDs only calls the function for text."""
     unsafe: LiteralString = """
         select p.oid::regprocedure::text from pg_proc p
@@ -58,7 +59,7 @@ def test_functions_run_with_the_rights_and_search_path_of_the_store(orders: Even
     assert rows(orders.connection, unsafe) == []
 
 
-def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: EventStore) -> None:
+def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: PlatformStore) -> None:
     """What operators alone may call is in event_store_platform, and nothing there is a writer's."""
     callers = """
         select p.oid::regprocedure::text, array_agg(r.rolname::text order by r.rolname)
@@ -96,10 +97,10 @@ def test_nobody_goes_around_the_functions(login: Login) -> None:
                 user.execute(statement.encode())
 
 
-def test_the_callers_search_path_leads_no_function_astray(orders: EventStore, login: Login) -> None:
+def test_the_callers_search_path_leads_no_function_astray(orders: PlatformStore, login: Login) -> None:
     writer = login("event_store_writer")
     for table in ("streams (decider text)", "events (event text)"):
         writer.execute(f"create temporary table {table}".encode())
     writer.execute("set search_path = pg_temp, event_store")
-    EventStore(writer).append_events([new_event("o-1")])
-    assert len(orders.get_events("o-1", "order")) == 1
+    append_events(PlatformStore(writer), [new_event("o-1")])
+    assert len(get_events(orders, "o-1", "order")) == 1

@@ -7,7 +7,7 @@ import pytest
 from millrace.resources import errors
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers.store import ProducerStore
 from tests.support.capturing.captures import Source
@@ -198,7 +198,7 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
 ]  # fmt: skip
 
 
-def test_each_is_refused_with_its_class_and_changes_nothing(orders: EventStore) -> None:
+def test_each_is_refused_with_its_class_and_changes_nothing(orders: PlatformStore) -> None:
     orders.connection.execute("set search_path = event_store, event_store_platform")
     orders.register_view("r", "-infinity")
     for view in ("b", "n"):
@@ -230,7 +230,7 @@ def test_each_is_refused_with_its_class_and_changes_nothing(orders: EventStore) 
     assert everything(orders) == before
 
 
-def test_a_text_that_postgres_does_not_take_is_malformed(orders: EventStore) -> None:
+def test_a_text_that_postgres_does_not_take_is_malformed(orders: PlatformStore) -> None:
     orders.register_view("r")
     calls: list[Callable[[], object]] = [
         lambda: orders.fail_event("r", "o-1", 1, "no\0"),

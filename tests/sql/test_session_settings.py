@@ -8,7 +8,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from millrace.resources.errors import Conflict, EventNotRegistered, ForbiddenChange, Malformed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from tests.sql.events.test_forbid_change import CHANGES, TRUNCATIONS, facts
 from tests.support.factories import append, append_to, rows, value
@@ -28,7 +28,7 @@ def open_all(connection: psycopg.Connection) -> None:
 
 
 @pytest.fixture
-def granted(orders: EventStore) -> Iterator[EventStore]:
+def granted(orders: PlatformStore) -> Iterator[PlatformStore]:
     """Yield a login that was granted all on the store's tables, and nothing else."""
     with logins(orders.connection) as login:
         connection = login("event_store_owner")
@@ -36,10 +36,10 @@ def granted(orders: EventStore) -> Iterator[EventStore]:
             grant = f"grant all on all {kind} in schema event_store to {connection.info.user}"
             orders.connection.execute(grant.encode())
         open_all(connection)
-        yield EventStore(connection)
+        yield PlatformStore(connection)
 
 
-def test_an_owner_finishes_no_restore_that_has_not_begun(orders: EventStore, granted: EventStore) -> None:
+def test_an_owner_finishes_no_restore_that_has_not_begun(orders: PlatformStore, granted: PlatformStore) -> None:
     append_to(orders, "o-1")
     marks = rows(orders.connection, "select partition, earliest_position, high_water_mark from event_store.partitions")
     with pytest.raises(Malformed, match="no restore has begun"), refusals():
@@ -50,18 +50,18 @@ def test_an_owner_finishes_no_restore_that_has_not_begun(orders: EventStore, gra
     append_to(orders, "o-2")
 
 
-def test_a_bare_insert_of_a_login_is_checked_whatever_it_states(orders: EventStore, granted: EventStore) -> None:
+def test_a_bare_insert_of_a_login_is_checked_whatever_it_states(orders: PlatformStore, granted: PlatformStore) -> None:
     granted.connection.execute(ROW, ("placed", Jsonb({}), 5, 5))
     for stated in (None, 5):
         for event, error in (("unheard of", EventNotRegistered), ("placed", Conflict)):
             with pytest.raises(error), refusals():
                 granted.connection.execute(ROW, (event, Jsonb({}), stated, stated))
-    (stored,) = orders.read_stream("order", "o-1")
+    (stored,) = orders.read("order", "o-1")
     assert stored.version == 1
     assert stored.offset != 5
 
 
-def test_a_bare_insert_of_the_owner_is_checked(orders: EventStore) -> None:
+def test_a_bare_insert_of_the_owner_is_checked(orders: PlatformStore) -> None:
     open_all(orders.connection)
     with pytest.raises(EventNotRegistered), refusals():
         orders.connection.execute(ROW, ("unheard of", Jsonb({}), 5, None))
@@ -70,7 +70,7 @@ def test_a_bare_insert_of_the_owner_is_checked(orders: EventStore) -> None:
         orders.connection.execute(ROW, ("placed", Jsonb({}), 5, None))
 
 
-def test_an_event_in_a_restores_clothes_is_refused(orders: EventStore, granted: EventStore) -> None:
+def test_an_event_in_a_restores_clothes_is_refused(orders: PlatformStore, granted: PlatformStore) -> None:
     query: LiteralString = (
         'insert into event_store.events (event, event_id, decider, decider_id, data, command_id, created_at, "offset", transaction_id)'
         " values ('x', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), now(), 1, '3')"
@@ -82,13 +82,13 @@ def test_an_event_in_a_restores_clothes_is_refused(orders: EventStore, granted: 
             store.connection.execute(statement.encode())
 
 
-def test_only_the_role_that_migrated_moves_the_clock(orders: EventStore, granted: EventStore) -> None:
+def test_only_the_role_that_migrated_moves_the_clock(orders: PlatformStore, granted: PlatformStore) -> None:
     granted.connection.execute("select set_config('event_store.clock', '2100-01-01 00:00:00+00', false)")
     append_to(granted, "o-1")
     assert value(orders.connection, "select created_at < now() + interval '1 day' from event_store.events")
 
 
-def test_a_login_with_every_right_to_the_tables_changes_no_fact(orders: EventStore, granted: EventStore) -> None:
+def test_a_login_with_every_right_to_the_tables_changes_no_fact(orders: PlatformStore, granted: PlatformStore) -> None:
     append_to(orders, "o-1")
     before = facts(orders)
     for change in (*CHANGES, *TRUNCATIONS):

@@ -8,13 +8,14 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from millrace.resources.consumers.declaration import TryLater
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.moves import default
 from millrace.resources.signing import made_secret
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.receivers import Allowed
 from millrace.resources.subscriptions.store import PushStore
 from tests.support.factories import new_event, pump
+from tests.support.sql_calls import append_events, get_events
 from tests.support.views.receiver import Receiver, deliver, place, pushed, receiver, wake
 
 __all__ = ["pushed", "receiver"]
@@ -28,7 +29,7 @@ def verified(receiver: Receiver, secret: str, number: int = -1) -> object:
 
 
 def test_each_try_of_a_push_is_the_same_signed_message(
-    pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     PushStore(pushed.connection).set_push_secret("hook", FIRST)
@@ -46,7 +47,7 @@ def test_each_try_of_a_push_is_the_same_signed_message(
         verified(receiver, FOREIGN)
 
 
-def test_while_receivers_change_over_both_secrets_verify(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_while_receivers_change_over_both_secrets_verify(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     secrets = PushStore(pushed.connection)
     secrets.set_push_secret("hook", FIRST)
     secrets.set_push_secret("hook", SECOND)
@@ -62,7 +63,9 @@ def test_while_receivers_change_over_both_secrets_verify(pushed: EventStore, dsn
             verified(receiver, gone)
 
 
-def test_a_new_secret_counts(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_secret_counts(
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(push, "AWAY_S", 0.0)
     secrets = PushStore(pushed.connection)
     secrets.set_push_secret("hook", FIRST)
@@ -79,7 +82,7 @@ def test_a_new_secret_counts(pushed: EventStore, dsn: str, receiver: Receiver, m
     assert verified(receiver, SECOND, 2)
 
 
-def test_what_nobody_can_sign_is_not_sent(pushed: EventStore, receiver: Receiver) -> None:
+def test_what_nobody_can_sign_is_not_sent(pushed: PlatformStore, receiver: Receiver) -> None:
     place(pushed, "a", events=("placed",))
     (event,) = pushed.lease_events("hook", 1)
     pusher = push.Pusher("host=/nowhere", "hook", receiver.url, Allowed(["127.0.0.1"]), lambda _: None)
@@ -89,10 +92,14 @@ def test_what_nobody_can_sign_is_not_sent(pushed: EventStore, receiver: Receiver
     assert receiver.texts == []
 
 
-def test_without_a_secret_a_push_is_not_signed(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_without_a_secret_a_push_is_not_signed(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     traces = {"one": TRACE, "no trace": "no traceparent", "none": None}
-    pushed.append_events(
-        replace(new_event(name), metadata={"traceparent": trace} if trace else None) for name, trace in traces.items()
+    append_events(
+        pushed,
+        (
+            replace(new_event(name), metadata={"traceparent": trace} if trace else None)
+            for name, trace in traces.items()
+        ),
     )
     pump(pushed, "hook")
     assert deliver(dsn) == 3
@@ -108,14 +115,14 @@ def test_without_a_secret_a_push_is_not_signed(pushed: EventStore, dsn: str, rec
 NAME = re.compile(r"[a-z0-9]{1,20}")
 
 
-def test_a_cloud_event_is_whole_in_the_body(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_a_cloud_event_is_whole_in_the_body(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     PushStore(pushed.connection).set_push_secret("hook", FIRST)
     pushed.register_view("hook", push_format="cloudevents")
     metadata = {"correlation_id": "request-7", "user": "ada", "traceparent": TRACE}
-    pushed.append_events([replace(new_event("ö/1"), metadata=metadata), new_event("ö/1", event="paid")])
+    append_events(pushed, [replace(new_event("ö/1"), metadata=metadata), new_event("ö/1", event="paid")])
     pump(pushed, "hook")
     assert deliver(dsn) == 2
-    placed, paid = pushed.get_events("ö/1", "order")
+    placed, paid = get_events(pushed, "ö/1", "order")
     first, second = receiver.bodies
     assert first == {
         "specversion": "1.0", "id": str(placed.event_id), "source": "/deciders/order", "type": "placed", "subject": "ö/1",
@@ -135,10 +142,10 @@ def test_a_cloud_event_is_whole_in_the_body(pushed: EventStore, dsn: str, receiv
     assert paid.previous_id == placed.event_id
 
 
-def test_data_keep_their_digits_and_a_source_is_a_uri(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_data_keep_their_digits_and_a_source_is_a_uri(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     pushed.register_decider_event("an order/ü", "placed", "An order was placed.")
     pushed.register_view("hook", push_format="cloudevents")
-    pushed.append_events([replace(new_event(decider="an order/ü"), data=None), new_event()])
+    append_events(pushed, [replace(new_event(decider="an order/ü"), data=None), new_event()])
     pushed.append_json(
         '[{"decider": "order", "decider_id": "o-2", "event": "placed", "data": {"n": 0.10000000000000000000000001},'
         ' "event_id": "00000000-0000-4000-8000-000000000001", "command_id": "00000000-0000-4000-8000-000000000002"}]'
@@ -150,7 +157,7 @@ def test_data_keep_their_digits_and_a_source_is_a_uri(pushed: EventStore, dsn: s
     assert any('"data": {"n": 0.10000000000000000000000001}' in text for text in receiver.texts)
 
 
-def test_a_view_changes_its_form_and_back(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_a_view_changes_its_form_and_back(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     assert pushed.register_view("hook", push_format="cloudevents").push_format == "cloudevents"
     assert pushed.register_view("hook", lock_timeout_s=7).push_format == "cloudevents"
     (entry, *_) = [each for each in pushed.audit_log("hook") if "push_format" in str(each.detail.get("changed"))]
@@ -162,7 +169,7 @@ def test_a_view_changes_its_form_and_back(pushed: EventStore, dsn: str, receiver
     assert receiver.given[0]["content-type"] == "application/json"
 
 
-def test_data_are_pushed_in_the_shape_that_is_asked_for(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_data_are_pushed_in_the_shape_that_is_asked_for(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", events=("placed",))
     for version in (2, 3):
         pushed.register_decider_event("order", "placed", "An order was placed.", event_version=version)

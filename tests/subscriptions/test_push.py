@@ -12,13 +12,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import BUSY_S
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.receivers import Allowed
 from tests.support.factories import pump, rows
 from tests.support.patience import patience
+from tests.support.sql_calls import BatchEvent, append_events
 from tests.support.views.receiver import Receiver, deliver, locks, place, pushed, received, receiver, wake
 
 __all__ = ["pushed", "receiver"]
@@ -33,7 +34,7 @@ NOT_THERE = (500, 503, 408, 425, 429, 302, 307, 304, 0, 600)
 REFUSALS = (400, 401, 404, 409, 418, 422, 499)
 
 
-def test_an_answer_2xx_acknowledges_and_others_redeliver(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_an_answer_2xx_acknowledges_and_others_redeliver(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     """Each stream is answered by the status of its name: those that are not 2xx twice, at their second event."""
     pushed.connection.execute("update event_store.views set max_attempts = 1")
     place(pushed, "200", "202", *map(str, NOT_THERE))
@@ -55,10 +56,10 @@ def test_an_answer_2xx_acknowledges_and_others_redeliver(pushed: EventStore, dsn
     assert len(receiver.bodies) == came
 
 
-def test_the_body_is_the_event_with_its_data_as_json(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_the_body_is_the_event_with_its_data_as_json(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     data = {"text": "é'\"\\", "nested": {"list": [1, None, True]}, "amount": 12.5}
-    event = NewEvent("order", "a", "placed", uuid4(), data, uuid4())
-    (stored,) = pushed.append_events([event])
+    event = BatchEvent("order", "a", "placed", uuid4(), data, uuid4())
+    (stored,) = append_events(pushed, [event])
     pump(pushed, "hook")
     deliver(dsn)
     (body,) = receiver.bodies
@@ -71,7 +72,7 @@ def test_the_body_is_the_event_with_its_data_as_json(pushed: EventStore, dsn: st
     }  # fmt: skip
 
 
-def test_what_the_receiver_refuses_ends_as_a_dead_letter(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_what_the_receiver_refuses_ends_as_a_dead_letter(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     refused = list(map(str, REFUSALS))
     pushed.connection.execute("update event_store.views set max_attempts = 2")
     place(pushed, *refused, "b")
@@ -100,7 +101,7 @@ def test_what_the_receiver_refuses_ends_as_a_dead_letter(pushed: EventStore, dsn
         assert received(receiver, name) == ["placed"] * 3 + ["paid", "shipped"], name
 
 
-def test_an_answer_is_kept_as_status_and_hash(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_an_answer_is_kept_as_status_and_hash(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     answers = {
         "text": ((409, b"no such customer"), "HTTP 409 Conflict, 16 bytes"),
         "nothing": ((404, b""), "HTTP 404 Not Found, 0 bytes"),
@@ -123,7 +124,7 @@ def test_an_answer_is_kept_as_status_and_hash(pushed: EventStore, dsn: str, rece
     )
 
 
-def test_the_status_counts_whatever_becomes_of_the_body(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_the_status_counts_whatever_becomes_of_the_body(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     pushed.connection.execute("update event_store.views set max_attempts = 1")
     place(pushed, "200", "400", events=("placed",))
     receiver.promises = 1000  # and then hangs up
@@ -133,7 +134,9 @@ def test_the_status_counts_whatever_becomes_of_the_body(pushed: EventStore, dsn:
     assert (letter.decider_id, letter.last_error.partition(",")[0]) == ("400", "HTTP 400 Bad Request")
 
 
-def test_late_is_redelivered(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_is_redelivered(
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(push, "BUSY_S", 0.2)
     place(pushed, "a", events=("placed",))
     answered = threading.Event()
@@ -150,7 +153,9 @@ def test_late_is_redelivered(pushed: EventStore, dsn: str, receiver: Receiver, m
     assert received(receiver, "a")[:2] == ["placed", "placed"]
 
 
-def test_other_streams_go_on(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_streams_go_on(
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.answer = lambda body: (503, b"back at noon") if body["decider_id"] == "a" else 200
@@ -167,7 +172,9 @@ def test_other_streams_go_on(pushed: EventStore, dsn: str, receiver: Receiver, m
     assert rows(pushed.connection, errors) == []
 
 
-def test_no_receiver_listens(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_receiver_listens(
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", "b")
     receiver.shutdown()
@@ -179,7 +186,7 @@ def test_no_receiver_listens(pushed: EventStore, dsn: str, receiver: Receiver, m
     assert waits == {("No answer.", 0)}
 
 
-def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str) -> None:
+def test_a_view_without_url_is_refused_with_a_remedy(store: PlatformStore, dsn: str) -> None:
     store.register_view("without a URL", "-infinity")
     store.register_view("bulk", "-infinity", mode="bulk")
     for view in ("without a URL", "bulk", "not registered"):
@@ -187,7 +194,7 @@ def test_a_view_without_url_is_refused_with_a_remedy(store: EventStore, dsn: str
             push_events(dsn, view, budget_s=1, idle_s=0)
 
 
-def test_sixteen_streams_are_delivered_at_once_in_order(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_sixteen_streams_are_delivered_at_once_in_order(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, *(f"o-{n}" for n in range(16)))
     together = threading.Barrier(16)
 
@@ -201,7 +208,7 @@ def test_sixteen_streams_are_delivered_at_once_in_order(pushed: EventStore, dsn:
     assert {tuple(received(receiver, f"o-{n}")) for n in range(16)} == {("placed", "paid", "shipped")}
 
 
-def test_a_receiver_that_is_gone_disables_the_view(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_a_receiver_that_is_gone_disables_the_view(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.answer = lambda _: 410
     assert deliver(dsn, concurrency=1) == 0
@@ -216,7 +223,7 @@ def test_a_receiver_that_is_gone_disables_the_view(pushed: EventStore, dsn: str,
     assert deliver(dsn) == 3
 
 
-def test_who_may_not_disable_the_view_says_so(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_who_may_not_disable_the_view_says_so(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.answer = lambda _: 410
     said: list[str] = []
@@ -230,7 +237,7 @@ def test_who_may_not_disable_the_view_says_so(pushed: EventStore, dsn: str, rece
     assert rows(pushed.connection, "select sum(attempts) from event_store.stream_locks") == [(0,)]
 
 
-def test_a_receiver_gets_nothing_before_it_is_back(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_a_receiver_gets_nothing_before_it_is_back(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.headers = {"Retry-After": "600"}
     waits = "select locked_until > clock_timestamp() + interval '9 minutes', attempts from event_store.stream_locks"
@@ -242,7 +249,9 @@ def test_a_receiver_gets_nothing_before_it_is_back(pushed: EventStore, dsn: str,
         assert rows(pushed.connection, waits) == [(True, 0)] * 3, status
 
 
-def test_one_probes_the_dead(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_probes_the_dead(
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place(pushed, *(f"s-{n}" for n in range(40)), events=("placed",))
     receiver.answer = lambda _: 0
     monkeypatch.setattr(push, "RETRY_MS", 600_000)

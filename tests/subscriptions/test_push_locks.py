@@ -6,7 +6,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import BUSY_S
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
@@ -16,14 +17,14 @@ from tests.support.views.receiver import Receiver, deliver, locks, place, pushed
 __all__ = ["pushed", "receiver"]
 
 
-def test_an_answer_after_a_takeover_changes_nothing(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_an_answer_after_a_takeover_changes_nothing(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     held: list[Delivery] = []
 
     def taken_over(body: dict[str, Any]) -> int:
         # in one transaction: the pusher itself would get it again
         with psycopg.connect(dsn) as connection:
             connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock()")
-            held.extend(EventStore(connection).lease_events("hook", 1, 600))
+            held.extend(PlatformStore(connection).lease_events("hook", 1, 600))
         return int(body["decider_id"])
 
     receiver.answer = taken_over
@@ -36,7 +37,9 @@ def test_an_answer_after_a_takeover_changes_nothing(pushed: EventStore, dsn: str
         pushed.ack_event("hook", status, event.offset, event.lease_token)
 
 
-def test_the_budget_is_kept(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_budget_is_kept(
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place(pushed, "a", "b", "c", "d", "e", events=("placed",))
     over = threading.Event()
     is_over = push._is_over
@@ -61,7 +64,7 @@ def test_a_budget_that_is_used_up_ends_a_push(dsn: str) -> None:
     assert push_events(dsn, "hook", budget_s=0.2, idle_s=10_000, allowed=["127.0.0.1"]).events == 0
 
 
-def test_locks_outlast_the_slowest_receiver(pushed: EventStore, dsn: str, receiver: Receiver) -> None:
+def test_locks_outlast_the_slowest_receiver(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
     pushed.connection.execute("update event_store.views set lock_timeout_s = 1 where view = 'hook'")
     place(pushed, "a", events=("placed",))
     lasts: list[float] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint
@@ -81,7 +81,7 @@ def ask(url: str, *listed: str, timeout_s: float = patience()) -> Answer:
         return endpoint.post(b"{}", JSON, timeout_s)
 
 
-def test_secrets_are_sent_and_stand_nowhere(pushed: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_sent_and_stand_nowhere(pushed: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = b"HTTP/1.1 400 Bad\r\nContent-Length: 0\r\n\r\n"
     monkeypatch.setenv("MILLRACE_PUSH_SECRET_KEY", "127.0.0.1 s3/cr@t?#")
     monkeypatch.setenv("MILLRACE_PUSH_SECRET_WORD", "127.0.0.1 p@ss:w/rd")
@@ -282,7 +282,9 @@ def test_a_connection_is_kept_and_a_closed_one_renewed(receiver: Receiver, monke
             assert endpoint.post(b"{}", JSON, patience()).status == 204
 
 
-def test_nothing_goes_inside(pushed: EventStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_goes_inside(
+    pushed: PlatformStore, dsn: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(push, "RETRY_MS", 60_000)
     place(pushed, "a", events=("placed",))
     assert push_events(dsn, "hook", budget_s=patience(), idle_s=0).events == 0

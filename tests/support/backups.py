@@ -10,10 +10,10 @@ from psycopg import sql
 
 from millrace.resources.backup.manifest import MANIFEST
 from millrace.resources.backup.state_tables import STATE_TABLES
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 
 
-def tables(store: EventStore) -> dict[str, list[dict[str, Any]]]:
+def tables(store: PlatformStore) -> dict[str, list[dict[str, Any]]]:
     """Return every row of every table that a backup keeps, without the values that another cluster has otherwise."""
     found = {}
     for table in (*STATE_TABLES, "events", "event_log", "partitions"):

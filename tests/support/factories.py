@@ -17,11 +17,13 @@ from psycopg import sql
 from millrace.examples.shop.events import SHOP
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import AppendedEvent, Delivery, Event, EventStore, Json, NewEvent
+from millrace.resources.event_store import Delivery, Event, Json
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.events.model import declared_event
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchedEvent, BatchEvent, append_event, append_events
 
 Connect = Callable[..., psycopg.Connection]
 # for `str.translate`: digits as other scripts write them
@@ -33,7 +35,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def register_orders(store: EventStore) -> EventStore:
+def register_orders(store: PlatformStore) -> PlatformStore:
     """Let the deciders order and invoice append placed, paid and shipped."""
     for decider in ("order", "invoice"):
         for event in ("placed", "paid", "shipped"):
@@ -41,14 +43,14 @@ def register_orders(store: EventStore) -> EventStore:
     return store
 
 
-def register_shop_without_schemas(store: EventStore) -> None:
+def register_shop_without_schemas(store: PlatformStore) -> None:
     """Let the example shop append its events with any data."""
     for each in filter(None, map(declared_event, SHOP)):
         store.register_decider_event(each.decider, each.event, each.description)
 
 
 def append(
-    store: EventStore,
+    store: PlatformStore,
     decider_id: str = "o-1",
     previous: UUID | None = None,
     *,
@@ -59,7 +61,8 @@ def append(
     command_id: UUID | None = None,
     final: bool = False,
 ) -> Event:
-    return store.append_event(
+    return append_event(
+        store,
         event,
         event_id or uuid4(),
         decider,
@@ -71,15 +74,15 @@ def append(
     )
 
 
-def new_event(decider_id: str = "o-1", *, event: str = "placed", decider: str = "order") -> NewEvent:
-    return NewEvent(decider, decider_id, event, uuid4(), {"n": 1}, uuid4())
+def new_event(decider_id: str = "o-1", *, event: str = "placed", decider: str = "order") -> BatchEvent:
+    return BatchEvent(decider, decider_id, event, uuid4(), {"n": 1}, uuid4())
 
 
-def append_to(store: EventStore, *decider_ids: str) -> list[AppendedEvent]:
-    return store.append_events([new_event(decider_id) for decider_id in decider_ids])
+def append_to(store: PlatformStore, *decider_ids: str) -> list[BatchedEvent]:
+    return append_events(store, [new_event(decider_id) for decider_id in decider_ids])
 
 
-def pump(store: EventStore, view: str, *decider_ids: str) -> list[AppendedEvent]:
+def pump(store: PlatformStore, view: str, *decider_ids: str) -> list[BatchedEvent]:
     """Append one event to each stream named, and sequence and dispatch what is committed, as a service's loop does."""
     appended = append_to(store, *decider_ids) if decider_ids else []
     store.sequence_events()
@@ -100,7 +103,7 @@ def ids_of_one_partition(connection: psycopg.Connection, number: int, partition:
     return [row[0] for row in found]
 
 
-def purge(store: EventStore, partition: int, below: int) -> int:
+def purge(store: PlatformStore, partition: int, below: int) -> int:
     """Remove what a log partition holds below a position, as if it were archived; return how many events that were."""
     archive = ArchiveStore(store.connection)
     archive.mark_archived(partition, below)
@@ -108,7 +111,7 @@ def purge(store: EventStore, partition: int, below: int) -> int:
     return archive.purge_events(partition)
 
 
-def purge_all(store: EventStore) -> None:
+def purge_all(store: PlatformStore) -> None:
     """Sequence, and remove all that the log holds."""
     store.sequence_events()
     for info in store.partition_info():
@@ -189,7 +192,7 @@ def move_clock(connection: psycopg.Connection, *, by_s: float) -> None:
     )
 
 
-def take_over(former: EventStore, holder: EventStore, view: str = "v") -> tuple[Delivery, Delivery]:
+def take_over(former: PlatformStore, holder: PlatformStore, view: str = "v") -> tuple[Delivery, Delivery]:
     """Let one session's lock end and another session get its event; return what each was given."""
     set_clock(former.connection, "2030-01-01 00:00:00+00")
     (late,) = former.lease_events(view, 1, 60)

@@ -2,7 +2,7 @@
 
 import psycopg
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStore
 from tests.support.factories import append, append_to, register_orders, set_clock
 
@@ -12,7 +12,7 @@ AN_AGE_S = 50 * 366 * 24 * 3600
 
 def fill(connection: psycopg.Connection) -> None:
     """Fill an empty store with all kinds of data: events, some unsequenced; locks and leases of any state; messages."""
-    store = register_orders(EventStore(connection))
+    store = register_orders(PlatformStore(connection))
     set_clock(connection, "2026-01-05 12:00:00+00")
     append_to(store, *[f"o-{n % 12}" for n in range(28)])
     last = append(store, "8a3b4c5d-0000-4000-8000-000000000001", decider="invoice")

@@ -6,7 +6,8 @@ from uuid import UUID, uuid4
 from hypothesis import strategies as st
 from psycopg import sql
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
+from tests.support.sql_calls import append_event
 
 # what Python's parser refuses: a number of more than 4,300 digits, more levels than it may call itself
 UNREADABLE = {
@@ -54,7 +55,7 @@ documents = st.one_of(scalars, _nested(scalars), _nested(st.recursive(scalars, _
 
 
 def append_text(
-    store: EventStore,
+    store: PlatformStore,
     decider_id: str,
     data: str,
     previous_id: UUID | None = None,
@@ -66,11 +67,11 @@ def append_text(
 
     Past every limit of the store: what reads events must cope by itself.
     """
-    stored = store.append_event(event, uuid4(), decider, decider_id, {}, uuid4(), previous_id)
+    stored = append_event(store, event, uuid4(), decider, decider_id, {}, uuid4(), previous_id)
     change_behind_the_stores_back(store, stored.offset, data)
 
 
-def change_behind_the_stores_back(store: EventStore, offset: int, data: str) -> None:
+def change_behind_the_stores_back(store: PlatformStore, offset: int, data: str) -> None:
     """Change the data of an event although the store never does and whatever limits it has."""
     connection = store.connection
     limits = "select conname from pg_constraint where conrelid = 'event_store.events'::regclass and contype = 'c'"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.importer.events import Columns
 from millrace.resources.importer.importer import ImportReport, LogFile, import_events
 
@@ -31,7 +31,7 @@ def run(dsn: str, file: Path, **options: Any) -> ImportReport:  # noqa: ANN401 -
     return import_events(dsn, LogFile(file, **{"decider": "permit", "columns": COLUMNS, **reading}), **options)
 
 
-def stored(store: EventStore) -> list[tuple[str, str, dict[str, Any]]]:
+def stored(store: PlatformStore) -> list[tuple[str, str, dict[str, Any]]]:
     query = 'select decider_id, event, data from event_store.events order by "offset"'
     return store.connection.execute(query).fetchall()
 
@@ -47,7 +47,7 @@ def many_rows(count: int, streams: int) -> list[tuple[object, ...]]:
     return [(f"c-{n % streams}", f"step {n % 3}", TIME, n) for n in range(count)]
 
 
-def assert_each_row_once_in_order(store: EventStore, count: int, streams: int) -> None:
+def assert_each_row_once_in_order(store: PlatformStore, count: int, streams: int) -> None:
     per_stream: dict[str, list[int]] = {}
     for stream, _, data in stored(store):
         per_stream.setdefault(stream, []).append(int(data["n"]))

@@ -10,14 +10,15 @@ from psycopg import Connection
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.errors import HistoryNeeded
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.verification import looks
 from millrace.resources.verification.looks import KINDS, Report, Watcher, look_at_archive, look_at_log, look_at_views
 from tests.support.factories import Connect, append_to, ids_of_one_partition, new_event, register_orders, rows, start
+from tests.support.sql_calls import append_events
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def orders(store: PlatformStore) -> PlatformStore:
     """Return a store with three streams in one log partition and one in another, and views of both modes."""
     orders = register_orders(store)
     long, short, single = ids_of_one_partition(store.connection, 3)
@@ -99,7 +100,7 @@ def test_each_kind_of_fault_is_planted() -> None:
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_a_planted_fault_is_found_and_nothing_else(orders: EventStore, connect: Connect, kind: str) -> None:
+def test_a_planted_fault_is_found_and_nothing_else(orders: PlatformStore, connect: Connect, kind: str) -> None:
     clean = report_of(orders.connection)
     assert (clean.faults, clean.positions, clean.events) == ([], 7, 7)
     # with triggers off, as nobody but a superuser may have them
@@ -113,7 +114,7 @@ def test_a_planted_fault_is_found_and_nothing_else(orders: EventStore, connect: 
     assert report.faults[0].text.startswith(f"{KINDS[kind][0]}: ")
 
 
-def test_what_was_passed_over_gets_a_position_by_the_remedy(orders: EventStore) -> None:
+def test_what_was_passed_over_gets_a_position_by_the_remedy(orders: PlatformStore) -> None:
     orders.connection.execute("set session_replication_role = replica")
     orders.connection.execute(PLANTED["not_sequenced"].encode())
     orders.connection.execute("set session_replication_role = origin")
@@ -126,7 +127,7 @@ def test_what_was_passed_over_gets_a_position_by_the_remedy(orders: EventStore) 
     assert report_of(orders.connection).faults == []
 
 
-def test_many_faults_of_a_kind_are_counted_and_some_are_told(orders: EventStore) -> None:
+def test_many_faults_of_a_kind_are_counted_and_some_are_told(orders: PlatformStore) -> None:
     orders.connection.execute("set session_replication_role = replica")
     orders.connection.execute(
         "insert into event_store.checkpoints (view, partition, position) select 'gone ' || n, 0, 0 from generate_series(1, 30) n"
@@ -142,7 +143,7 @@ def test_many_faults_of_a_kind_are_counted_and_some_are_told(orders: EventStore)
     assert {kind: kinds.count(kind) for kind in kinds} == told
 
 
-def test_each_file_of_the_archive_is_looked_at(orders: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_each_file_of_the_archive_is_looked_at(orders: PlatformStore, dsn: str, tmp_path: Path) -> None:
     root = tmp_path / "archive"
     for partition in range(16):
         archive_partition(dsn, root, partition, max_events=2, min_events=1, tail=True)
@@ -158,7 +159,7 @@ def test_each_file_of_the_archive_is_looked_at(orders: EventStore, dsn: str, tmp
     assert [fault.kind for fault in report_of(orders.connection, tmp_path / "not there").faults] == ["archive_missing"]
 
 
-def test_a_hole_in_the_list_of_the_archive_is_a_fault(orders: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_hole_in_the_list_of_the_archive_is_a_fault(orders: PlatformStore, dsn: str, tmp_path: Path) -> None:
     for partition in range(16):
         archive_partition(dsn, tmp_path, partition, max_events=1, min_events=1, tail=True)
     ((partition,),) = rows(orders.connection, "select partition from event_store.archive_files where from_position = 2")
@@ -171,12 +172,12 @@ def test_a_hole_in_the_list_of_the_archive_is_a_fault(orders: EventStore, dsn: s
     assert (report.faults, len(report.passed_over)) == ([], 1)
 
 
-def test_a_view_that_somebody_let_wait_beyond_the_log_is_no_fault(orders: EventStore, tmp_path: Path) -> None:
+def test_a_view_that_somebody_let_wait_beyond_the_log_is_no_fault(orders: PlatformStore, tmp_path: Path) -> None:
     orders.seek_view("in ranges", "RESET_TO_OFFSET", 99, partition=3)
     assert report_of(orders.connection, tmp_path).faults == []
 
 
-def test_a_file_that_is_replaced_meanwhile_is_no_fault(orders: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_meanwhile_is_no_fault(orders: PlatformStore, dsn: str, tmp_path: Path) -> None:
     archive_partition(dsn, tmp_path, 0, min_events=100, tail=True)
     (small,) = tmp_path.rglob("*.parquet")
 
@@ -192,20 +193,20 @@ def test_a_file_that_is_replaced_meanwhile_is_no_fault(orders: EventStore, dsn: 
     assert (report.faults, report.files) == ([], 1)
 
 
-def test_a_store_at_work_has_no_fault(orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_at_work_has_no_fault(orders: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight writers append, others sequence, consume and purge, while everything is looked at again and again."""
     monkeypatch.setattr(looks, "PIECE", 50)
 
     def write(number: int) -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         for turn in range(15):
             with store.connection.transaction(force_rollback=turn % 5 == 4):
                 # streams of its own and of two writers, in several log partitions
                 for _ in range(2):
-                    store.append_events([new_event(f"w{number}-{n}-{turn % 3}") for n in range(4)])
+                    append_events(store, [new_event(f"w{number}-{n}-{turn % 3}") for n in range(4)])
 
     def consume() -> None:
-        store, archive = EventStore(connect()), ArchiveStore(connect())
+        store, archive = PlatformStore(connect()), ArchiveStore(connect())
         while not done:
             if leases := store.claim_batch("in ranges", "drain", 40):
                 store.commit_batch("in ranges", leases)

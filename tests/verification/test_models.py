@@ -13,7 +13,7 @@ from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.rebuild import Rebuild
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.rollups import rollup
 from millrace.resources.read_models.declared.words import count, row, sum_
@@ -28,6 +28,7 @@ from tests.support.building.lab import Lab
 from tests.support.building.model_versions import relations
 from tests.support.factories import Connect, Killed, ids_of_one_partition, rows
 from tests.support.logins import logins
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,14 +42,14 @@ LENIENT, STRICT = (
 
 
 @pytest.fixture
-def operator(things: EventStore) -> Iterator[Connection]:
+def operator(things: PlatformStore) -> Iterator[Connection]:
     """Open a session of a login that is a member of event_store_owner, and of nothing else."""
     with logins(things.connection) as login:
         yield login("event_store_owner")
 
 
 @pytest.fixture
-def reader(things: EventStore) -> Iterator[Connection]:
+def reader(things: PlatformStore) -> Iterator[Connection]:
     with logins(things.connection) as login:
         yield login("event_store_reader")
 
@@ -129,7 +130,7 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
     assert_nothing_is_left(lab, before, ALL)
 
 
-def assert_nothing_is_left(store: EventStore, before: set[str], built: tuple[ReadModel, ...]) -> None:
+def assert_nothing_is_left(store: PlatformStore, before: set[str], built: tuple[ReadModel, ...]) -> None:
     assert relations(store.connection) == before
     assert rows(store.connection, "select name from read_models.diffs") == []
     views = rows(store.connection, "select view from event_store.views order by view")
@@ -163,7 +164,7 @@ def test_streams_that_wait_or_lost_an_event_are_another_case(lab: Lab, operator:
     new = look(operator, lab.spark, summed)
     assert "was not compared: no version of its declaration serves: millrace run drain counted" in new.passed_over[0]
     bad, good = ids_of_one_partition(lab.connection, 1)[0], ids_of_one_partition(lab.connection, 1, 7)[0]
-    lab.append_events([thing(bad, amount=1), thing(bad, amount="none"), thing(bad, amount=3), thing(good, amount=4)])
+    append_events(lab, [thing(bad, amount=1), thing(bad, amount="none"), thing(bad, amount=3), thing(good, amount=4)])
     lab.drain(summed)
     assert comparable_partitions(lab.connection, summed.view, summed.view) == [7]
     report = look(operator, lab.spark, summed)
@@ -232,7 +233,7 @@ def test_rows_that_are_not_what_their_parts_add_up_to_are_told(lab: Lab, operato
 
 
 def test_a_declaration_that_makes_other_rows_is_told(lab: Lab, operator: Connection) -> None:
-    lab.append_events([thing("a", amount=1), thing("a", amount=10**25)])
+    append_events(lab, [thing("a", amount=1), thing("a", amount=10**25)])
     lab.drain(LENIENT)
     # the rows are said to be of a declaration that fails at the second event
     lab.execute("update read_models.declarations set fingerprint = %s", (STRICT.fingerprint,))

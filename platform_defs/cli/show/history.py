@@ -16,8 +16,9 @@ from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json
 from millrace.platform_defs.cli.show.events import event_fields, events_table, place
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Event, EventStore, StreamHead, StreamView
+from millrace.resources.event_store import Event, StreamHead, StreamView
 from millrace.resources.event_store.following import as_of_now
+from millrace.resources.event_store.platform import PlatformStore
 
 if TYPE_CHECKING:
     from millrace.resources.read_models.declared.declaration import ReadModel
@@ -78,12 +79,12 @@ def history_command(
     screen.print(table("Views", VIEWS, map(_cells, history.views)))
 
 
-def _read(store: EventStore, decider: str, decider_id: str, limit: int, models: Sequence["ReadModel"]) -> History:
+def _read(store: PlatformStore, decider: str, decider_id: str, limit: int, models: Sequence["ReadModel"]) -> History:
     from millrace.resources.read_models.shown.stream_rows import rows_of_stream, wants_decider
 
     # first: it refuses a decider that is unknown, and names those that are known
     views = store.stream_views(decider, decider_id)
-    head = store.stream_head(decider_id, decider)
+    head = store.head(decider, decider_id)
     if head is None:
         raise MillraceError(
             f"There is no stream {decider} {decider_id}.",

@@ -15,7 +15,8 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.event_store import LogMark
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark
 from millrace.resources.read_models.stored.store import ReadModelStore, Version
@@ -195,7 +196,7 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
         failed = None if mark is None else _require_past(connection, model, serving, mark).failed_streams
         if mark is None:
             # what it has besides, it does not want
-            EventStore(connection).pass_over_unwanted(serving.view)
+            PlatformStore(connection).pass_over_unwanted(serving.view)
         with connection.transaction():
             # all of it is as of one moment, after this lock: the view goes on showing the version that it shows
             connection.execute("set transaction isolation level repeatable read")
@@ -355,7 +356,7 @@ def compare(
         elif not is_compared:
             # first, for another process may hold its leases
             models.drop_version(built.name, built.version)
-            EventStore(connection).unregister_view(built.view, f"diff {diff.name} is built")
+            PlatformStore(connection).unregister_view(built.view, f"diff {diff.name} is built")
             with as_owners(connection):
                 found = _compared(connection, diff, built, lookups, failed_streams)
             drop_view(connection, built)

@@ -9,7 +9,8 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from millrace.resources.errors import MillraceError, ViewInUse
-from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.event_store import LogMark
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.read_models.stored.tables import drop, drop_tables, drop_view, relation
@@ -115,7 +116,7 @@ def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: i
             # or that another process has removed the view
             if connection.execute(built, said).rowcount and models.model_versions(past.name):
                 models.drop_version(past.name, past.version)
-                EventStore(connection).unregister_view(past.view, f"read model {past.name} is built")
+                PlatformStore(connection).unregister_view(past.view, f"read model {past.name} is built")
     except ViewInUse:
         connection.execute(built, said)
 

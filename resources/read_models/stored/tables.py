@@ -22,7 +22,7 @@ import psycopg
 from psycopg import sql
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.column_types import postgres_type
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.lookups import with_lookups
@@ -102,7 +102,7 @@ def require_whole_log(connection: psycopg.Connection, partition: int | None = No
     Raises:
         HistoryMissing: A log partition was shortened.
     """
-    shortened = [held for held in EventStore(connection).available_offset_range(partition) if held.earliest_position]
+    shortened = [held for held in PlatformStore(connection).available_offset_range(partition) if held.earliest_position]
     if shortened:
         raise HistoryMissing(
             "The log does not hold its first events any more, and a read model counts them all.",

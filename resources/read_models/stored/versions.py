@@ -19,8 +19,8 @@ import psycopg
 
 from millrace.resources.archive.history import log_history
 from millrace.resources.errors import MillraceError, UnknownView, ViewInUse
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.json_text import written
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.registering import standing_of
 from millrace.resources.patience import PAUSE_S
 from millrace.resources.read_models.declared.declaration import ReadModel
@@ -97,7 +97,7 @@ def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadM
     missing = {(one.decider, one.event) for one in model.unregistered}
     events = [each for each in model.declared_events or () if (each.decider, each.event) in missing]
     try:
-        said = [each.said for each in standing_of(EventStore(connection), events, keep=True) if each.is_wrong]
+        said = [each.said for each in standing_of(PlatformStore(connection), events, keep=True) if each.is_wrong]
     except psycopg.errors.InsufficientPrivilege as error:
         said = [str(error).strip()]
     model = with_upcasts(connection, replace(model, upcasts=None))
@@ -183,7 +183,7 @@ def attach_version(
     # one transaction: otherwise another declaration's drain could drop the version in between, as one that it overtook
     with connection.transaction():
         built = ensure_version(connection, model, archive)
-        EventStore(connection).attach_consumer(built.view, consumer)
+        PlatformStore(connection).attach_consumer(built.view, consumer)
     drop_unused_versions(connection, built)
     return built
 
@@ -218,12 +218,12 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
                 )
             return _make_version(connection, model, known, archive)
         # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
-        if not EventStore(connection).is_registered(found.view):
+        if not PlatformStore(connection).is_registered(found.view):
             raise WrongView(
                 f"The view {found.view} of read model {model.name} was removed, and its progress with it.",
                 hint=f"Build it anew: millrace view reset {model.name}",
             )
-        for ahead in EventStore(connection).views_beyond_log():
+        for ahead in PlatformStore(connection).views_beyond_log():
             if ahead.view == found.view:
                 raise AheadOfLog(
                     f"The read model {model.name} is ahead of the log: it would pass over events.",
@@ -354,7 +354,7 @@ def _is_ready(connection: psycopg.Connection, model: ReadModel, versions: list[V
         return False
     if known[model.version].unbuilt or not known[model.version].approved:
         return False
-    return EventStore(connection).has_caught_up(model.view, serving.view)
+    return PlatformStore(connection).has_caught_up(model.view, serving.view)
 
 
 def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> None:
@@ -396,7 +396,7 @@ def _make_version(
     connection: psycopg.Connection, model: ReadModel, known: list[Version], archive: Path | None
 ) -> ReadModel:
     """Make the tables of the first version of the model, or of one beside the known ones, and register its view."""
-    store, models = EventStore(connection), ReadModelStore(connection)
+    store, models = PlatformStore(connection), ReadModelStore(connection)
     if not known:
         if store.is_registered(model.view):
             owner = models.version_of_view(model.view)
@@ -435,7 +435,7 @@ def _make_version(
 
 def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list[int]:
     """Return the log partitions whose first events only the archive has; refuse if the archive lacks them, too."""
-    store = EventStore(connection)
+    store = PlatformStore(connection)
     shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
     history = log_history(connection, archive, shortened) if archive is not None and shortened else None
     if history is None or not history.files:
@@ -448,7 +448,7 @@ def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list
 def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     require_ownership(connection, model)
     # an attached consumer may hold no lease now, and would not find its view; a lease refuses below
-    consumers = sum(poll.consumers for poll in EventStore(connection).poll_views([model.view]))
+    consumers = sum(poll.consumers for poll in PlatformStore(connection).poll_views([model.view]))
     if consumers:
         raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
     # what is still shown of another version is declared no more, if all that are declared are known
@@ -458,7 +458,7 @@ def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     try:
         # a transaction within: a view that was removed before is no reason to stop
         with suppress(UnknownView), connection.transaction():
-            EventStore(connection).unregister_view(
+            PlatformStore(connection).unregister_view(
                 model.view, f"version {model.version} of read model {model.name}: {why}"
             )
     except ViewInUse as error:
@@ -476,7 +476,7 @@ def _declared_as(known: list[Version], model: ReadModel) -> Version | None:
 
 
 def _register(connection: psycopg.Connection, model: ReadModel) -> None:
-    EventStore(connection).register_view(
+    PlatformStore(connection).register_view(
         model.view,
         "-infinity",
         pooling_delay_s=model.pooling_delay_s,
@@ -486,7 +486,7 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
         events=model.events or [],
         owner=OWNER,
     )
-    EventStore(connection).set_max_lag(model.view, model.max_lag_s)
+    PlatformStore(connection).set_max_lag(model.view, model.max_lag_s)
 
 
 def _lock(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from millrace.platform_defs.cli import main
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append_to, pump
 
 Typed = Callable[..., tuple[object, str, str]]
@@ -27,7 +27,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.fixture
-def view(orders: EventStore) -> EventStore:
+def view(orders: PlatformStore) -> PlatformStore:
     """Make a store with events of two streams and a rows view v that parks at the first failure."""
     orders.register_view("v", "-infinity", max_attempts=1)
     append_to(orders, "a", "a", "b")

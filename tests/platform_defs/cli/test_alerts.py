@@ -8,7 +8,7 @@ import pytest
 
 from millrace.resources.alerts.store import AlertStore
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.alerts.conftest import hook
 from tests.alerts.hook import SECRET, Hook
 from tests.alerts.test_receiver import _nothing_is_set
@@ -22,7 +22,7 @@ def seen(subject: str, wait_s: int = 0) -> dict[str, object]:
     return {"kind": "late", "subject": subject, "severity": "ticket", "wait_s": wait_s, **words}
 
 
-def test_incidents_are_listed_with_cause_and_who_was_told(store: EventStore, dsn: str) -> None:
+def test_incidents_are_listed_with_cause_and_who_was_told(store: PlatformStore, dsn: str) -> None:
     assert "There are no incidents." in millrace("show", "incidents", dsn=dsn)
     assert "Nobody has ever looked" in millrace("show", "incidents", dsn=dsn)
     alerts = AlertStore(store.connection)

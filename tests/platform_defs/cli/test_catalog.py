@@ -1,10 +1,10 @@
 """`millrace show catalog`: the events that there are, their fields, and who takes them."""
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.command_line import cells, millrace, parsed
 
 
-def test_each_version_is_shown_with_its_fields_and_the_views_that_take_it(store: EventStore, dsn: str) -> None:
+def test_each_version_is_shown_with_its_fields_and_the_views_that_take_it(store: PlatformStore, dsn: str) -> None:
     store.register_decider_event("order", "placed", "A customer ordered.")
     added = {"description": "An item came.", "properties": {"cents": {"type": "integer"}}, "required": ["cents"]}
     store.register_event_schema("cart", "item_added", added)

@@ -10,10 +10,11 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import cells
+from tests.support.sql_calls import BatchEvent, append_events
 
 EVENTS = """
 from millrace.events import event
@@ -81,7 +82,7 @@ def told(dsn: str, code: int = 0) -> dict[str, Any]:
     return found
 
 
-def test_events_are_new_until_they_are_registered(declare: Declare, store: EventStore, dsn: str) -> None:
+def test_events_are_new_until_they_are_registered(declare: Declare, store: PlatformStore, dsn: str) -> None:
     declare(events=EVENTS, read_models=MODEL)
     for _ in range(2):
         said = check(dsn)
@@ -94,7 +95,9 @@ def test_events_are_new_until_they_are_registered(declare: Declare, store: Event
     assert len(store.connection.execute("select from event_store.event_schemas").fetchall()) == 2
 
 
-def test_examples_never_come_into_a_stated_store(store: EventStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_never_come_into_a_stated_store(
+    store: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MILLRACE_DECLARATIONS", raising=False)
     command_line.millrace("migrate", dsn=dsn)
     with pytest.raises(MillraceError, match="Nothing is declared here that could be compared"):
@@ -102,7 +105,7 @@ def test_examples_never_come_into_a_stated_store(store: EventStore, dsn: str, mo
     assert store.connection.execute("select from event_store.deciders").fetchall() == []
 
 
-def test_wrong_schemas_and_files_that_fail_are_told(declare: Declare, store: EventStore, dsn: str) -> None:
+def test_wrong_schemas_and_files_that_fail_are_told(declare: Declare, store: PlatformStore, dsn: str) -> None:
     declare(events=EVENTS.replace("by: str", "by: set[str]"), read_models=MODEL, captures="1 / 0\n")
     store.register_event_schema("cart", "item_added", ADDED)
     found = told(dsn, code=1)
@@ -131,7 +134,7 @@ COLUMNS: tuple[tuple[str, list[str], list[str]], ...] = (
 )
 
 
-def test_a_field_that_no_schema_names_is_told(declare: Declare, store: EventStore, dsn: str) -> None:
+def test_a_field_that_no_schema_names_is_told(declare: Declare, store: PlatformStore, dsn: str) -> None:
     store.register_decider_event("cart", "emptied", "A customer emptied the cart.")
     for columns, errors, warnings in COLUMNS:
         declare(events=EVENTS, read_models=MODEL.replace('cents = sum_("data.cents")', columns))
@@ -139,7 +142,9 @@ def test_a_field_that_no_schema_names_is_told(declare: Declare, store: EventStor
         assert (found["errors"], found["warnings"]) == (errors, warnings)
 
 
-def test_read_models_that_an_upcast_touches_would_be_built_anew(declare: Declare, store: EventStore, dsn: str) -> None:
+def test_read_models_that_an_upcast_touches_would_be_built_anew(
+    declare: Declare, store: PlatformStore, dsn: str
+) -> None:
     declare(events=EVENTS, read_models=MODEL)
     command_line.millrace("migrate", dsn=dsn)
     upcast = 'decider="cart", version=2, upcasts={2: [scale("cents", 2)]}'
@@ -164,7 +169,7 @@ def test_read_models_that_an_upcast_touches_would_be_built_anew(declare: Declare
     assert declared("checked_here", ["read_models"]).models["carts"].declared_events is None
 
 
-def test_a_schema_that_only_the_store_has_counts_too(declare: Declare, store: EventStore, dsn: str) -> None:
+def test_a_schema_that_only_the_store_has_counts_too(declare: Declare, store: PlatformStore, dsn: str) -> None:
     store.register_event_schema("cart", "emptied", {"properties": {"why": {}}})
     declare(events=EVENTS, read_models=MODEL.replace('sum_("data.cents")', 'last("data.why")'))
     assert told(dsn)["warnings"] == []
@@ -173,12 +178,12 @@ def test_a_schema_that_only_the_store_has_counts_too(declare: Declare, store: Ev
     assert told(dsn)["warnings"] == []
 
 
-def test_a_history_is_judged_by_what_is_declared(declare: Declare, store: EventStore, dsn: str) -> None:
+def test_a_history_is_judged_by_what_is_declared(declare: Declare, store: PlatformStore, dsn: str) -> None:
     declare(events=EVENTS)
     store.register_decider_event("cart", "item_added", "")
-    store.append_events([NewEvent("cart", "cart-1", "item_added", data={"cents": 5})])
+    append_events(store, [BatchEvent("cart", "cart-1", "item_added", data={"cents": 5})])
     assert "event item_added version 1 of decider cart: all fit" in check(dsn, "--history", "cart", "item_added")
-    store.append_events(NewEvent("cart", f"cart-{n}", "item_added", data={"cents": "5"}) for n in (1, 2, 1))
+    append_events(store, (BatchEvent("cart", f"cart-{n}", "item_added", data={"cents": "5"}) for n in (1, 2, 1)))
     said = check(dsn, "--history", "cart", "item_added", code=1)
     assert "3 events of 2 streams do not fit" in said
     assert cells(said) == [["cart-1", "2", "2"], ["cart-2", "1", "1"]]

@@ -12,7 +12,7 @@ import pytest
 
 from millrace.platform_defs.cli.run import subscriptions_of
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, register_orders, rows, value
 from tests.support.patience import patience, wait_until
 from tests.support.running.ending import ending_with_us
@@ -40,7 +40,7 @@ other = 1
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def orders(store: PlatformStore) -> PlatformStore:
     store.connection.execute("create table sent (n bigint generated always as identity, decider_id text, version int)")
     return register_orders(store)
 
@@ -84,11 +84,13 @@ def said(folder: Path) -> str:
     return (folder / "log").read_text()
 
 
-def sent(store: EventStore) -> dict[str, list[int]]:
+def sent(store: PlatformStore) -> dict[str, list[int]]:
     return dict(rows(store.connection, "select decider_id, array_agg(version order by n) from sent group by 1"))
 
 
-def test_a_kill_with_handlers_at_work_loses_none(orders: EventStore, dsn: str, folder: Path, connect: Connect) -> None:
+def test_a_kill_with_handlers_at_work_loses_none(
+    orders: PlatformStore, dsn: str, folder: Path, connect: Connect
+) -> None:
     fill(orders, 20, 3)
     with held(connect) as wait_working, process(folder, dsn) as killed:
         wait_working(8)
@@ -106,7 +108,7 @@ def test_a_kill_with_handlers_at_work_loses_none(orders: EventStore, dsn: str, f
     assert orders.dead_letters("mails") == []
 
 
-def test_a_stop_handles_no_event_twice(orders: EventStore, dsn: str, folder: Path, connect: Connect) -> None:
+def test_a_stop_handles_no_event_twice(orders: PlatformStore, dsn: str, folder: Path, connect: Connect) -> None:
     fill(orders, 20, 3)
     with process(folder, dsn) as stopped:
         with held(connect) as wait_working:

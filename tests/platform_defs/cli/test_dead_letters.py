@@ -7,21 +7,22 @@ from uuid import uuid4
 import pytest
 
 from millrace.platform_defs.cli.output import indented
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.command_line import ACTING, millrace
 from tests.support.factories import append_to, pump
+from tests.support.sql_calls import BatchEvent, append_events
 
 
 @pytest.fixture
-def view(orders: EventStore) -> EventStore:
+def view(orders: PlatformStore) -> PlatformStore:
     orders.register_view("v", "-infinity", max_attempts=1)
     return orders
 
 
-def park(store: EventStore, decider_id: str, error: str = "no such customer", *, data: dict[str, Any]) -> None:
+def park(store: PlatformStore, decider_id: str, error: str = "no such customer", *, data: dict[str, Any]) -> None:
     """Let the first event of a stream be given up; one more waits behind it."""
     metadata = {"correlation_id": f"c-{decider_id}"}
-    store.append_events([NewEvent("order", decider_id, "placed", uuid4(), data, uuid4(), metadata=metadata)])
+    append_events(store, [BatchEvent("order", decider_id, "placed", uuid4(), data, uuid4(), metadata=metadata)])
     append_to(store, decider_id)
     pump(store, "v")
     (event,) = store.stream_events("v", 10)
@@ -32,7 +33,7 @@ def shown(dsn: str, *arguments: str) -> str:
     return millrace("dead", "list", *arguments, dsn=dsn, columns=120)
 
 
-def test_the_event_and_the_error_stand_side_by_side(view: EventStore, dsn: str) -> None:
+def test_the_event_and_the_error_stand_side_by_side(view: PlatformStore, dsn: str) -> None:
     park(view, "a", data={"customer": {"id": 7}, "tags": ["x", "y"]})
     lines = shown(dsn, "v", "--show").splitlines()
     assert "v: order a" in lines[0]
@@ -48,7 +49,7 @@ def test_the_event_and_the_error_stand_side_by_side(view: EventStore, dsn: str) 
     assert max(map(len, lines)) <= 120
 
 
-def test_json_has_the_letter_and_with_show_its_event(view: EventStore, dsn: str) -> None:
+def test_json_has_the_letter_and_with_show_its_event(view: PlatformStore, dsn: str) -> None:
     park(view, "a", data={"amount": 12})
     plain, with_event = (json.loads(shown(dsn, "--json", *more)) for more in ([], ["--show"]))
     (letter,) = view.dead_letters("v")
@@ -59,7 +60,7 @@ def test_json_has_the_letter_and_with_show_its_event(view: EventStore, dsn: str)
     assert event["metadata"] == {"correlation_id": "c-a"}
 
 
-def test_streams_that_wait_for_a_retry_are_listed_with_their_errors(view: EventStore, dsn: str) -> None:
+def test_streams_that_wait_for_a_retry_are_listed_with_their_errors(view: PlatformStore, dsn: str) -> None:
     park(view, "parked", data={})
     view.register_view("v", max_attempts=5)
     park(view, "waits", "not yet", data={"amount": 12})
@@ -69,7 +70,7 @@ def test_streams_that_wait_for_a_retry_are_listed_with_their_errors(view: EventS
     assert "waits for a retry, attempts: 1, events that wait: 2" in shown(dsn, "--waiting", "--show")
 
 
-def test_more_than_are_shown_are_told(view: EventStore, dsn: str) -> None:
+def test_more_than_are_shown_are_told(view: PlatformStore, dsn: str) -> None:
     for decider_id in ("a", "b", "c"):
         park(view, decider_id, data={})
     output = shown(dsn, "--show", "--limit", "2")
@@ -79,7 +80,7 @@ def test_more_than_are_shown_are_told(view: EventStore, dsn: str) -> None:
     assert "--limit" not in shown(dsn, "--show")
 
 
-def test_control_characters_of_others_do_not_reach_the_terminal(view: EventStore, dsn: str) -> None:
+def test_control_characters_of_others_do_not_reach_the_terminal(view: PlatformStore, dsn: str) -> None:
     park(view, f"a{ACTING}", f"no {ACTING}", data={ACTING: ACTING})
     for arguments in ((), ("--show",), ("--json",), ("--show", "--json")):
         output = shown(dsn, *arguments)
@@ -88,7 +89,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(view: EventStore
             assert json.loads(output)["last_error"] == f"no {ACTING}"
 
 
-def test_a_long_event_is_cut_and_json_has_all_of_it(view: EventStore, dsn: str) -> None:
+def test_a_long_event_is_cut_and_json_has_all_of_it(view: PlatformStore, dsn: str) -> None:
     park(view, "a", data={"text": "x" * 50_000})
     output = shown(dsn, "--show")
     assert "--json has all 50," in " ".join(output.replace("│", " ").split())
@@ -96,13 +97,13 @@ def test_a_long_event_is_cut_and_json_has_all_of_it(view: EventStore, dsn: str) 
     assert json.loads(shown(dsn, "--show", "--json"))["failed_event"]["data"] == {"text": "x" * 50_000}
 
 
-def test_without_dead_letters_it_says_so(view: EventStore, dsn: str) -> None:
+def test_without_dead_letters_it_says_so(view: PlatformStore, dsn: str) -> None:
     assert view.dead_letters() == []
     assert "There are no dead letters." in shown(dsn, "--show")
     assert shown(dsn, "--show", "--json") == ""
 
 
-def test_a_letter_whose_view_wants_no_event_of_it_any_more_says_so(view: EventStore, dsn: str) -> None:
+def test_a_letter_whose_view_wants_no_event_of_it_any_more_says_so(view: PlatformStore, dsn: str) -> None:
     park(view, "a", data={})
     view.register_view("v", events=["shipped"])
     assert "The view wants no event of this stream any more." in shown(dsn, "--show")

@@ -9,11 +9,12 @@ from uuid import uuid4
 import pytest
 
 from millrace.resources.errors import EventNotRegistered
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.command_line import ACTING, millrace, parsed
 from tests.support.factories import append_to, set_clock
 from tests.support.patience import patience
 from tests.support.running.deployment import MILLRACE
+from tests.support.sql_calls import BatchEvent, append_events
 
 HOSTILE = f"{ACTING}[31m"
 
@@ -22,7 +23,7 @@ def events(dsn: str, *arguments: str, columns: int = 120) -> str:
     return millrace("show", "events", *arguments, dsn=dsn, columns=columns)
 
 
-def test_the_newest_come_last_and_it_says_that_there_may_be_more(orders: EventStore, dsn: str) -> None:
+def test_the_newest_come_last_and_it_says_that_there_may_be_more(orders: PlatformStore, dsn: str) -> None:
     append_to(orders, *[f"o-{n}" for n in range(25)])
     orders.sequence_events()
     lines = events(dsn).splitlines()
@@ -33,9 +34,9 @@ def test_the_newest_come_last_and_it_says_that_there_may_be_more(orders: EventSt
     assert len(events(dsn, "--limit", "30").splitlines()) == 1 + 25
 
 
-def test_the_table_fits_the_terminal_and_shows_each_id_whole(orders: EventStore, dsn: str) -> None:
+def test_the_table_fits_the_terminal_and_shows_each_id_whole(orders: PlatformStore, dsn: str) -> None:
     long = "-".join(["order"] * 20)
-    orders.append_events([NewEvent("order", long, "placed", uuid4(), {"text": "x" * 5000}, uuid4())])
+    append_events(orders, [BatchEvent("order", long, "placed", uuid4(), {"text": "x" * 5000}, uuid4())])
     for columns in (80, 120, 250):
         lines = events(dsn, columns=columns).splitlines()
         assert max(map(len, lines)) <= columns
@@ -43,10 +44,10 @@ def test_the_table_fits_the_terminal_and_shows_each_id_whole(orders: EventStore,
         assert "".join(line[start:end].strip() for line in lines[1:]) == f"order{long}"
 
 
-def test_json_has_all_of_an_event_and_every_digit(orders: EventStore, dsn: str) -> None:
+def test_json_has_all_of_an_event_and_every_digit(orders: PlatformStore, dsn: str) -> None:
     metadata = {"correlation_id": "request-7", "attempt": 2}
-    event = NewEvent("order", "o-1", "placed", uuid4(), {"amount": 1}, uuid4(), final=True, metadata=metadata)
-    orders.append_events([event])
+    event = BatchEvent("order", "o-1", "placed", uuid4(), {"amount": 1}, uuid4(), final=True, metadata=metadata)
+    append_events(orders, [event])
     text = '{"amount": 12345678901234567890.1234567890123456789, "note": "first\\nsecond"}'
     orders.connection.execute(
         "select event_store.append_event('placed', gen_random_uuid(), 'order', 'o-2', %s, gen_random_uuid(), null)",
@@ -69,12 +70,12 @@ def test_json_has_all_of_an_event_and_every_digit(orders: EventStore, dsn: str) 
     assert "12345678901234567890.1234567890123456789" in output
 
 
-def test_filters_are_those_of_the_store(orders: EventStore, dsn: str) -> None:
+def test_filters_are_those_of_the_store(orders: PlatformStore, dsn: str) -> None:
     set_clock(orders.connection, (datetime.now(UTC) - timedelta(hours=3)).isoformat())
     append_to(orders, "old")
     set_clock(orders.connection, "")
-    marked = NewEvent("invoice", "i-1", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
-    orders.append_events([marked])
+    marked = BatchEvent("invoice", "i-1", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
+    append_events(orders, [marked])
     append_to(orders, "new")
 
     def ids(*arguments: str) -> list[str]:
@@ -91,7 +92,7 @@ def test_filters_are_those_of_the_store(orders: EventStore, dsn: str) -> None:
     assert "There are no such events." in events(dsn, "--stream", "o-99")
 
 
-def test_names_and_times_that_are_none_are_refused_with_what_is(orders: EventStore, dsn: str) -> None:
+def test_names_and_times_that_are_none_are_refused_with_what_is(orders: PlatformStore, dsn: str) -> None:
     assert orders.latest_events() == []
     with pytest.raises(EventNotRegistered, match="Registered are: invoice, order"):
         events(dsn, "--decider", "ordr")
@@ -101,10 +102,10 @@ def test_names_and_times_that_are_none_are_refused_with_what_is(orders: EventSto
         assert said in millrace("show", "events", "--since", since, dsn=dsn, code=2)
 
 
-def test_control_characters_of_others_do_not_reach_the_terminal(orders: EventStore, dsn: str) -> None:
+def test_control_characters_of_others_do_not_reach_the_terminal(orders: PlatformStore, dsn: str) -> None:
     metadata = {"correlation_id": f"c{HOSTILE}", "user": HOSTILE}
-    hostile = NewEvent("order", f"o{HOSTILE}", "placed", uuid4(), {HOSTILE: HOSTILE}, uuid4(), metadata=metadata)
-    orders.append_events([hostile])
+    hostile = BatchEvent("order", f"o{HOSTILE}", "placed", uuid4(), {HOSTILE: HOSTILE}, uuid4(), metadata=metadata)
+    append_events(orders, [hostile])
     assert not set(events(dsn)) & set(ACTING)
     output = events(dsn, "--json")
     assert not set(output) & set(ACTING)
@@ -112,7 +113,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal(orders: EventSto
     assert (shown["decider_id"], shown["data"], shown["metadata"]) == (hostile.decider_id, hostile.data, metadata)
 
 
-def test_new_events_are_followed_until_ctrl_c(orders: EventStore, dsn: str) -> None:
+def test_new_events_are_followed_until_ctrl_c(orders: PlatformStore, dsn: str) -> None:
     append_to(orders, "a")
     orders.sequence_events()
     command: list[str | Path] = [MILLRACE, "show", "events", "--follow", "--dsn", dsn]

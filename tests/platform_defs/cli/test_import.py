@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import cells, millrace
 
@@ -29,14 +29,14 @@ def test_it_reports_what_was_imported(dsn: str, tmp_path: Path) -> None:
     assert [counts[name] for name in names] == ["2", "2", "0", "0"]
 
 
-def test_columns_of_metadata_lead_to_the_events_of_a_request(dsn: str, store: EventStore, tmp_path: Path) -> None:
+def test_columns_of_metadata_lead_to_the_events_of_a_request(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
     file = tmp_path / "log.csv"
     file.write_text("case,activity,at,correlation_id\nc-1,begun,2024-05-01,r-1\nc-2,begun,2024-05-02,\n")
     imported(file, *COLUMNS, "--metadata", "correlation_id", dsn=dsn)
     (event,) = store.events_of_correlation("r-1")
     assert (event.decider_id, event.metadata) == ("c-1", {"correlation_id": "r-1"})
     assert "correlation_id" not in event.data
-    (other,) = store.read_stream("permit", "c-2")
+    (other,) = store.read("permit", "c-2")
     assert other.metadata is None
     with pytest.raises(ImportRefused, match="nobody"):
         imported(file, *COLUMNS, "--metadata", "nobody", dsn=dsn)

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from millrace.resources.errors import MillraceError, UnknownView
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.signing import fault_of, made_secret
 from millrace.resources.subscriptions.store import PushStore
 from tests.support.command_line import millrace
 
 
 @pytest.fixture
-def pushes(store: EventStore) -> PushStore:
+def pushes(store: PlatformStore) -> PushStore:
     store.register_view("hook", "-infinity")
     return PushStore(store.connection)
 

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from millrace.assets.declarations import declared
 from millrace.platform_defs.cli import run
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.logins import too_mighty
 from millrace.resources.read_models.stored.versions import ensure_version
 from millrace.resources.settings import EXAMPLE
@@ -21,6 +21,7 @@ from tests.support.command_line import cells, parsed
 from tests.support.factories import register_shop_without_schemas, rows, start, value
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent, append_events
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -33,19 +34,19 @@ def millrace(dsn: str, *arguments: str, code: int = 0) -> str:
     return command_line.millrace(*arguments, dsn=dsn, code=code, MILLRACE_DECLARATIONS=EXAMPLE)
 
 
-def shop(store: EventStore) -> None:
+def shop(store: PlatformStore) -> None:
     """Register the shop, and make the read model that its orders look up."""
     register_shop_without_schemas(store)
     ensure_version(store.connection, declared(EXAMPLE, ["read_models"]).models["customers"])
 
 
-def place(store: EventStore, decider_id: str) -> None:
+def place(store: PlatformStore, decider_id: str) -> None:
     data = {"customer_id": "customer-1"}
-    store.append_events([NewEvent("order", decider_id, "order_placed", uuid4(), data, uuid4())])
+    append_events(store, [BatchEvent("order", decider_id, "order_placed", uuid4(), data, uuid4())])
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_drain_builds_once_or_until_stopped_and_anew(dsn: str, store: EventStore) -> None:
+def test_a_drain_builds_once_or_until_stopped_and_anew(dsn: str, store: PlatformStore) -> None:
     shop(store)
     place(store, "order-1")
     assert "1 changes of rows" in millrace(dsn, "run", "drain", "orders", "--once")
@@ -64,7 +65,7 @@ def test_a_drain_builds_once_or_until_stopped_and_anew(dsn: str, store: EventSto
     assert "2 changes of rows" in millrace(dsn, "run", "drain", "orders", "--once")
 
 
-def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) -> None:
+def test_once_says_what_keeps_it_from_all_events(dsn: str, store: PlatformStore) -> None:
     shop(store)
     version = ensure_version(store.connection, declared(EXAMPLE, ["read_models"]).models["orders"])
     place(store, "order-1")
@@ -78,7 +79,9 @@ def test_once_says_what_keeps_it_from_all_events(dsn: str, store: EventStore) ->
         millrace(dsn, "run", "drain", "orders", "--once")
 
 
-def test_it_outlasts_its_spark(dsn: str, store: EventStore, spark_remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_outlasts_its_spark(
+    dsn: str, store: PlatformStore, spark_remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_REMOTE", f"{spark_remote.partition('/;')[0]}/;session_id={uuid4()}")
     monkeypatch.setattr(run, "ASK_S", 0.1)
     shop(store)
@@ -107,7 +110,7 @@ BUILDERS = (
 
 
 @pytest.mark.parametrize("command", BUILDERS)
-def test_who_could_harm_a_superuser_by_a_trigger_makes_it_refused(dsn: str, store: EventStore, command: str) -> None:
+def test_who_could_harm_a_superuser_by_a_trigger_makes_it_refused(dsn: str, store: PlatformStore, command: str) -> None:
     with logins(store.connection) as login:
         member = login("event_store_owner")
         for told in (dsn, make_conninfo(dsn, options="-c role=event_store_owner")):
@@ -118,7 +121,7 @@ def test_who_could_harm_a_superuser_by_a_trigger_makes_it_refused(dsn: str, stor
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -> None:
+def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: PlatformStore) -> None:
     register_shop_without_schemas(store)
     place(store, "order-1")
     mark = store.mark_log("one order")
@@ -145,7 +148,7 @@ def test_a_model_is_built_as_of_a_time_and_listed(dsn: str, store: EventStore) -
 
 
 @pytest.mark.usefixtures("spark_remote")
-def test_what_a_declaration_changes_is_said(dsn: str, store: EventStore) -> None:
+def test_what_a_declaration_changes_is_said(dsn: str, store: PlatformStore) -> None:
     shop(store)
     place(store, "order-1")
     millrace(dsn, "run", "drain", "orders", "--once")

@@ -14,12 +14,14 @@ import pytest
 
 from millrace.platform_defs.cli.system import age, short
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.event_store import EventStore, ViewBeyondLog
+from millrace.resources.event_store import ViewBeyondLog
+from millrace.resources.event_store.platform import PlatformStore
 from tests.platform_defs.cli.test_views import park
 from tests.support.command_line import cells, millrace
 from tests.support.factories import append_to, ids_of_one_partition, new_event, register_orders, set_clock
 from tests.support.patience import patience, wait_until
 from tests.support.running.deployment import MILLRACE
+from tests.support.sql_calls import append_events, get_events
 
 
 def ago(**time: int) -> str:
@@ -28,12 +30,12 @@ def ago(**time: int) -> str:
 
 
 @pytest.fixture
-def orders(orders: EventStore) -> EventStore:
+def orders(orders: PlatformStore) -> PlatformStore:
     set_clock(orders.connection, ago(minutes=5))
     return orders
 
 
-def test_status_shows_every_view_the_worst_first(view: EventStore, dsn: str) -> None:
+def test_status_shows_every_view_the_worst_first(view: PlatformStore, dsn: str) -> None:
     park(view, "a")
     view.register_view("off", "-infinity", mode="bulk", events=["placed"])
     view.enable_view("off", enabled=False)
@@ -46,7 +48,7 @@ def test_status_shows_every_view_the_worst_first(view: EventStore, dsn: str) -> 
     ]
     view.register_view("late", "-infinity", mode="bulk", events=["shipped"])
     set_clock(view.connection, ago(days=3))
-    view.append_events([new_event("c", event="shipped")])
+    append_events(view, [new_event("c", event="shipped")])
     view.sequence_events()
     lines = cells(millrace("status", dsn=dsn))
     # the oldest lag first, of the same age dead letters
@@ -55,7 +57,7 @@ def test_status_shows_every_view_the_worst_first(view: EventStore, dsn: str) -> 
     ]  # fmt: skip
 
 
-def test_status_in_json_has_whole_names_and_ages_in_seconds(view: EventStore, dsn: str) -> None:
+def test_status_in_json_has_whole_names_and_ages_in_seconds(view: PlatformStore, dsn: str) -> None:
     name = "a view with a name that is longer than a line of a terminal has room for " * 2
     view.register_view(name.strip(), "-infinity", mode="bulk")
     said = json.loads(millrace("status", "--json", dsn=dsn))
@@ -70,7 +72,7 @@ def test_status_in_json_has_whole_names_and_ages_in_seconds(view: EventStore, ds
     assert all(300 <= row["lag_seconds"] < 300 + patience() for row in said["views"])
 
 
-def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> None:
+def test_status_fits_a_terminal_of_80_columns(view: PlatformStore, dsn: str) -> None:
     for n in range(3):
         view.register_view(f"a_view_with_a_name_that_is_long_{n}", "-infinity", mode="bulk")
     # what is wrong is not cut into lines
@@ -82,7 +84,7 @@ def test_status_fits_a_terminal_of_80_columns(view: EventStore, dsn: str) -> Non
     assert names[3] == "v"
 
 
-def test_status_is_shown_anew_until_somebody_stops_it(view: EventStore, dsn: str) -> None:
+def test_status_is_shown_anew_until_somebody_stops_it(view: PlatformStore, dsn: str) -> None:
     command: list[str | Path] = [MILLRACE, "status", "--json", "--watch", "0.5", "--dsn", dsn]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
@@ -104,7 +106,7 @@ def test_numbers_and_ages_are_short() -> None:
     assert [age(seconds) for seconds in ages] == ["0 s", "119 s", "2 m", "119 m", "2 h", "2 d"]
 
 
-def test_status_finds_a_checkpoint_beyond_the_end(store: EventStore, dsn: str) -> None:
+def test_status_finds_a_checkpoint_beyond_the_end(store: PlatformStore, dsn: str) -> None:
     register_orders(store)
     (stream,) = ids_of_one_partition(store.connection, 1, 3)
     for view in ("behind", "at the end", "odd view"):
@@ -123,7 +125,7 @@ def test_status_finds_a_checkpoint_beyond_the_end(store: EventStore, dsn: str) -
     assert store.views_beyond_log() == []
     leases = store.claim_batch("odd view", "run")
     found = [event.offset for lease in leases for event in store.read_batch("odd view", lease)]
-    assert found == [event.offset for event in store.get_events(stream, "order")]
+    assert found == [event.offset for event in get_events(store, stream, "order")]
 
 
 def test_status_names_a_service_that_is_not_up(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

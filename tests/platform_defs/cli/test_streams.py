@@ -11,12 +11,14 @@ from millrace.assets.declarations import declared
 from millrace.platform_defs.cli.show.history import rows_table
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import EventNotRegistered, MillraceError
-from millrace.resources.event_store import EventStore, NewEvent, StreamFailure
+from millrace.resources.event_store import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of_stream
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import ACTING
 from tests.support.factories import Connect, register_shop_without_schemas, value
+from tests.support.sql_calls import BatchEvent, append_events
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 ORDER = ("order_placed", "order_line_added", "order_confirmed")
@@ -38,7 +40,7 @@ def view_of(found: dict[str, Any], view: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def shop(store: EventStore) -> EventStore:
+def shop(store: PlatformStore) -> PlatformStore:
     """Make a shop with an order of three events, and the tables and views of its read models."""
     register_shop_without_schemas(store)
     for model in MODELS.values():
@@ -47,9 +49,9 @@ def shop(store: EventStore) -> EventStore:
     return store
 
 
-def add(store: EventStore, decider_id: str, *events: str) -> None:
+def add(store: PlatformStore, decider_id: str, *events: str) -> None:
     data = {"customer_id": "customer-1", "amount": 5}
-    store.append_events([NewEvent("order", decider_id, event, uuid4(), data, uuid4()) for event in events])
+    append_events(store, [BatchEvent("order", decider_id, event, uuid4(), data, uuid4()) for event in events])
     store.sequence_events()
 
 
@@ -61,7 +63,7 @@ def put_row(connection: psycopg.Connection, decider_id: str, status: str, total:
     )
 
 
-def commit(store: EventStore, view: str, failing: str | None = None) -> None:
+def commit(store: PlatformStore, view: str, failing: str | None = None) -> None:
     """Let a view take all that there is, but for a stream that fails."""
     leases = store.claim_batch(view, "me")
     with store.connection.transaction():
@@ -71,7 +73,7 @@ def commit(store: EventStore, view: str, failing: str | None = None) -> None:
         store.commit_batch(view, leases)
 
 
-def test_events_rows_and_what_views_owe_stand_side_by_side(shop: EventStore, dsn: str) -> None:
+def test_events_rows_and_what_views_owe_stand_side_by_side(shop: PlatformStore, dsn: str) -> None:
     commit(shop, "orders")
     state = "select array_agg(c order by view, partition) from event_store.checkpoints c"
     before = value(shop.connection, state)
@@ -102,7 +104,7 @@ def test_events_rows_and_what_views_owe_stand_side_by_side(shop: EventStore, dsn
     assert value(shop.connection, state) == before
 
 
-def test_a_dead_letter_a_retry_and_a_disabled_view_are_told(shop: EventStore, dsn: str) -> None:
+def test_a_dead_letter_a_retry_and_a_disabled_view_are_told(shop: PlatformStore, dsn: str) -> None:
     shop.register_view("orders", max_attempts=2)
     commit(shop, "orders", failing="order-1")
     state = view_of(parsed(dsn, "order", "order-1"), "orders")
@@ -118,7 +120,7 @@ def test_a_dead_letter_a_retry_and_a_disabled_view_are_told(shop: EventStore, ds
     assert view_of(parsed(dsn, "order", "order-1"), "customers")["state"] == "disabled: is given no events"
 
 
-def test_control_characters_of_others_do_not_reach_the_terminal(shop: EventStore, dsn: str) -> None:
+def test_control_characters_of_others_do_not_reach_the_terminal(shop: PlatformStore, dsn: str) -> None:
     hostile = f"o{ACTING}"
     add(shop, hostile, "order_placed")
     commit(shop, "orders", failing=hostile)
@@ -137,7 +139,7 @@ def test_more_events_than_are_shown_are_told(dsn: str) -> None:
     assert "--limit" not in millrace(dsn, "order", "order-1")
 
 
-def test_a_stream_whose_events_were_purged_says_so(store: EventStore, dsn: str) -> None:
+def test_a_stream_whose_events_were_purged_says_so(store: PlatformStore, dsn: str) -> None:
     register_shop_without_schemas(store)
     add(store, "order-1", *ORDER)
     ((partition,),) = store.connection.execute("select partition from event_store.event_log limit 1").fetchall()
@@ -149,7 +151,9 @@ def test_a_stream_whose_events_were_purged_says_so(store: EventStore, dsn: str) 
         assert said in millrace(dsn, "order", "order-1")
 
 
-def test_a_model_without_a_table_or_that_may_not_be_read_is_told(store: EventStore, dsn: str, connect: Connect) -> None:
+def test_a_model_without_a_table_or_that_may_not_be_read_is_told(
+    store: PlatformStore, dsn: str, connect: Connect
+) -> None:
     register_shop_without_schemas(store)
     add(store, "order-1", *ORDER)
     said = "Read model orders: Not shown: it has no table yet. Its first drain makes it."
@@ -163,12 +167,12 @@ def test_a_model_without_a_table_or_that_may_not_be_read_is_told(store: EventSto
     assert note == "Not shown: this login may not read it."
 
 
-def test_an_unknown_stream_and_an_unknown_decider_are_refused(shop: EventStore, dsn: str) -> None:
+def test_an_unknown_stream_and_an_unknown_decider_are_refused(shop: PlatformStore, dsn: str) -> None:
     with pytest.raises(MillraceError, match="There is no stream order order-99"):
         millrace(dsn, "order", "order-99")
     with pytest.raises(EventNotRegistered, match="Registered are: customer, order, payment, shipment"):
         millrace(dsn, "ordr", "order-1")
-    assert shop.stream_head("order-99", "order") is None
+    assert shop.head("order", "order-99") is None
 
 
 def test_numbers_keep_their_digits_and_their_kind_wherever_they_are() -> None:

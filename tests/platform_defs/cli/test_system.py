@@ -10,7 +10,7 @@ import pytest
 
 from millrace.platform_defs.cli import dev
 from millrace.platform_defs.cli.system import behind
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import EXAMPLE
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import millrace
@@ -117,7 +117,7 @@ def test_a_backup_is_for_this_account_alone(typed: Typed, dsn: str, tmp_path: Pa
     assert {path.stat().st_mode & 0o077 for path in [tmp_path / "backup", *(tmp_path / "backup").rglob("*")]} == {0}
 
 
-def test_what_a_view_does_not_want_is_not_behind(dsn: str, store: EventStore) -> None:
+def test_what_a_view_does_not_want_is_not_behind(dsn: str, store: PlatformStore) -> None:
     orders = register_orders(store)
     orders.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     orders.register_view("placed", "-infinity", mode="bulk", events=["placed"])

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.verification import looks, models
 from millrace.resources.verification.looks import Report, Watcher
 from tests.support.command_line import millrace, parsed
@@ -14,7 +14,7 @@ from tests.support.factories import append_to, register_orders
 
 
 @pytest.fixture
-def orders(store: EventStore) -> EventStore:
+def orders(store: PlatformStore) -> PlatformStore:
     append_to(register_orders(store), *[f"o-{n % 3}" for n in range(9)])
     store.sequence_events()
     return store
@@ -31,7 +31,7 @@ def test_a_store_without_a_fault_ends_with_0_and_says_what_was_looked_at(dsn: st
         millrace("verify", "--partition", 16, dsn=dsn)
 
 
-def test_a_fault_ends_with_1_and_is_a_sentence(orders: EventStore, dsn: str) -> None:
+def test_a_fault_ends_with_1_and_is_a_sentence(orders: PlatformStore, dsn: str) -> None:
     orders.register_view("late", "-infinity")
     orders.connection.execute("update event_store.checkpoints set position = 99 where partition = 3")
     output = millrace("verify", dsn=dsn, code=1)

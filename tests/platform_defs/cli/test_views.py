@@ -4,26 +4,27 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import cells, millrace, parsed
 from tests.support.factories import give_to_read_model, rows
+from tests.support.sql_calls import get_events
 
 
-def audited(view: EventStore) -> list[tuple[object, ...]]:
+def audited(view: PlatformStore) -> list[tuple[object, ...]]:
     return rows(
         view.connection,
         "select operation, view, reason from event_store.audit_log where operation <> 'register_view' order by audit_id",
     )
 
 
-def park(view: EventStore, decider_id: str) -> None:
+def park(view: PlatformStore, decider_id: str) -> None:
     (event,) = (event for event in view.stream_events("v", 10) if event.decider_id == decider_id)
     view.fail_event("v", decider_id, event.offset, "no such customer")
 
 
-def test_a_dead_letter_is_listed_retried_and_discarded(view: EventStore, dsn: str) -> None:
+def test_a_dead_letter_is_listed_retried_and_discarded(view: PlatformStore, dsn: str) -> None:
     assert "no dead letters" in millrace("dead", "list", dsn=dsn)
     park(view, "a")
     listed = millrace("dead", "list", "v", dsn=dsn)
@@ -41,7 +42,7 @@ def test_a_dead_letter_is_listed_retried_and_discarded(view: EventStore, dsn: st
     ]
 
 
-def test_locks_of_a_consumer_that_hangs_are_ended(view: EventStore, dsn: str) -> None:
+def test_locks_of_a_consumer_that_hangs_are_ended(view: PlatformStore, dsn: str) -> None:
     assert len(view.stream_events("v", 10)) == 2
     assert view.stream_events("v", 10) == []
     assert "1 locks of v" in millrace("view", "unlock", "v", "order", "a", "--reason", "it hangs", dsn=dsn)
@@ -52,7 +53,7 @@ def test_locks_of_a_consumer_that_hangs_are_ended(view: EventStore, dsn: str) ->
     assert audited(view) == [("end_locks", "v", "it hangs"), ("end_locks", "v", None)]
 
 
-def test_a_view_is_sought_or_it_is_said_what_is_possible(view: EventStore, dsn: str) -> None:
+def test_a_view_is_sought_or_it_is_said_what_is_possible(view: PlatformStore, dsn: str) -> None:
     def seek(*words: str, code: int = 0) -> str:
         return millrace("view", "seek", "v", *words, dsn=dsn, code=code)
 
@@ -73,7 +74,7 @@ def test_a_view_is_sought_or_it_is_said_what_is_possible(view: EventStore, dsn: 
     assert "RESET_TO_EARLIEST" in seek("SOMEWHERE", code=2).upper()
 
 
-def test_the_name_of_a_read_model_stands_for_the_views_of_its_versions(view: EventStore, dsn: str) -> None:
+def test_the_name_of_a_read_model_stands_for_the_views_of_its_versions(view: PlatformStore, dsn: str) -> None:
     # as it is once a changed declaration serves: the view of the first version is gone
     view.register_view("m_v2", "-infinity", mode="bulk")
     give_to_read_model(view.connection, "m_v2")
@@ -86,7 +87,7 @@ def test_the_name_of_a_read_model_stands_for_the_views_of_its_versions(view: Eve
     assert {poll.view: poll.enabled for poll in view.poll_views()} == {"v": True, "m_v2": True, "m": False}
 
 
-def test_a_view_is_disabled_and_enabled_with_a_reason(view: EventStore, dsn: str) -> None:
+def test_a_view_is_disabled_and_enabled_with_a_reason(view: PlatformStore, dsn: str) -> None:
     assert "millrace view enable v" in millrace("view", "disable", "v", "--reason", "its receiver moves", dsn=dsn)
     assert view.stream_events("v") == []
     assert "nothing was changed" in millrace("view", "disable", "v", "--reason", "again", dsn=dsn)
@@ -96,10 +97,10 @@ def test_a_view_is_disabled_and_enabled_with_a_reason(view: EventStore, dsn: str
     assert audited(view) == [("enable_view", "v", "its receiver moves"), ("enable_view", "v", "it moved")]
 
 
-def test_a_view_is_removed_when_somebody_says_yes(view: EventStore, dsn: str) -> None:
+def test_a_view_is_removed_when_somebody_says_yes(view: PlatformStore, dsn: str) -> None:
     park(view, "a")
     view.register_view("v", max_attempts=2)
-    (b,) = view.get_events("b", "order")
+    (b,) = get_events(view, "b", "order")
     view.fail_event("v", "b", b.offset, "not yet")
     for answer in ("n\n", ""):
         with pytest.raises(MillraceError, match=r"(?s)was not removed.*--yes"):
@@ -117,7 +118,7 @@ def test_a_view_is_removed_when_somebody_says_yes(view: EventStore, dsn: str) ->
     assert view.view_info() == []
 
 
-def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(view: EventStore, dsn: str) -> None:
+def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(view: PlatformStore, dsn: str) -> None:
     view.stream_events("v")
     for name, error, said in (
         ("nobody", UnknownView, "view is not registered.*nobody"),
@@ -131,7 +132,7 @@ def test_what_cannot_be_removed_is_refused_before_anybody_is_asked(view: EventSt
                 millrace("view", "remove", name, *yes, dsn=dsn)
 
 
-def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> None:
+def test_the_audit_log_is_listed_newest_first(view: PlatformStore, dsn: str) -> None:
     assert "greater than or equal to 1" in " ".join(millrace("show", "audit", "--limit", "0", code=2).split())
     view.register_view("w")
     view.enable_view("v", enabled=False, reason="a [bold] reason")
@@ -152,7 +153,7 @@ def test_the_audit_log_is_listed_newest_first(view: EventStore, dsn: str) -> Non
     assert (told["done_by"], told["reason"], told["detail"]) == (user, "a [bold] reason", {"enabled": False})
 
 
-def test_an_unknown_view_is_told(view: EventStore, dsn: str, typed: Typed) -> None:
+def test_an_unknown_view_is_told(view: PlatformStore, dsn: str, typed: Typed) -> None:
     with pytest.raises(UnknownView) as unknown:
         view.view_info("no")
     text = " ".join(str(unknown.value).split())
@@ -162,7 +163,7 @@ def test_an_unknown_view_is_told(view: EventStore, dsn: str, typed: Typed) -> No
         assert (code, " ".join(said.split())) == (1, text), command
 
 
-def test_the_audit_log_may_be_empty_or_not_for_everybody(dsn: str, store: EventStore, typed: Typed) -> None:
+def test_the_audit_log_may_be_empty_or_not_for_everybody(dsn: str, store: PlatformStore, typed: Typed) -> None:
     assert "Nothing was done" in millrace("show", "audit", dsn=dsn)
     user = "user_without_audit"
     store.connection.execute(f"create role {user} login in role event_store_consumer".encode())
@@ -183,7 +184,7 @@ def test_a_refusal_is_a_sentence(postgres: EmbeddedPostgres, typed: Typed) -> No
         assert (code, why in " ".join(said.split())) == (1, True), said
 
 
-def test_a_view_whose_name_looks_like_markup_is_shown(view: EventStore, dsn: str) -> None:
+def test_a_view_whose_name_looks_like_markup_is_shown(view: PlatformStore, dsn: str) -> None:
     view.register_view("a[/b]")
     assert "a[/b]" in millrace("status", dsn=dsn)
     assert "a[/b]" in millrace("view", "seek", "a[/b]", "RESET_TO_LATEST", dsn=dsn)

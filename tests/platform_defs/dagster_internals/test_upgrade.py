@@ -39,10 +39,7 @@ CALLS = {
     "dagster:Executor.execute": ("self", "plan_context", "execution_plan"),
 }
 COLUMNS = {
-    "asset_check_executions": {
-        "id", "asset_key", "check_name", "partition", "create_timestamp", "evaluation_event_timestamp",
-        "evaluation_event_storage_id",
-    },
+    "asset_check_executions": {"asset_key", "check_name", "create_timestamp", "evaluation_event", "evaluation_event_storage_id", "evaluation_event_timestamp", "execution_status", "id", "partition"},
     "event_logs": {"id", "run_id", "timestamp", "dagster_event_type"},
 }  # fmt: skip
 # the forms in which assets.shown_partitions and assets.verdicts write events
@@ -94,7 +91,9 @@ def test_a_session_at_the_tables_of_events_is_opened_by_the_storage(storage: Poo
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-def test_what_is_pruned_is_in_tables_of_these_columns(storage: PooledPostgresStorage, dsn: str, table: str) -> None:
+def test_what_is_read_and_pruned_is_in_tables_of_these_columns(
+    storage: PooledPostgresStorage, dsn: str, table: str
+) -> None:
     assert storage.run_storage.get_runs() == []
     with psycopg.connect(dsn) as connection:
         query = "select column_name from information_schema.columns where table_name = %s"

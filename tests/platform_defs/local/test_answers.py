@@ -14,13 +14,13 @@ from millrace.platform_defs.local.answers import DaemonBeats, postgres_answers, 
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import free_port
 from millrace.resources.alerts.findings import DAEMON_IDLE_S
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import PATIENCE_S
 from tests.support.factories import Connect, append_to, register_orders
 from tests.support.running.http_servers import Silent, serving
 
 
-def test_a_sequencer_answers(store: EventStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequencer_answers(store: PlatformStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "ASK_S", 0.1)
     # a consumer that gives positions for itself is no sequencer
     store.sequence_events()
@@ -33,7 +33,7 @@ def test_a_sequencer_answers(store: EventStore, connect: Connect, dsn: str, monk
     register_orders(store)
     append_to(store, "o-1")
     with connect(autocommit=False) as holder:
-        EventStore(holder).sequence_events()
+        PlatformStore(holder).sequence_events()
         assert sequencer_answers(dsn)
     with pytest.raises(CannotTell):
         sequencer_answers(f"postgresql://u@127.0.0.1:{free_port()}/x")

@@ -13,7 +13,7 @@ import pytest
 from millrace.platform_defs.local.supervisor import end_leftovers, services_down
 from millrace.platform_defs.local.watched import watch
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import Settings
 from tests.support.patience import patience, wait_until
 from tests.support.running.deployment import MILLRACE
@@ -27,7 +27,7 @@ def systemd(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def test_the_sequencer_is_watched(tmp_path: Path, dsn: str, store: EventStore, systemd: socket.socket) -> None:
+def test_the_sequencer_is_watched(tmp_path: Path, dsn: str, store: PlatformStore, systemd: socket.socket) -> None:
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("MILLRACE_", "SPARK_"))},
         "MILLRACE_HOME": str(tmp_path),

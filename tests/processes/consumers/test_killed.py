@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import register_orders
 from tests.support.patience import patience, wait_until
 from tests.support.views.consuming import fill, owed
@@ -27,7 +27,7 @@ consume(sys.argv[1], [handle], stop=threading.Event())
 """
 
 
-def test_an_event_that_kills_its_process_is_parked_and_no_stream_beside_it(store: EventStore, dsn: str) -> None:
+def test_an_event_that_kills_its_process_is_parked_and_no_stream_beside_it(store: PlatformStore, dsn: str) -> None:
     orders = register_orders(store)
     fill(orders, 30, 2)
     program = [sys.executable, "-c", CONSUMER, dsn]

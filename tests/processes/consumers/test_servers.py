@@ -8,8 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.conftest import in_memory
 from tests.consumers.test_consume import handled_by
@@ -34,7 +35,7 @@ def filled(server: EmbeddedPostgres, name: str, streams: int, events: int) -> st
     server.create_database(name)
     migrate(server.dsn(name))
     with psycopg.connect(server.dsn(name), autocommit=True) as connection:
-        fill(register_orders(EventStore(connection)), streams, events)
+        fill(register_orders(PlatformStore(connection)), streams, events)
         connection.execute("create table mails (event_id uuid)")
     return server.dsn(name)
 
@@ -56,7 +57,9 @@ def test_a_restart_of_the_server_loses_no_event(mortal: EmbeddedPostgres, said: 
         wait_until(lambda: bool(said("server is away")), "it noticed")
         mortal.start()
         with psycopg.connect(dsn, autocommit=True) as connection:
-            wait_waking(EventStore(connection), lambda: owed(EventStore(connection), "v") == 0, "all are consumed")
+            wait_waking(
+                PlatformStore(connection), lambda: owed(PlatformStore(connection), "v") == 0, "all are consumed"
+            )
             assert rows(connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
     # what was rolled back came again, but never before what is ahead of it
     for versions in seen.by_stream.values():
@@ -87,7 +90,7 @@ def test_a_stop_while_the_server_is_away_ends(
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
-def test_behind_a_connection_pool_each_event_counts_once(store: EventStore, dsn: str) -> None:
+def test_behind_a_connection_pool_each_event_counts_once(store: PlatformStore, dsn: str) -> None:
     register_orders(store)
     store.connection.execute("create table mails (event_id uuid)")
     fill(store, 40, 5)

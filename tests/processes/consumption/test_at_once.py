@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from millrace.resources.consumption import drain as draining
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import LeaseLost, PartitionLeased
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.long import seeds
 from tests.support.building.drains import assert_equals_a_clean_run, busiest, drain, fill
 from tests.support.building.shared_drains import TOGETHER, positions, share
@@ -19,19 +19,19 @@ from tests.support.factories import Connect, start
 from tests.support.patience import patience, wait_until
 
 
-def reached(store: EventStore) -> int:
+def reached(store: PlatformStore) -> int:
     return sum(positions(store.connection, model.view) for model in TOGETHER)
 
 
 # the same seed would give the same events, which are stored already
 @pytest.mark.parametrize("seed", seeds(2))
 def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
-    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
+    things: PlatformStore, dsn: str, spark: SparkSession, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.1)
     fill(things, 100, seed)
     share(dsn, spark)
-    writer = EventStore(connect())
+    writer = PlatformStore(connect())
     done = threading.Event()
 
     def again_and_again(work: Callable[[int], object]) -> Callable[[], int]:

@@ -19,7 +19,7 @@ from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.limits import Limits
 from millrace.resources.consumption.report import PartitionsFailed
 from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.built import fold_task
 from millrace.resources.settings import PROJECT
 from millrace.resources.spark import bounded, spark_session
@@ -30,6 +30,7 @@ from tests.support.building.shared_drains import FEW, locking_events, positions,
 from tests.support.factories import Connect, rows, start
 from tests.support.patience import patience, wait_until
 from tests.support.running.programs import ran
+from tests.support.sql_calls import append_events
 
 Other, Third = (replace(Counted, name=name, view=name) for name in ("other", "third"))
 WELL = [Counted, Other, Third]
@@ -43,15 +44,15 @@ def soon() -> Limits:
 
 
 @pytest.fixture
-def warm(things: EventStore, dsn: str, spark: SparkSession) -> EventStore:
+def warm(things: PlatformStore, dsn: str, spark: SparkSession) -> PlatformStore:
     """Build once what all tests build: the first time takes longer than the bounds of these tests."""
     fill(things, 40)
     share(dsn, spark, [*WELL, Hanging])
     return things
 
 
-def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
-    warm.append_events([hang_at(tmp_path / "told", stubborn=False)])
+def test_an_endless_function_leaves_a_round(warm: PlatformStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+    append_events(warm, [hang_at(tmp_path / "told", stubborn=False)])
     with Drain(dsn, [*WELL, Hanging], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
@@ -66,9 +67,9 @@ def test_an_endless_function_leaves_a_round(warm: EventStore, dsn: str, spark: S
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_a_deaf_function_ends_its_process(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_deaf_function_ends_its_process(warm: PlatformStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    warm.append_events([hang_at(told, stubborn=True)])
+    append_events(warm, [hang_at(told, stubborn=True)])
     with Drain(dsn, [Hanging, *WELL], lambda: spark, "rounds", limits=soon()) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         away = why_away(shared)
@@ -82,11 +83,11 @@ def test_a_deaf_function_ends_its_process(warm: EventStore, dsn: str, spark: Spa
 
 
 def test_in_a_run_of_its_own_only_the_endless_stream_waits(
-    warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: PlatformStore, dsn: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fold_task, "CALL_S", 1.0)
     told = tmp_path / "told"
-    warm.append_events([hang_at(told, stubborn=False), thing("endless"), thing("other")])
+    append_events(warm, [hang_at(told, stubborn=False), thing("endless"), thing("other")])
     # the door for few events gives up soon
     with Consumer(dsn, Hanging, lambda: spark, "own", limits=Limits(round_s=4)) as consumer:
         report = consumer.drain(budget_s=patience(), idle_s=0)
@@ -98,9 +99,9 @@ def test_in_a_run_of_its_own_only_the_endless_stream_waits(
     assert positions(warm.connection, "hanging") == 43
 
 
-def test_a_deaf_one_alone_fails_a_partition(warm: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_deaf_one_alone_fails_a_partition(warm: PlatformStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    warm.append_events([hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
+    append_events(warm, [hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (
         Consumer(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
         pytest.raises(PartitionsFailed, match=NOT_ENDED) as failed,
@@ -115,7 +116,7 @@ def test_a_deaf_one_alone_fails_a_partition(warm: EventStore, dsn: str, spark: S
 
 
 def test_a_lock_before_all_tasks_makes_no_view_leave(
-    warm: EventStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
+    warm: PlatformStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(warm, 40, seed=2)
     holder = connect(autocommit=False)
@@ -133,7 +134,7 @@ def test_a_lock_before_all_tasks_makes_no_view_leave(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_silent_spark_server_ends_the_drain(
-    warm: EventStore, dsn: str, spark_remote: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    warm: PlatformStore, dsn: str, spark_remote: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounded, "AWAY_S", 2.0)
     relay = Relay(urlsplit(spark_remote).port or 0)
@@ -150,9 +151,9 @@ def test_a_silent_spark_server_ends_the_drain(
     assert_equals_a_clean_run(warm, *WELL)
 
 
-def test_an_endless_rebuild_is_cancelled(things: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_an_endless_rebuild_is_cancelled(things: PlatformStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    (event,) = things.append_events([hang_at(told, stubborn=True)])
+    (event,) = append_events(things, [hang_at(told, stubborn=True)])
     things.sequence_events()
     ((partition,),) = rows(
         things.connection, 'select partition from event_store.event_log where "offset" = %s', event.offset
@@ -184,9 +185,9 @@ with spark_session() as spark:
 """
 
 
-def test_a_deaf_function_in_a_local_session_is_ended(things: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_a_deaf_function_in_a_local_session_is_ended(things: PlatformStore, dsn: str, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    things.append_events([hang_at(told, stubborn=True), thing("a"), thing("b", owner="o")])
+    append_events(things, [hang_at(told, stubborn=True), thing("a"), thing("b", owner="o")])
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     done = ran(sys.executable, "-c", LOCALLY, dsn, told, cwd=PROJECT, env=env | {"SPARK_MASTER": "local[2]"})
     assert re.search(f"'hanging': '{NOT_ENDED}'", done.stdout)

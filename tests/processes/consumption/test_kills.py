@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.stored.versions import ensure_version
 from tests.support.building import drains
@@ -33,7 +33,7 @@ NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("model", [drains.Everything, drains.machines, Uses], ids=NAMES)
 def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
-    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, model: ReadModel, step: Step
+    things: PlatformStore, dsn: str, spark: SparkSession, connect: Connect, model: ReadModel, step: Step
 ) -> None:
     drains.fill(things, 200)
     ensure_version(things.connection, model)
@@ -54,7 +54,7 @@ def test_after_a_kill_at_any_step_the_model_equals_a_clean_run(
 @pytest.mark.usefixtures("spark_remote")
 @pytest.mark.parametrize("models", [[drains.Everything], TOGETHER], ids=["a drain", "a shared drain"])
 def test_random_kills_leave_no_trace(
-    things: EventStore, dsn: str, spark: SparkSession, observer: psycopg.Connection, models: list[ReadModel]
+    things: PlatformStore, dsn: str, spark: SparkSession, observer: psycopg.Connection, models: list[ReadModel]
 ) -> None:
     dice = random.Random(7)
     for seed in range(3):

@@ -10,7 +10,8 @@ from millrace.resources.consumption import staged
 from millrace.resources.consumption.as_of import build_as_of
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
-from millrace.resources.event_store import EventStore, LogMark
+from millrace.resources.event_store import LogMark
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.building.drains import Counted, drain, fill, later
 from tests.support.building.model_versions import relations
 from tests.support.factories import rows
@@ -27,7 +28,7 @@ STEPS: list[tuple[object, str]] = [(Rebuild, "_build"), (staged, "_commit")]
 @pytest.mark.parametrize(("owner", "name"), STEPS)
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 def test_stopped_while_another_one_builds_it_ends_with_the_same(
-    things: EventStore,
+    things: PlatformStore,
     dsn: str,
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,

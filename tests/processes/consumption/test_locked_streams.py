@@ -9,13 +9,14 @@ from pyspark.sql import SparkSession
 
 from millrace import count, fold, read_model, set_union, stream_id, sum_
 from millrace.ops import ReadModel
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.rows import FoldEvent, State
 from tests.long import seeds
 from tests.support.building.drains import drain, thing
 from tests.support.building.read_models import DECIDER
 from tests.support.building.shared_drains import share
 from tests.support.factories import rows
+from tests.support.sql_calls import BatchEvent, append_events
 
 MOST_DAYS = 28
 
@@ -46,7 +47,7 @@ def on_day(dsn: str, day: int) -> str:
 
 
 def assert_in_order(
-    store: EventStore, appended: dict[str, list[int]], given_up: set[tuple[str, int]], *, whole: bool
+    store: PlatformStore, appended: dict[str, list[int]], given_up: set[tuple[str, int]], *, whole: bool
 ) -> None:
     """Assert that each model has the first events of each stream, but those given up, once each; or all of them."""
     connection = store.connection
@@ -66,7 +67,9 @@ def assert_in_order(
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_failing_streams_come_in_order_and_once(things: EventStore, dsn: str, spark: SparkSession, seed: int) -> None:
+def test_failing_streams_come_in_order_and_once(
+    things: PlatformStore, dsn: str, spark: SparkSession, seed: int
+) -> None:
     dice = random.Random(seed)
     appended: dict[str, list[int]] = defaultdict(list)
     given_up: set[tuple[str, int]] = set()
@@ -75,12 +78,12 @@ def test_failing_streams_come_in_order_and_once(things: EventStore, dsn: str, sp
     share(dsn, spark, FAILING)
 
     def append(number: int, bad: float) -> None:
-        events: list[NewEvent] = []
+        events: list[BatchEvent] = []
         for _ in range(number):
             stream, n = f"thing-{dice.randrange(6)}", len(number_of) + len(events)
             appended[stream].append(n)
             events.append(thing(stream, n=n, worth="a lot" if dice.random() < bad else 1))
-        for n, event in enumerate(things.append_events(events), start=len(number_of)):
+        for n, event in enumerate(append_events(things, events), start=len(number_of)):
             number_of[event.offset] = n
 
     def give_up(chance: float) -> None:

@@ -16,7 +16,7 @@ from millrace.resources.consumption import round as one_round
 from millrace.resources.consumption.connection import connect_patiently
 from millrace.resources.consumption.drain import Drain
 from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.spark import spark_session
@@ -28,6 +28,7 @@ from tests.support.building.waiting import Waiting, let_go, met, stop_at
 from tests.support.factories import Connect, start, terminate
 from tests.support.patience import patience
 from tests.support.running.own_server import own_server
+from tests.support.sql_calls import BatchEvent, append_events
 
 WITH_WAITING = [*FEW, Waiting]
 READING = "event_store.event_log s where"
@@ -44,23 +45,23 @@ def own_dsn() -> Iterator[tuple[EmbeddedPostgres, str]]:
 
 
 @contextmanager
-def store_at(dsn: str) -> Iterator[EventStore]:
+def store_at(dsn: str) -> Iterator[PlatformStore]:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        yield EventStore(connection)
+        yield PlatformStore(connection)
 
 
-def fill_anew(dsn: str, number: int, *more: NewEvent) -> None:
+def fill_anew(dsn: str, number: int, *more: BatchEvent) -> None:
     with store_at(dsn) as store:
         fill(store, number, seed=number)
         if more:
-            store.append_events(more)
+            append_events(store, more)
 
 
-def test_a_killed_worker_costs_no_place(things: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_worker_costs_no_place(things: PlatformStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     share(dsn, spark, WITH_WAITING)
     fill(things, 60)
     told = tmp_path / "told"
-    things.append_events([stop_at(told)])
+    append_events(things, [stop_at(told)])
     running = start(lambda: share(dsn, spark, WITH_WAITING))
     os.kill(met(told), signal.SIGKILL)
     let_go(told)
@@ -69,7 +70,7 @@ def test_a_killed_worker_costs_no_place(things: EventStore, dsn: str, spark: Spa
 
 
 def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
-    things: EventStore,
+    things: PlatformStore,
     dsn: str,
     spark: SparkSession,
     connect: Connect,
@@ -152,7 +153,7 @@ def test_a_changed_password_ends_the_drain(own_dsn: tuple[EmbeddedPostgres, str]
 
 @pytest.mark.filterwarnings("ignore:.*RETRIES_EXCEEDED")
 def test_a_spark_server_that_goes_ends_the_drain(
-    things: EventStore,
+    things: PlatformStore,
     dsn: str,
     spark_remote: str,
     spark: SparkSession,
@@ -161,7 +162,7 @@ def test_a_spark_server_that_goes_ends_the_drain(
 ) -> None:
     told = tmp_path / "told"
     fill(things, 40)
-    things.append_events([stop_at(told)])
+    append_events(things, [stop_at(told)])
     relay = Relay(urlsplit(spark_remote).port or 0)
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with spark_session() as session, Drain(dsn, WITH_WAITING, lambda: session, "rounds") as shared:

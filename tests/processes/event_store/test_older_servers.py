@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate, validate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import PROGRAMS, major_version
 from tests.support.capturing.captures import Source, inserted, with_data
 from tests.support.factories import append_to, assert_log_holds_every_event_once, rows, set_clock, value
@@ -19,7 +19,7 @@ from tests.support.running.own_server import own_server
 
 def go_on(connection: psycopg.Connection) -> None:
     """Go on with a store that was filled: what somebody held is free again, and the rest is consumed once."""
-    store = EventStore(connection)
+    store = PlatformStore(connection)
     set_clock(connection, "")
     append_to(store, "o-1", "o-2", "new-1", "new-2", "new-1")
     wait_until(

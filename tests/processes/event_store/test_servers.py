@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.following import Wanted, follow
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.wake_ups import Wakeups
 from millrace.resources.metrics.store import metrics_of
 from millrace.resources.postgres.embedded import EmbeddedPostgres
@@ -34,7 +34,7 @@ def followed(pytestconfig: pytest.Config) -> Iterator[tuple[EmbeddedPostgres, st
 
 def append_in_order(dsn: str, decider_id: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = register_orders(EventStore(connection))
+        store = register_orders(PlatformStore(connection))
         append_to(store, decider_id)
         store.sequence_events()
 
@@ -74,28 +74,28 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
         shown = start(lambda: follow(dsn, Wanted(), 10, screen.show, stop, lost=screen.lost.append))
         try:
             with psycopg.connect(dsn, autocommit=True) as connection:
-                append_to(register_orders(EventStore(connection)), "a")
+                append_to(register_orders(PlatformStore(connection)), "a")
                 producers = ProducerStore(connection)
                 producers.register_producer("p")
                 producers.begin_transaction("p", 0, 1, 0, 600)
             wait_until(lambda: screen.ids() == ["a"], "the first one")
             with psycopg.connect(second.dsn("store"), autocommit=True) as standby:
                 wait_until(lambda: ProducerStore(standby).producer_statistics("p")[0].open == 1, "it has what began")
-                assert EventStore(standby).standing() == []
+                assert PlatformStore(standby).standing() == []
                 assert "millrace_producer_open_messages" in {family.name for family in metrics_of(standby)}
             with Wakeups(second.dsn("store")) as positions:
                 assert not positions.listening
             crash(first)
             with psycopg.connect(second.dsn("store"), autocommit=True) as connection:
                 connection.execute("select pg_promote()")
-                append_to(EventStore(connection), "b")
+                append_to(PlatformStore(connection), "b")
             wait_until(lambda: screen.ids() == ["a", "b"], "the next one")
             with psycopg.connect(dsn, autocommit=True) as connection:
                 wait_until(
                     lambda: value(connection, "select mod(last_value, 2) = 1 from event_store.attended_seq"),
                     "the sequencer sleeps again",
                 )
-                append_to(EventStore(connection), "c")
+                append_to(PlatformStore(connection), "c")
             wait_until(lambda: screen.ids() == ["a", "b", "c"], "the third one")
         finally:
             stop.set()
@@ -106,7 +106,7 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
 
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 @pytest.mark.parametrize("sessions", [1, 3])
-def test_behind_a_pool_a_wait_polls_and_leaves_nobody_listening(store: EventStore, dsn: str, sessions: int) -> None:
+def test_behind_a_pool_a_wait_polls_and_leaves_nobody_listening(store: PlatformStore, dsn: str, sessions: int) -> None:
     register_orders(store)
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, pooled(dsn, Path(folder), sessions) as address:
         with Wakeups(address, poll_s=0.05) as positions:

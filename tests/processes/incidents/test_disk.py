@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from tests.processes.incidents.conftest import STORE
 from tests.support import factories
@@ -36,10 +36,10 @@ def test_after_a_full_disk_appends_go_on(
         last.callback(server.stop)
         dsn = server.dsn(STORE)
         with psycopg.connect(dsn, autocommit=True) as connection:
-            factories.register_orders(EventStore(connection))
+            factories.register_orders(PlatformStore(connection))
             factories.set_clock(connection, "2026-01-05 12:00:00+00")
             append_many(connection, OLD, "old")
-            EventStore(connection).sequence_events()
+            PlatformStore(connection).sequence_events()
         old = {event_id for (event_id,) in _events(dsn)}
         for partition in range(16):
             archive_partition(dsn, tmp_path / "archive", partition, min_events=1, tail=True)
@@ -62,7 +62,7 @@ def test_after_a_full_disk_appends_go_on(
                 # an append that was not acknowledged is there or not
                 assert set(writer.acknowledged) | old <= stored
                 assert len(stored - set(writer.acknowledged) - old) <= 1
-                EventStore(connection).sequence_events()
+                PlatformStore(connection).sequence_events()
                 factories.assert_log_holds_every_event_once(connection)
                 operator.follow()
                 assert {event_id for (event_id,) in _events(dsn)} == stored - old

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.errors import MillraceError, PositionOutOfRange
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 from millrace.resources.read_models.stored.versions import AheadOfLog
 from tests.processes.incidents.conftest import STORE
@@ -24,6 +24,7 @@ from tests.support.incidents.clients import Appender, going_on, more
 from tests.support.incidents.page import PROGRAMS, declare, incident
 from tests.support.incidents.servers import Copy, crash, either
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_event
 
 SETTINGS = "fsync = off\nmax_connections = 30\nshared_buffers = '16MB'\nwal_receiver_status_interval = '1s'"
 LOST = "00000000-0000-4000-8000-00000000105e"
@@ -38,7 +39,7 @@ def primary(
     server = started(EmbeddedPostgres(tmp_path_factory.mktemp("primary"), programs), SETTINGS)
     with psycopg.connect(server.dsn(STORE), autocommit=True) as connection:
         for event in EVENTS:
-            EventStore(connection).register_decider_event(DECIDER, event, f"a thing was {event}")
+            PlatformStore(connection).register_decider_event(DECIDER, event, f"a thing was {event}")
     return server
 
 
@@ -91,7 +92,7 @@ def drain_rest(dsn: str, spark: SparkSession) -> None:
         consumer.drain(budget_s=patience(), idle_s=0)
 
 
-def stored(store: EventStore) -> set[object]:
+def stored(store: PlatformStore) -> set[object]:
     return {event_id for (event_id,) in rows(store.connection, "select event_id from event_store.events")}
 
 
@@ -118,7 +119,7 @@ def _exhaust(primary: EmbeddedPostgres, tmp_path: Path, opened: ExitStack) -> No
 
     admin, ours, theirs = (primary.dsn(STORE, user) for user in ("postgres", "millrace", "shop"))
     busy = connected(theirs, autocommit=False)
-    kept = append(EventStore(busy), "kept", event="made", decider=DECIDER)
+    kept = append(PlatformStore(busy), "kept", event="made", decider=DECIDER)
     idle = taken(theirs)
     assert idle > 20
     with (
@@ -163,7 +164,7 @@ def test_a_failover_keeps_what_was_acknowledged(
                         wait_until(lambda: _consumed(connection) > seen, "the drain goes on")
                     one.follow()
             with psycopg.connect(dsn, autocommit=True) as connection:
-                store = EventStore(connection)
+                store = PlatformStore(connection)
                 store.sequence_events()
                 acknowledged = {event for writer in both for event in writer.acknowledged}
                 assert sum(len(writer.acknowledged) for writer in both) == len(acknowledged)
@@ -190,9 +191,9 @@ def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: SparkSes
     third.follow(second, synchronous=False)
     third.stop()
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = EventStore(connection)
+        store = PlatformStore(connection)
         before = stored(store)
-        store.append_event("made", LOST, DECIDER, "thing-lost", {"units": 1}, LOST, None)  # type: ignore[arg-type]
+        append_event(store, "made", LOST, DECIDER, "thing-lost", {"units": 1}, LOST, None)  # type: ignore[arg-type]
         store.sequence_events()
         ((partition, position),) = rows(connection, "select * from event_store.log_position(%s)", LOST)
     drain_rest(dsn, spark)
@@ -201,7 +202,7 @@ def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: SparkSes
     with psycopg.connect(third.dsn(STORE), autocommit=True) as admin:
         admin.execute("select pg_promote()")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = EventStore(connection)
+        store = PlatformStore(connection)
         store.sequence_events()
         assert stored(store) == before
         assert_log_holds_every_event_once(connection)

@@ -10,7 +10,7 @@ import pytest
 from millrace.assets.declarations import declared
 from millrace.assets.partitions import log_partitions
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.versions import attach_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows
@@ -32,7 +32,7 @@ KEY = dg.AssetKey(["read_models", "permits"])
 
 
 @pytest.fixture
-def permits(store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventStore]:
+def permits(store: PlatformStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlatformStore]:
     """Make a store with events in two log partitions, a read model of them, and a run that hangs with a lease."""
     declare(tmp_path, "read_models", "permits", PERMITS)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -47,7 +47,9 @@ def permits(store: EventStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         del sys.modules[name]
 
 
-def test_a_partition_is_built_anew_and_green(permits: EventStore, dsn: str, spark_remote: str, tmp_path: Path) -> None:
+def test_a_partition_is_built_anew_and_green(
+    permits: PlatformStore, dsn: str, spark_remote: str, tmp_path: Path
+) -> None:
     assert spark_remote
     home = tmp_path / "dagster"
     home.mkdir()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import known_migrations, migrate, validate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import PROJECT
 from tests.support.factories import assert_log_holds_every_event_once, register_orders, rows, value
 from tests.support.incidents.clients import Appender, BulkConsumer, going_on, more
@@ -50,7 +50,7 @@ def test_the_copy_is_newer_code(tmp_path: Path) -> None:
     assert Path(ran(sys.executable, "-c", script, cwd=tmp_path).stdout.strip()) == tmp_path / "millrace" / "__init__.py"
 
 
-def test_older_code_goes_on_while_the_schema_is_upgraded(store: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_older_code_goes_on_while_the_schema_is_upgraded(store: PlatformStore, dsn: str, tmp_path: Path) -> None:
     declare(tmp_path)
     register_orders(store)
     store.register_view("orders", "-infinity", mode="bulk")

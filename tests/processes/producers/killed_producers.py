@@ -18,11 +18,11 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millrace.resources.errors import ProducerFenced, SequenceGap, TransactionEnded
-from millrace.resources.event_store import NewEvent
 from millrace.resources.producers import IdempotentProducer, ProducerStore, RegisteredProducer
 from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction, Work
 from tests.support.forks import fork
 from tests.support.patience import wait_until
+from tests.support.sql_calls import BatchEvent
 
 SOURCE = "orders.csv"
 STREAMS = 7
@@ -44,10 +44,10 @@ def work(number: int, *, prefix: str = "", fails: bool = False) -> Work:
     def do(transaction: Transaction) -> dict[str, int]:
         paid = payments(number)
         events = [
-            NewEvent("order", f"{prefix}{to}", "paid", uuid4(), {"amount": n, "number": number}, uuid4())
+            BatchEvent("order", f"{prefix}{to}", "paid", uuid4(), {"amount": n, "number": number}, uuid4())
             for to, n in paid
         ]
-        transaction.append_events(events[:1])
+        transaction.append_all([each.alone for each in events[:1]])
         total = (transaction.state("total") or 0) + sum(amount for _, amount in paid)
         transaction.set_state("total", total)
         if fails:
@@ -56,7 +56,7 @@ def work(number: int, *, prefix: str = "", fails: bool = False) -> Work:
             before = transaction.state(to) or 0
             transaction.set_state(to, before + sum(amount for other, amount in paid if other == to))
         transaction.set_state("position", number)
-        transaction.append_events(events[1:])
+        transaction.append_all([each.alone for each in events[1:]])
         return {"number": number, "total": total}
 
     return do

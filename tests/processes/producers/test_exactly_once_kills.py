@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import UnknownTransaction
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStore
 from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
 from millrace.resources.settings import PROJECT
@@ -53,7 +53,7 @@ def results_of(store: ProducerStore, producer_id: str) -> list[tuple[Any, ...]]:
 def test_after_random_kills_all_is_as_in_a_clean_run(dsn: str, connect: Connect, pytestconfig: pytest.Config) -> None:
     kills = pytestconfig.getoption("kills")
     store = ProducerStore(connect())
-    register_orders(EventStore(store.connection))
+    register_orders(PlatformStore(store.connection))
     killing = (sys.executable, "-m", "tests.processes.producers.killed_producers", dsn, kills, 4711)
     told = json.loads(ran(*killing, cwd=PROJECT, patiences=50).stdout)
     assert told["kills"] >= kills
@@ -85,7 +85,7 @@ def test_after_random_kills_all_is_as_in_a_clean_run(dsn: str, connect: Connect,
     orphans = """select from event_store.staged_changes c where not exists (
         select from event_store.transactions t where t.transaction_id = c.transaction_id and t.state = 'open')"""
     assert rows(store.connection, orphans) == []
-    while EventStore(store.connection).sequence_events():
+    while PlatformStore(store.connection).sequence_events():
         pass
     assert_log_holds_every_event_once(store.connection)
 
@@ -94,14 +94,14 @@ def test_messages_are_done_once_though_the_server_crashes() -> None:
     with own_server("crashes") as server:
         dsn = server.dsn("crashes")
         with ExactlyOnce(dsn) as exactly_once, ExactlyOnce(dsn) as other:
-            register_orders(EventStore(exactly_once.store.connection))
+            register_orders(PlatformStore(exactly_once.store.connection))
             producer = exactly_once.register("p")
             ran = []
 
             def count(transaction: Transaction) -> int:
                 total = (transaction.state("total") or 0) + 1
                 transaction.set_state("total", total)
-                transaction.append_events([new_event("a")])
+                transaction.append_all([new_event("a").alone])
                 ran.append(total)
                 if len(ran) == 2:
                     crash(other)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from millrace.resources.errors import LeaseLost, UnknownView
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import Lease
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, stream_id
 from millrace.resources.read_models.stored import versions as stored
@@ -24,6 +25,7 @@ from tests.support.factories import Connect, Killed, ids_of_one_partition, new_e
 from tests.support.patience import patience
 from tests.support.protocols import lease, sequencer, versions
 from tests.support.protocols.checker import State, check
+from tests.support.sql_calls import append_events
 
 Graph = Mapping[State, Sequence[tuple[str, State]]]
 BEGAN, LEASE_S = datetime(2030, 1, 1, tzinfo=UTC), 60
@@ -36,7 +38,7 @@ BEGAN, LEASE_S = datetime(2030, 1, 1, tzinfo=UTC), 60
 class Consumers:
     """A store with two events in one log partition, and what its consumers hold."""
 
-    store: EventStore
+    store: PlatformStore
     now: datetime = BEGAN
     held: dict[str, Lease] = field(default_factory=dict)
 
@@ -87,11 +89,11 @@ class Consumers:
         )
 
 
-def test_leases_take_each_step(orders: EventStore) -> None:
+def test_leases_take_each_step(orders: PlatformStore) -> None:
     connection = orders.connection
     (stream,) = ids_of_one_partition(connection, 1)
     set_clock(connection, BEGAN.isoformat())
-    orders.append_events([new_event(stream), new_event(stream)])
+    append_events(orders, [new_event(stream), new_event(stream)])
     orders.register_view("v", "-infinity", mode="bulk")
     orders.sequence_events()
     connection.execute("create temporary table effects (position int, number int generated always as identity)")
@@ -137,7 +139,7 @@ class Walk:
             session = self.transactions[int(who[1:])]
             session.commit() if words == ["commits"] else session.rollback()
         elif words == ["reads"]:
-            assert EventStore(self.sequencers[who]).sequence_events() > 0
+            assert PlatformStore(self.sequencers[who]).sequence_events() > 0
         elif words == ["commits"]:
             self.sequencers[who].commit()
         else:
@@ -155,7 +157,7 @@ class Walk:
         return frozenset((partition, at - self.base[partition], of[stream]) for partition, at, stream in found)
 
 
-def test_sequencing_takes_each_step(orders: EventStore, connect: Connect) -> None:
+def test_sequencing_takes_each_step(orders: PlatformStore, connect: Connect) -> None:
     graph = check(sequencer.protocol()).graph
     left = {(state, said) for state, steps in graph.items() for said, _ in steps}
     transactions = {one: connect(autocommit=False) for one in sequencer.TRANSACTIONS}
@@ -164,7 +166,7 @@ def test_sequencing_takes_each_step(orders: EventStore, connect: Connect) -> Non
     streams = dict(zip(transactions, zip(*ids, strict=True), strict=True))
     while left:
         for one, session in transactions.items():
-            EventStore(session).append_events([new_event(stream) for stream in streams[one]])
+            append_events(PlatformStore(session), [new_event(stream) for stream in streams[one]])
         marks = [held.high_water_mark for held in orders.partition_info()]
         walk = Walk(orders.connection, transactions, sequencers, streams, (marks[0], marks[1]))
         for said, state in steps_to(graph, sequencer.protocol().first, left):
@@ -266,7 +268,7 @@ class Switch:
 class Versions:
     """One walk: a read model whose declaration changes, and events of one log partition that come meanwhile."""
 
-    store: EventStore
+    store: PlatformStore
     switch: Switch
     stream: str
     base: int
@@ -289,7 +291,7 @@ class Versions:
     def do(self, step: str) -> None:
         name = "new" if "new" in step.split() else "old"
         if step == "an event comes":
-            self.store.append_events([new_event(self.stream)])
+            append_events(self.store, [new_event(self.stream)])
             assert self.store.sequence_events() == 1
         elif step == "somebody reads":
             self.most_read = max(self.most_read, self.read())
@@ -387,7 +389,7 @@ class Versions:
         return False
 
 
-def test_versions_take_each_step(orders: EventStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_take_each_step(orders: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = check(versions.protocol()).graph
     left = {(state, said) for state, steps in graph.items() for said, _ in steps}
     switch = Switch(connect(), monkeypatch)

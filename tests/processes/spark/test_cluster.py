@@ -18,7 +18,7 @@ import pytest
 
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN, require_master
@@ -28,6 +28,7 @@ from tests.support.building.own_declarations import BUILD_GREETINGS, Place, decl
 from tests.support.building.spark_places import build_at
 from tests.support.factories import rows
 from tests.support.running.programs import ran
+from tests.support.sql_calls import append_events
 
 EVENTS = 400
 # six Javas that live for a minute: what makes them fast later is not worth its time
@@ -118,7 +119,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.mark.timeout(600)  # a cluster and its application on a machine that does other things, too
-def test_rows_are_the_same_wherever_spark_runs(things: EventStore, dsn: str, place: Place, tmp_path: Path) -> None:
+def test_rows_are_the_same_wherever_spark_runs(things: PlatformStore, dsn: str, place: Place, tmp_path: Path) -> None:
     fill(things, EVENTS)
     things.sequence_events()
     log = rows(
@@ -142,8 +143,8 @@ def test_rows_are_the_same_wherever_spark_runs(things: EventStore, dsn: str, pla
 
 
 @pytest.mark.timeout(600)
-def test_a_users_fold_is_brought_by_the_session(things: EventStore, dsn: str, place: Place, tmp_path: Path) -> None:
-    things.append_events([thing("a"), thing("b"), thing("a")])
+def test_a_users_fold_is_brought_by_the_session(things: PlatformStore, dsn: str, place: Place, tmp_path: Path) -> None:
+    append_events(things, [thing("a"), thing("b"), thing("a")])
     things.sequence_events()
     declare(tmp_path, "hello")
     run_own(BUILD_GREETINGS, place, tmp_path, dsn, json.dumps(place.configuration))

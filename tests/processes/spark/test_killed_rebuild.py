@@ -4,7 +4,7 @@ import psycopg
 from pyspark.sql import SparkSession
 
 from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.building.drains import Everything, all_blocked, assert_equals_a_clean_run, drain, fill, held
 from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, rows
@@ -22,7 +22,7 @@ with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, 
 
 
 def test_a_killed_rebuild_leaves_each_log_partition_whole(
-    things: EventStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
+    things: PlatformStore, dsn: str, spark: SparkSession, connect: Connect, observer: psycopg.Connection
 ) -> None:
     fill(things, 120)
     drain(dsn, spark)

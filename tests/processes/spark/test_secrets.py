@@ -8,7 +8,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from millrace.platform_defs.local.services import free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.settings import PROJECT, Settings
 from millrace.resources.spark.java import find_java
 from millrace.resources.spark.session import SPARK_TOKEN
@@ -23,7 +23,7 @@ spark.eventLog.dir {}
 """
 
 
-def test_the_event_log_of_a_spark_server_has_no_password(things: EventStore, dsn: str, tmp_path: Path) -> None:
+def test_the_event_log_of_a_spark_server_has_no_password(things: PlatformStore, dsn: str, tmp_path: Path) -> None:
     fill(things, 200)
     things.sequence_events()
     (tmp_path / "conf").mkdir()

@@ -6,19 +6,19 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import filed, stream
 from tests.support.factories import append_to, ids_of_one_partition, purge, register_orders
 from tests.support.patience import patience
 
 
-def grow(log: EventStore, sizes: dict[int, int]) -> None:
+def grow(log: PlatformStore, sizes: dict[int, int]) -> None:
     for partition, size in sizes.items():
         append_to(log, *ids_of_one_partition(log.connection, 1, partition) * size)
     log.sequence_events()
 
 
-def test_a_restarted_query_goes_on(store: EventStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restarted_query_goes_on(store: PlatformStore, dsn: str, spark: SparkSession, tmp_path: Path) -> None:
     register_orders(store)
     files = tmp_path / "files"
 

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.migrations import migrate
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.reports import replace_day
 from tests.support.capturing.captures import Source
 from tests.support.factories import Connect, append, rows, start, unprepared, value
@@ -35,7 +35,7 @@ COLUMNS = {"day": ("date", "The day."), "n": ("int", "A number.")}
 
 
 @pytest.fixture
-def stranger(orders: EventStore) -> Iterator[psycopg.Connection]:
+def stranger(orders: PlatformStore) -> Iterator[psycopg.Connection]:
     """Yield a login with no role that holds every key which it can compute."""
     with logins(orders.connection) as login:
         connection = login("event_store_reader")
@@ -51,7 +51,7 @@ def soon(work: Callable[[], object]) -> object:
     return done.result(patience())
 
 
-def test_reports_are_made_and_databases_migrated(orders: EventStore, stranger: psycopg.Connection) -> None:
+def test_reports_are_made_and_databases_migrated(orders: PlatformStore, stranger: psycopg.Connection) -> None:
     """What is no function of the store: of these see below."""
     assert not stranger.closed
     day = date(2026, 1, 5)
@@ -60,7 +60,7 @@ def test_reports_are_made_and_databases_migrated(orders: EventStore, stranger: p
     soon(lambda: migrate(orders.connection.info.dsn))
 
 
-def test_a_full_queue_of_words_fails_no_append(orders: EventStore, stranger: psycopg.Connection, dsn: str) -> None:
+def test_a_full_queue_of_words_fails_no_append(orders: PlatformStore, stranger: psycopg.Connection, dsn: str) -> None:
     if stranger.info.server_version < 170000:
         pytest.skip("Before Postgres 17 the queue is 8 GB, which no test fills.")
     unprepared(orders.connection)
@@ -78,7 +78,7 @@ def test_a_full_queue_of_words_fails_no_append(orders: EventStore, stranger: psy
     wait_until(lambda: value(orders.connection, "select pg_notification_queue_usage()") == 0, "the queue is empty")
 
 
-def test_no_function_takes_an_advisory_key(orders: EventStore) -> None:
+def test_no_function_takes_an_advisory_key(orders: PlatformStore) -> None:
     taking: LiteralString = """
         select oid::regprocedure::text from pg_proc
         where pronamespace::regnamespace::text ~ '^event_store' and prosrc ~ 'pg_\\w*advisory'
@@ -95,7 +95,7 @@ def test_two_that_make_a_report_make_it_once(connect: Connect) -> None:
     assert late.result(patience()) == 2
 
 
-def test_a_session_that_says_it_is_a_captures_is_left(orders: EventStore, stranger: psycopg.Connection) -> None:
+def test_a_session_that_says_it_is_a_captures_is_left(orders: PlatformStore, stranger: psycopg.Connection) -> None:
     stranger.execute("set application_name = 'millrace capture c'")
     source = Source(CaptureStore(orders.connection))
     source.begin()

@@ -9,26 +9,26 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import Malformed, NotViewOwner
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.lease_rows import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.versions import WrongView, ensure_version
 from millrace.resources.subscriptions.store import PushStore
 from tests.support.building.drains import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
 from tests.support.logins import logins
 
-Login = Callable[..., EventStore]
+Login = Callable[..., PlatformStore]
 
 
 @pytest.fixture
-def login(orders: EventStore) -> Iterator[Login]:
+def login(orders: PlatformStore) -> Iterator[Login]:
     """Yield a login: it connects as a new user who is a member of some roles and of nothing else."""
     with logins(orders.connection) as made:
-        yield lambda *roles: EventStore(made(*roles))
+        yield lambda *roles: PlatformStore(made(*roles))
 
 
 @pytest.fixture
-def team(orders: EventStore) -> Iterator[str]:
+def team(orders: PlatformStore) -> Iterator[str]:
     """Yield a role that logins of a test share."""
     name = f"team_{uuid4().hex}"
     orders.connection.execute(f"create role {name} nologin in role event_store_consumer".encode())
@@ -36,11 +36,11 @@ def team(orders: EventStore) -> Iterator[str]:
     orders.connection.execute(f"drop role if exists {name}".encode())
 
 
-def owner(store: EventStore, view: str) -> str:
+def owner(store: PlatformStore, view: str) -> str:
     return str(value(store.connection, "select owner from event_store.views where view = %s", view))
 
 
-def test_a_view_is_its_logins_or_every_consumers_or_a_roles(orders: EventStore, login: Login, team: str) -> None:
+def test_a_view_is_its_logins_or_every_consumers_or_a_roles(orders: PlatformStore, login: Login, team: str) -> None:
     consumer, operator = login("event_store_consumer"), login("event_store_owner")
     view = consumer.register_view("mine")
     assert view.owner == value(consumer.connection, "select session_user::text") == owner(orders, "mine")
@@ -59,7 +59,7 @@ def test_a_view_is_its_logins_or_every_consumers_or_a_roles(orders: EventStore, 
     assert len(consumer.stream_events("theirs")) == 1
 
 
-def test_the_role_that_set_role_chose_counts_and_not_the_login(orders: EventStore, login: Login) -> None:
+def test_the_role_that_set_role_chose_counts_and_not_the_login(orders: PlatformStore, login: Login) -> None:
     """As PostgREST and others do, which log in once, mostly as somebody mighty, for everybody's requests."""
     mine, other = (str(value(login("event_store_consumer").connection, "select session_user::text")) for _ in range(2))
     admin = value(orders.connection, "select session_user::text")
@@ -82,7 +82,9 @@ def test_the_role_that_set_role_chose_counts_and_not_the_login(orders: EventStor
     assert "set_role" not in orders.audit_log("v")[0].detail
 
 
-def test_members_of_the_role_share_a_view_and_operators_may_do_all(orders: EventStore, login: Login, team: str) -> None:
+def test_members_of_the_role_share_a_view_and_operators_may_do_all(
+    orders: PlatformStore, login: Login, team: str
+) -> None:
     append_to(orders, "a", "b")
     ours, mate, operator = login(team), login(team), login("event_store_owner")
     ours.register_view("v", "-infinity", owner=team)
@@ -96,7 +98,7 @@ def test_members_of_the_role_share_a_view_and_operators_may_do_all(orders: Event
     assert len(mate.stream_events("v", 10)) == 2
 
 
-def test_nobody_names_a_role_that_is_unknown_or_not_theirs(orders: EventStore, login: Login, team: str) -> None:
+def test_nobody_names_a_role_that_is_unknown_or_not_theirs(orders: PlatformStore, login: Login, team: str) -> None:
     consumer = login("event_store_consumer")
     for name in (team, "event_store_owner"):
         assert f"role {name}" in str(refusal(NotViewOwner, partial(consumer.register_view, "v", owner=name)).detail)
@@ -106,7 +108,7 @@ def test_nobody_names_a_role_that_is_unknown_or_not_theirs(orders: EventStore, l
     refusal(NotViewOwner, lambda: consumer.register_view("v", owner=team))
 
 
-def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(orders: EventStore, login: Login) -> None:
+def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(orders: PlatformStore, login: Login) -> None:
     append_to(orders, "a")
     url = "https://example.com/hook?key=secret"
     holder, other = login("event_store_consumer"), login("event_store_consumer")
@@ -140,7 +142,7 @@ def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(order
     other.connection.rollback()
 
 
-def test_another_consumer_changes_and_consumes_nothing_of_a_view(orders: EventStore, login: Login) -> None:
+def test_another_consumer_changes_and_consumes_nothing_of_a_view(orders: PlatformStore, login: Login) -> None:
     """By each function that docs/who_may_do_what.md calls `own`."""
     append_to(orders, "a")
     holder, other = login("event_store_consumer"), login("event_store_consumer")
@@ -178,7 +180,7 @@ def test_another_consumer_changes_and_consumes_nothing_of_a_view(orders: EventSt
     holder.ack_event(*answer)
 
 
-def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> None:
+def test_readers_of_tables_do_not_see_urls(orders: PlatformStore, login: Login) -> None:
     url = "https://example.com/hook?key=secret"
     orders.register_view("v", edge_function_url=url)
     reader, owner = login("event_store_reader").connection, login("event_store_owner").connection
@@ -191,11 +193,11 @@ def test_readers_of_tables_do_not_see_urls(orders: EventStore, login: Login) -> 
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             reader.execute(query.encode())
     assert rows(reader, "select view, mode, owner from event_store.views") == [("v", "rows", "event_store_consumer")]
-    assert "secret" not in str(EventStore(reader).poll_views())
+    assert "secret" not in str(PlatformStore(reader).poll_views())
     assert value(owner, "select edge_function_url from event_store.views") == url
 
 
-def test_no_lease_outlasts_an_hour(orders: EventStore, login: Login) -> None:
+def test_no_lease_outlasts_an_hour(orders: PlatformStore, login: Login) -> None:
     seconds = 3601
     append(orders)
     consumer = login("event_store_consumer")
@@ -210,7 +212,7 @@ def test_no_lease_outlasts_an_hour(orders: EventStore, login: Login) -> None:
     refusal(Malformed, partial(consumer.extend_lease, "b", consumer.claim_batch("b", "me", lease_s=3600), seconds))
 
 
-def test_every_change_of_settings_is_written_down(orders: EventStore, login: Login) -> None:
+def test_every_change_of_settings_is_written_down(orders: PlatformStore, login: Login) -> None:
     consumer = login("event_store_consumer")
     user = value(consumer.connection, "select session_user::text")
     consumer.register_view("v", edge_function_url="https://user:pw@example.com:8443/hook?key=secret")
@@ -228,7 +230,7 @@ def test_every_change_of_settings_is_written_down(orders: EventStore, login: Log
     assert "pw" not in str(entries)
 
 
-def test_operators_remove_who_took_the_name_of_a_read_models_view(orders: EventStore, login: Login) -> None:
+def test_operators_remove_who_took_the_name_of_a_read_models_view(orders: PlatformStore, login: Login) -> None:
     login("event_store_consumer").register_view(Everything.view, mode="bulk")
     operator = login("event_store_owner")
     with pytest.raises(WrongView) as refused:

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import NotInFlight, NotViewOwner
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import (
     Connect,
     append,
@@ -31,12 +31,14 @@ ENDS = ["commit", "kill"]
 
 
 @pytest.mark.parametrize(("how", "with_token"), [("commit", True), ("commit", False), ("kill", True)])
-def test_an_ack_counts_unless_end_locks_commit(view: EventStore, connect: Connect, how: str, with_token: bool) -> None:
+def test_an_ack_counts_unless_end_locks_commit(
+    view: PlatformStore, connect: Connect, how: str, with_token: bool
+) -> None:
     pump(view, "v", "a", "a")
-    consumer, operator = EventStore(connect()), connect(autocommit=False)
+    consumer, operator = PlatformStore(connect()), connect(autocommit=False)
     (event,) = consumer.lease_events("v", 1, 3600)
     token = event.lease_token if with_token else None
-    assert EventStore(operator).end_locks("v", reason="it hangs") == 1
+    assert PlatformStore(operator).end_locks("v", reason="it hangs") == 1
     acked = start_blocked(view, consumer, lambda: consumer.ack_event("v", "a", event.offset, token))
     end_transaction(view, operator, how)
     if how == "commit":
@@ -50,11 +52,11 @@ def test_an_ack_counts_unless_end_locks_commit(view: EventStore, connect: Connec
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_end_locks_leaves_to_an_ack_what_it_acknowledges(view: EventStore, connect: Connect, how: str) -> None:
+def test_end_locks_leaves_to_an_ack_what_it_acknowledges(view: PlatformStore, connect: Connect, how: str) -> None:
     pump(view, "v", "a", "a", "other")
     consumer = connect(autocommit=False)
     event, _ = view.lease_events("v", 2, 3600)
-    EventStore(consumer).ack_event("v", "a", event.offset, event.lease_token)
+    PlatformStore(consumer).ack_event("v", "a", event.offset, event.lease_token)
     view.connection.execute("set lock_timeout = '30s'")
     assert view.end_locks("v") == 1  # the other one
     end_transaction(view, consumer, how)
@@ -63,14 +65,14 @@ def test_end_locks_leaves_to_an_ack_what_it_acknowledges(view: EventStore, conne
     assert (next_one.offset == event.offset, next_one.attempt) == (how != "commit", 1)
 
 
-def test_consumers_beside_end_locks_count_each_event_once(view: EventStore, connect: Connect) -> None:
+def test_consumers_beside_end_locks_count_each_event_once(view: PlatformStore, connect: Connect) -> None:
     pump(view, "v", *[f"o-{n % 10}" for n in range(100)])
     acked: list[tuple[str, int]] = []
     refused: list[int] = []
     ended: list[int] = []
 
     def consume() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         while len(acked) < 100:
             for event in store.lease_events("v", 3, 3600):
                 try:
@@ -81,7 +83,7 @@ def test_consumers_beside_end_locks_count_each_event_once(view: EventStore, conn
                     acked.append((event.decider_id, event.offset))
 
     def operate() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         while len(acked) < 100:
             ended.append(store.end_locks("v"))
 
@@ -96,17 +98,19 @@ def test_consumers_beside_end_locks_count_each_event_once(view: EventStore, conn
 
 @pytest.mark.parametrize("how", ENDS)
 @pytest.mark.parametrize("first", ["another consumer registers it", "an operator gives it away"])
-def test_a_new_owner_keeps_others_out(orders: EventStore, connect: Connect, login: Login, first: str, how: str) -> None:
+def test_a_new_owner_keeps_others_out(
+    orders: PlatformStore, connect: Connect, login: Login, first: str, how: str
+) -> None:
     racer = login("event_store_consumer")
     if first == "an operator gives it away":
-        EventStore(racer).register_view("v", mode="bulk")
+        PlatformStore(racer).register_view("v", mode="bulk")
         changing, owner = connect(autocommit=False), "event_store_owner"
-        EventStore(changing).register_view("v", owner=owner)
+        PlatformStore(changing).register_view("v", owner=owner)
     else:
         changing = login("event_store_consumer")
         changing.autocommit, owner = False, changing.info.user
-        EventStore(changing).register_view("v", edge_function_url="https://example.com/first")
-    racing = start_blocked(orders, racer, lambda: EventStore(racer).register_view("v", max_attempts=7))
+        PlatformStore(changing).register_view("v", edge_function_url="https://example.com/first")
+    racing = start_blocked(orders, racer, lambda: PlatformStore(racer).register_view("v", max_attempts=7))
     end_transaction(orders, changing, how)
     if how == "commit":
         refusal(NotViewOwner, partial(racing.result, patience()))
@@ -118,8 +122,8 @@ def test_a_new_owner_keeps_others_out(orders: EventStore, connect: Connect, logi
 
 
 @pytest.mark.parametrize("mode", ["rows", "bulk"])
-def test_who_loses_a_view_answers_for_nothing_more(orders: EventStore, login: Login, mode: str) -> None:
-    former = EventStore(login("event_store_consumer"))
+def test_who_loses_a_view_answers_for_nothing_more(orders: PlatformStore, login: Login, mode: str) -> None:
+    former = PlatformStore(login("event_store_consumer"))
     former.register_view("v", "-infinity", mode=mode)
     (appended,) = append_to(orders, "a")
     if mode == "bulk":
@@ -141,7 +145,7 @@ def test_who_loses_a_view_answers_for_nothing_more(orders: EventStore, login: Lo
 
 
 @pytest.mark.parametrize("how", ENDS)
-def test_the_archives_lock_is_free_when_its_taker_is_killed(store: EventStore, connect: Connect, how: str) -> None:
+def test_the_archives_lock_is_free_when_its_taker_is_killed(store: PlatformStore, connect: Connect, how: str) -> None:
     first, second = connect(autocommit=False), connect()
     assert ArchiveStore(first).lock_archive(3, "first")
     racing = start_blocked(store, second, lambda: ArchiveStore(second).lock_archive(3, "second"))
@@ -154,7 +158,9 @@ def test_the_archives_lock_is_free_when_its_taker_is_killed(store: EventStore, c
         assert ArchiveStore(second).lock_archive(3, "second")
 
 
-def test_the_archives_lock_of_a_session_whose_pid_another_one_got_is_free(store: EventStore, connect: Connect) -> None:
+def test_the_archives_lock_of_a_session_whose_pid_another_one_got_is_free(
+    store: PlatformStore, connect: Connect
+) -> None:
     assert ArchiveStore(connect()).lock_archive(3, "first")
     assert not ArchiveStore(store.connection).lock_archive(3, "second")
     store.connection.execute(
@@ -177,7 +183,7 @@ def test_the_archives_lock_lasts_15_minutes_since_it_was_renewed(connect: Connec
     assert not at("00:25:00", first)
 
 
-CHANGES: dict[str, Callable[[EventStore], object]] = {
+CHANGES: dict[str, Callable[[PlatformStore], object]] = {
     "register": lambda store: store.register_view("new", "-infinity"),
     "settings": lambda store: store.register_view("v", max_attempts=9),
     "disable": lambda store: store.enable_view("v", enabled=False, reason="no"),
@@ -190,7 +196,7 @@ CHANGES: dict[str, Callable[[EventStore], object]] = {
 }
 
 
-def test_a_change_that_is_rolled_back_is_neither_done_nor_written_down(orders: EventStore, connect: Connect) -> None:
+def test_a_change_that_is_rolled_back_is_neither_done_nor_written_down(orders: PlatformStore, connect: Connect) -> None:
     append(orders, "a")
     for name in ("v", "held", "parked"):
         orders.register_view(name, "-infinity", max_attempts=1)
@@ -216,7 +222,7 @@ def test_a_change_that_is_rolled_back_is_neither_done_nor_written_down(orders: E
         for how in ("kill", "savepoint"):
             session = connect(autocommit=False)
             session.execute("savepoint before")
-            change(EventStore(session))
+            change(PlatformStore(session))
             written = value(session, "select count(*) from event_store.audit_log")
             assert written > sum(row[0] == "audit" for row in before), name
             if how == "savepoint":

@@ -13,7 +13,7 @@ from millrace.resources.alerts.store import AlertStore
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import CaptureInUse
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.capturing.captures import table
 from tests.support.patience import patience
@@ -247,7 +247,7 @@ def test_what_is_over_costs_who_looks_nothing(watched: Watched) -> None:
 
 def test_leases_end_in_time_where_a_look_sees_that_the_clock_was_set_back(watched: Watched) -> None:
     connection = watched.store.connection
-    store, captures, archive = EventStore(connection), CaptureStore(connection), ArchiveStore(connection)
+    store, captures, archive = PlatformStore(connection), CaptureStore(connection), ArchiveStore(connection)
     for view in ("bulk", "rows"):
         factories.register_orders(store).register_view(view, "-infinity", mode=view)
     captures.register_capture("c", "s", "p", [table()])

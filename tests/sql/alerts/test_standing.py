@@ -8,7 +8,8 @@ import pytest
 
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import EventStore, Problem
+from millrace.resources.event_store import Problem
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStore
 from tests.support import factories
 from tests.support.capturing.captures import BEGAN, Source, faulty, inserted, table, updated
@@ -16,7 +17,7 @@ from tests.support.capturing.captures import BEGAN, Source, faulty, inserted, ta
 Key = tuple[str, str]
 
 
-def found(store: EventStore, *, after_s: float = 0) -> dict[Key, Problem]:
+def found(store: PlatformStore, *, after_s: float = 0) -> dict[Key, Problem]:
     """Return what is wrong so many seconds from now."""
     factories.set_clock(store.connection, (datetime.now(UTC) + timedelta(seconds=after_s)).isoformat())
     problems = {(each.kind, each.subject): each for each in store.standing()}
@@ -25,20 +26,20 @@ def found(store: EventStore, *, after_s: float = 0) -> dict[Key, Problem]:
 
 
 @pytest.fixture
-def mails(orders: EventStore) -> EventStore:
+def mails(orders: PlatformStore) -> PlatformStore:
     """Return the store; its view `mails` gives a stream up at its first failure."""
     orders.register_view("mails", "-infinity", max_attempts=1)
     return orders
 
 
-def park(store: EventStore, *streams: str) -> None:
+def park(store: PlatformStore, *streams: str) -> None:
     factories.append_to(store, *streams)
     factories.pump(store, "mails")
     for number, event in enumerate(store.stream_events("mails", len(streams))):
         store.fail_event("mails", event.decider_id, event.offset, f"reason {number}")
 
 
-def test_a_view_is_late_when_an_event_waits_for_longer_than_its_objective(mails: EventStore) -> None:
+def test_a_view_is_late_when_an_event_waits_for_longer_than_its_objective(mails: PlatformStore) -> None:
     mails.register_view("off", "-infinity")
     mails.enable_view("off", enabled=False)
     factories.append_to(mails, "o-1", "o-2")
@@ -59,7 +60,7 @@ def test_a_view_is_late_when_an_event_waits_for_longer_than_its_objective(mails:
         factories.refusal(Malformed, partial(mails.set_max_lag, "mails", seconds))
 
 
-def test_a_late_view_names_the_last_error_of_a_stream_that_waits(mails: EventStore) -> None:
+def test_a_late_view_names_the_last_error_of_a_stream_that_waits(mails: PlatformStore) -> None:
     mails.register_view("mails", max_attempts=5)
     park(mails, "o-1", "o-2")
     assert found(mails, after_s=310)["late", "mails"].cause.endswith(
@@ -67,7 +68,7 @@ def test_a_late_view_names_the_last_error_of_a_stream_that_waits(mails: EventSto
     )
 
 
-def test_a_late_read_model_is_named_but_no_version_that_is_built(mails: EventStore) -> None:
+def test_a_late_read_model_is_named_but_no_version_that_is_built(mails: PlatformStore) -> None:
     mails.unregister_view("mails")
     mails.register_view("m_v2", "-infinity", mode="bulk")
     factories.give_to_read_model(mails.connection, "m_v2")
@@ -109,7 +110,7 @@ def test_a_late_read_model_is_named_but_no_version_that_is_built(mails: EventSto
         mails.connection.execute(f"delete from read_models.{others}".encode())
 
 
-def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: EventStore) -> None:
+def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: PlatformStore) -> None:
     park(mails, "o-1", "o-2")
     (problem,) = found(mails, after_s=3600).values()
     assert problem.kind == "dead_letters"
@@ -122,12 +123,12 @@ def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: 
     assert set(found(mails, after_s=3600)) == {("dead_letters", "mails"), ("late", "mails")}
 
 
-def test_a_remedy_takes_the_name_of_a_view_as_one_word_of_a_shell(orders: EventStore) -> None:
+def test_a_remedy_takes_the_name_of_a_view_as_one_word_of_a_shell(orders: PlatformStore) -> None:
     for name, word in (("$(rm -rf 'x')", """'$(rm -rf '"'"'x'"'"')'"""), ("a-b.c", "a-b.c"), ("a b", "'a b'")):
         assert factories.value(orders.connection, "select event_store_private.shell_word(%s)", name) == word
 
 
-def test_leases_past_their_time_and_checkpoints_beyond_the_log_are_noted(orders: EventStore) -> None:
+def test_leases_past_their_time_and_checkpoints_beyond_the_log_are_noted(orders: PlatformStore) -> None:
     orders.register_view("bulk", "-infinity", mode="bulk")
     factories.append_to(orders, "o-1")
     orders.claim_batch("bulk", "run 1", lease_s=60)
@@ -141,7 +142,7 @@ def test_leases_past_their_time_and_checkpoints_beyond_the_log_are_noted(orders:
     assert beyond.cause.startswith("It stands at position 7 of log partition 3, which ends at ")
 
 
-def test_changes_that_are_no_events_or_are_missing_are_found(source: Source, store: EventStore) -> None:
+def test_changes_that_are_no_events_or_are_missing_are_found(source: Source, store: PlatformStore) -> None:
     source.commit(inserted(1), faulty(1), updated(1, "a"))
     source.emit()
     problems = found(store)
@@ -158,7 +159,7 @@ def test_changes_that_are_no_events_or_are_missing_are_found(source: Source, sto
     assert ("capture_idle", "c") not in problems
 
 
-def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, store: EventStore) -> None:
+def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, store: PlatformStore) -> None:
     assert datetime.now(UTC) > BEGAN
     stopped = replace(table(), stopped="it has no key")
     source.store.register_capture("c", "slot_c", "pub_c", [stopped])
@@ -167,7 +168,7 @@ def test_a_table_that_cannot_be_captured_is_found_until_it_can(source: Source, s
     assert ("stopped_table", "c") not in found(store)
 
 
-def test_a_transaction_of_a_producer_past_its_deadline_is_found(orders: EventStore) -> None:
+def test_a_transaction_of_a_producer_past_its_deadline_is_found(orders: PlatformStore) -> None:
     producers = ProducerStore(orders.connection)
     epoch = producers.register_producer("p").epoch
     producers.begin_transaction("p", 0, epoch, 0, timeout_s=60)
@@ -176,9 +177,11 @@ def test_a_transaction_of_a_producer_past_its_deadline_is_found(orders: EventSto
     assert overdue.cause == "Partition 0: message 0, begun 3 minutes ago."
 
 
-def test_a_log_that_nobody_sequences_or_somebody_holds_is_found(orders: EventStore, connect: factories.Connect) -> None:
+def test_a_log_that_nobody_sequences_or_somebody_holds_is_found(
+    orders: PlatformStore, connect: factories.Connect
+) -> None:
     holder, writer = connect(autocommit=False), connect(autocommit=False)
-    factories.append_to(EventStore(writer), "o-1")
+    factories.append_to(PlatformStore(writer), "o-1")
     factories.append_to(orders, "o-2")
 
     def seen(after_s: float) -> dict[Key, Problem]:
@@ -204,7 +207,7 @@ def test_a_log_that_nobody_sequences_or_somebody_holds_is_found(orders: EventSto
     writer.execute("rollback prepared 'left behind'")
 
 
-def test_the_worst_comes_first_and_it_is_cheap_for_forty_views(orders: EventStore) -> None:
+def test_the_worst_comes_first_and_it_is_cheap_for_forty_views(orders: PlatformStore) -> None:
     for number in range(40):
         orders.register_view(f"v{number:02}", "-infinity", mode="bulk", events=["paid"] if number % 2 else None)
     factories.append_to(orders, *(f"o-{number}" for number in range(300)))

@@ -9,10 +9,11 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support import factories
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events, get_events
 
 CHECKSUM = "0" * 64
 BY_HAND: list[LiteralString] = [
@@ -23,7 +24,7 @@ BY_HAND: list[LiteralString] = [
 
 
 @pytest.fixture
-def given_up(bulk: EventStore) -> EventStore:
+def given_up(bulk: PlatformStore) -> PlatformStore:
     """Two streams of five events each in log partition 0, of which the first six events are given up, none deleted."""
     factories.append_to(bulk, *factories.ids_of_one_partition(bulk.connection, 2) * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
@@ -36,20 +37,20 @@ def purge(connection: psycopg.Connection, limit: int = 100) -> int:
     return ArchiveStore(connection).purge_events(0, limit)
 
 
-def kept(store: EventStore) -> list[Any]:
+def kept(store: PlatformStore) -> list[Any]:
     joined: LiteralString = 'event_store.event_log l full join event_store.events e using ("offset")'
     return factories.rows(store.connection, f"select l.position, e.event_id from {joined} order by 1")
 
 
 def assert_by_hand_is_refused(connection: psycopg.Connection, *changes: LiteralString) -> None:
-    before = kept(EventStore(connection))
+    before = kept(PlatformStore(connection))
     for change in changes or BY_HAND:
         with pytest.raises(ForbiddenChange), refusals(), connection.transaction():
             connection.execute(change)
-    assert kept(EventStore(connection)) == before
+    assert kept(PlatformStore(connection)) == before
 
 
-def test_what_lies_below_the_low_water_mark_goes_and_the_marks_stay(given_up: EventStore) -> None:
+def test_what_lies_below_the_low_water_mark_goes_and_the_marks_stay(given_up: PlatformStore) -> None:
     before, ranges = kept(given_up), given_up.available_offset_range(0)
     assert [purge(given_up.connection, 4) for _ in range(3)] == [4, 2, 0]
     assert kept(given_up) == before[6:]
@@ -66,18 +67,18 @@ def test_what_lies_below_the_low_water_mark_goes_and_the_marks_stay(given_up: Ev
     assert sum(archive.purge_events(partition, 2**63 - 1) for partition in range(16)) == 0
 
 
-def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStore) -> None:
+def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: PlatformStore) -> None:
     one, two = factories.ids_of_one_partition(given_up.connection, 2)
-    last = {each: given_up.get_events(each, "order")[-1].event_id for each in (one, two)}
+    last = {each: get_events(given_up, each, "order")[-1].event_id for each in (one, two)}
     ArchiveStore(given_up.connection).mark_archived(0, 10)
     ArchiveStore(given_up.connection).raise_low_water_mark(0, 10)
     assert purge(given_up.connection) == 10
     assert kept(given_up) == []
     assert given_up.available_offset_range(0)[0].events == 0
-    assert given_up.get_events(one, "order") == []
+    assert get_events(given_up, one, "order") == []
     appended = factories.append(given_up, one, last[one], event="paid")
     assert appended.previous_id == last[one]
-    (batched,) = given_up.append_events([replace(factories.new_event(two), previous_id=last[two])])
+    (batched,) = append_events(given_up, [replace(factories.new_event(two), previous_id=last[two])])
     assert batched.previous_id == last[two]
     (lease,) = given_up.claim_batch("v", "me")
     assert (lease.from_position, lease.to_position) == (10, 12)
@@ -85,7 +86,9 @@ def test_all_of_a_log_partition_can_go_and_its_streams_go_on(given_up: EventStor
     assert factories.rows(given_up.connection, "select distinct version from event_store.streams") == [(6,)]
 
 
-def test_events_are_not_changed_by_hand_whatever_a_purge_does(given_up: EventStore, connect: factories.Connect) -> None:
+def test_events_are_not_changed_by_hand_whatever_a_purge_does(
+    given_up: PlatformStore, connect: factories.Connect
+) -> None:
     assert_by_hand_is_refused(given_up.connection)
     given_up.connection.execute("create table refers (o bigint references event_store.events)")
     given_up.connection.execute('insert into refers select min("offset") from event_store.events')
@@ -108,7 +111,7 @@ def test_events_are_not_changed_by_hand_whatever_a_purge_does(given_up: EventSto
         assert_by_hand_is_refused(connection)
 
 
-def test_no_setting_lets_go_what_is_kept_nor_stops_a_purge(given_up: EventStore) -> None:
+def test_no_setting_lets_go_what_is_kept_nor_stops_a_purge(given_up: PlatformStore) -> None:
     given_up.connection.execute("set event_store.purging = 'on'")
     assert_by_hand_is_refused(given_up.connection, *BY_HAND, "delete from event_store.deciders")
     given_up.connection.execute("reset event_store.purging; set event_store.on_forbidden_change = 'ignore'")
@@ -117,7 +120,9 @@ def test_no_setting_lets_go_what_is_kept_nor_stops_a_purge(given_up: EventStore)
     assert len(kept(given_up)) == 4
 
 
-def test_a_purge_waits_for_no_other_one_nor_for_a_killed_one(given_up: EventStore, connect: factories.Connect) -> None:
+def test_a_purge_waits_for_no_other_one_nor_for_a_killed_one(
+    given_up: PlatformStore, connect: factories.Connect
+) -> None:
     before = kept(given_up)
     for ends, rest in (("killed", 6), ("committed", 4)):
         with given_up.connection.transaction(force_rollback=ends == "killed"):
@@ -134,16 +139,16 @@ def test_a_purge_waits_for_no_other_one_nor_for_a_killed_one(given_up: EventStor
             assert len(kept(given_up)) == 4
 
 
-def test_purges_and_appends_at_once(given_up: EventStore, connect: factories.Connect) -> None:
+def test_purges_and_appends_at_once(given_up: PlatformStore, connect: factories.Connect) -> None:
     def remove() -> int:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         purged = 0
         while kept(store)[0][0] < 6:
             purged += purge(store.connection, 1)
         return purged
 
     def produce() -> int:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         for _ in range(10):
             factories.append_to(store, *factories.ids_of_one_partition(store.connection, 2))
             store.sequence_events()
@@ -154,7 +159,7 @@ def test_purges_and_appends_at_once(given_up: EventStore, connect: factories.Con
     assert [position for position, _ in kept(given_up)] == list(range(6, 30))
 
 
-def test_a_purge_that_waited_for_a_lock_of_the_log_goes_on(given_up: EventStore, connect: factories.Connect) -> None:
+def test_a_purge_that_waited_for_a_lock_of_the_log_goes_on(given_up: PlatformStore, connect: factories.Connect) -> None:
     holder, purger = connect(autocommit=False), connect()
     holder.execute("lock table event_store.event_log in exclusive mode")
     waiting = factories.start(lambda: purge(purger))
@@ -164,7 +169,7 @@ def test_a_purge_that_waited_for_a_lock_of_the_log_goes_on(given_up: EventStore,
     assert factories.value(given_up.connection, "select count(*) from event_store.events") == 4
 
 
-def test_a_listed_file_is_archived_if_it_fits_the_log_and_the_files_before(orders: EventStore) -> None:
+def test_a_listed_file_is_archived_if_it_fits_the_log_and_the_files_before(orders: PlatformStore) -> None:
     factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 2) * 5)
     orders.sequence_events()
     archive = ArchiveStore(orders.connection)
@@ -191,7 +196,7 @@ def test_a_listed_file_is_archived_if_it_fits_the_log_and_the_files_before(order
     assert listed() == [(0, 4), (4, 10), 10]
 
 
-def test_what_is_archived_never_moves_back_nor_beyond_the_high_water_mark(orders: EventStore) -> None:
+def test_what_is_archived_never_moves_back_nor_beyond_the_high_water_mark(orders: PlatformStore) -> None:
     factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 1) * 5)
     orders.sequence_events()
     archive = ArchiveStore(orders.connection)

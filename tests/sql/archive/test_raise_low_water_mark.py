@@ -7,13 +7,15 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, LeaseLost, PositionOutOfRange
-from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 
 @pytest.fixture(autouse=True)
-def ids(bulk: EventStore) -> list[str]:
+def ids(bulk: PlatformStore) -> list[str]:
     """Two streams; log partition 0 holds ten events of theirs, archived and consumed."""
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     found = factories.ids_of_one_partition(bulk.connection, 2)
@@ -23,11 +25,11 @@ def ids(bulk: EventStore) -> list[str]:
     return found
 
 
-def raised(store: EventStore, to: int) -> int:
+def raised(store: PlatformStore, to: int) -> int:
     return ArchiveStore(store.connection).raise_low_water_mark(0, to)
 
 
-def assert_needed(store: EventStore, offset: int, why: str) -> None:
+def assert_needed(store: PlatformStore, offset: int, why: str) -> None:
     """Refused, for this reason, and nothing is changed."""
     before = factories.rows(store.connection, "select * from event_store.partitions order by 1")
     with pytest.raises(HistoryNeeded, match=why) as refused:
@@ -37,7 +39,7 @@ def assert_needed(store: EventStore, offset: int, why: str) -> None:
     assert factories.rows(store.connection, "select * from event_store.partitions order by 1") == before
 
 
-def test_it_rises_is_written_down_and_never_falls(bulk: EventStore) -> None:
+def test_it_rises_is_written_down_and_never_falls(bulk: PlatformStore) -> None:
     archive = ArchiveStore(bulk.connection)
     assert [archive.raise_low_water_mark(0, to, "old") for to in (4, 4, 2, 0, 10)] == [4, 4, 4, 4, 10]
     entries: LiteralString = """
@@ -47,14 +49,14 @@ def test_it_rises_is_written_down_and_never_falls(bulk: EventStore) -> None:
     assert factories.rows(bulk.connection, entries) == [(None, "old", True, 0, 4), (None, "old", True, 4, 10)]
 
 
-def test_what_is_not_archived_is_kept(bulk: EventStore, ids: list[str]) -> None:
+def test_what_is_not_archived_is_kept(bulk: PlatformStore, ids: list[str]) -> None:
     factories.append_to(bulk, *ids)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     assert_needed(bulk, 11, "it is archived up to 10")
     assert raised(bulk, 10) == 10
 
 
-def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore) -> None:
+def test_what_lies_ahead_of_a_view_is_kept(bulk: PlatformStore) -> None:
     for mode, at in (("bulk", 4), ("rows", 6)):
         bulk.register_view("late", "-infinity", mode=mode)
         bulk.seek_view("late", "RESET_TO_OFFSET", at, partition=0)
@@ -64,18 +66,18 @@ def test_what_lies_ahead_of_a_view_is_kept(bulk: EventStore) -> None:
         assert raised(bulk, at + 1) == at + 1
 
 
-def test_what_a_view_does_not_want_it_does_not_need(bulk: EventStore, ids: list[str]) -> None:
+def test_what_a_view_does_not_want_it_does_not_need(bulk: PlatformStore, ids: list[str]) -> None:
     bulk.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     assert raised(bulk, 5) == 5
     factories.append_to(bulk, *ids)
-    bulk.append_events([factories.new_event(ids[0], event="paid")])
+    append_events(bulk, [factories.new_event(ids[0], event="paid")])
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     ArchiveStore(bulk.connection).mark_archived(0, 13)
     assert_needed(bulk, 13, "view 'paid' stands at 1")
     assert raised(bulk, 12) == 12
 
 
-def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: EventStore, ids: list[str]) -> None:
+def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: PlatformStore, ids: list[str]) -> None:
     bulk.register_view("w", "-infinity", mode="bulk", max_attempts=1)
     (lease,) = bulk.claim_batch("w", "me")
     bulk.fail_streams("w", lease, [StreamFailure("order", ids[1], "no")])
@@ -87,7 +89,7 @@ def test_what_a_stream_that_waits_or_is_parked_needs_is_kept(bulk: EventStore, i
     assert_needed(bulk, 4, "has a lock")
 
 
-def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: EventStore, ids: list[str]) -> None:
+def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: PlatformStore, ids: list[str]) -> None:
     bulk.register_view("r", "-infinity")
     factories.pump(bulk, "r")
     assert_needed(bulk, 1, rf"stream \(order, {ids[0]}\) has a lock in view 'r'")
@@ -97,7 +99,7 @@ def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: EventStore, ids: li
     assert_needed(bulk, 3, "has a lock")
 
 
-def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore) -> None:
+def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: PlatformStore) -> None:
     lease = bulk.claim_partition("v", 0, "rebuilder", 60)
     for time in ("00:00:00", "00:10:00"):  # past its time it can still be committed
         factories.set_clock(bulk.connection, f"2030-01-01 {time}+00")
@@ -109,24 +111,26 @@ def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: EventStore)
     assert bulk.claim_partition("v", 0, "rebuilder").from_position == 1
 
 
-def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: EventStore, connect: factories.Connect) -> None:
-    places: list[Callable[[EventStore], object]] = [
+def test_while_a_view_is_being_placed_nothing_is_given_up(bulk: PlatformStore, connect: factories.Connect) -> None:
+    places: list[Callable[[PlatformStore], object]] = [
         lambda store: store.register_view("new", "-infinity", mode="bulk"),
         lambda store: store.seek_view("v", "RESET_TO_EARLIEST"),
         lambda store: store.claim_partition("v", 0, "rebuilder"),
     ]
     for place in places:
         holder = connect(autocommit=False)
-        place(EventStore(holder))
+        place(PlatformStore(holder))
         assert_needed(bulk, 1, "an open transaction")
         holder.rollback()
     assert raised(bulk, 1) == 1
 
 
-def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(bulk: EventStore, connect: factories.Connect) -> None:
+def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(
+    bulk: PlatformStore, connect: factories.Connect
+) -> None:
     holder, late = connect(autocommit=False), connect()
     ArchiveStore(holder).raise_low_water_mark(0, 4)
-    registered = factories.start(lambda: EventStore(late).register_view("late", "-infinity", mode="bulk"))
+    registered = factories.start(lambda: PlatformStore(late).register_view("late", "-infinity", mode="bulk"))
     factories.wait_blocked(bulk.connection, late.info.backend_pid)
     assert_needed(bulk, 5, "an open transaction .* shortens it")
     holder.commit()
@@ -135,7 +139,7 @@ def test_whoever_is_placed_meanwhile_waits_and_is_placed_after_it(bulk: EventSto
     assert factories.value(bulk.connection, query) == 4
 
 
-def test_a_new_view_begins_at_the_first_kept_event_purged_or_not(bulk: EventStore) -> None:
+def test_a_new_view_begins_at_the_first_kept_event_purged_or_not(bulk: PlatformStore) -> None:
     raised(bulk, 4)
     for view, start_at in (("a", "-infinity"), ("b", "2029-01-01 00:00:00+00")):
         bulk.register_view(view, start_at, mode="bulk")
@@ -148,13 +152,13 @@ def test_a_new_view_begins_at_the_first_kept_event_purged_or_not(bulk: EventStor
     assert len(bulk.read_batch("c", lease)) == 6
 
 
-def test_what_the_log_does_not_hold_is_refused(bulk: EventStore) -> None:
+def test_what_the_log_does_not_hold_is_refused(bulk: PlatformStore) -> None:
     for offset in (11, -1, 2**62):
         with pytest.raises(PositionOutOfRange, match="high-water mark 10"):
             raised(bulk, offset)
 
 
-def test_an_operator_killed_before_the_commit_gives_nothing_up(bulk: EventStore, connect: factories.Connect) -> None:
+def test_an_operator_killed_before_the_commit_gives_nothing_up(bulk: PlatformStore, connect: factories.Connect) -> None:
     operator = connect(autocommit=False)
     doomed = ArchiveStore(operator)
     assert doomed.raise_low_water_mark(0, 4, "old") == 4

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import psycopg
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.postgres.embedded import EmbeddedPostgres
 
 
 def test_two_copies_of_a_database_are_two_databases(
-    store: EventStore, postgres: EmbeddedPostgres, spares: Callable[[], str]
+    store: PlatformStore, postgres: EmbeddedPostgres, spares: Callable[[], str]
 ) -> None:
     original = store.database_identity()
     assert original.database == store.connection.info.dbname
     with psycopg.connect(postgres.dsn(spares()), autocommit=True) as connection:
-        copied = EventStore(connection).database_identity()
+        copied = PlatformStore(connection).database_identity()
     assert copied.system_identifier == original.system_identifier
     assert copied.database_oid != original.database_oid

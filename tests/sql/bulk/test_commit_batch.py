@@ -7,31 +7,32 @@ from typing import Any
 import pytest
 
 from millrace.resources.errors import LeaseLost, PositionOutOfRange
-from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store import Lease, StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, refusal, rows, set_clock, start, terminate, value, wait_blocked
 from tests.support.patience import patience
 
 
-def progress(store: EventStore) -> list[tuple[Any, ...]]:
+def progress(store: PlatformStore) -> list[tuple[Any, ...]]:
     columns = "partition, position, lease_owner, lease_token"
     return rows(store.connection, f"select {columns} from event_store.checkpoints order by partition")
 
 
 @pytest.fixture
-def leases(bulk: EventStore) -> list[Lease]:
+def leases(bulk: PlatformStore) -> list[Lease]:
     append_to(bulk, *[f"o-{n}" for n in range(40)])
     claimed = bulk.claim_batch("v", "me")
     assert len(claimed) > 5
     return claimed
 
 
-def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Lease], connect: Connect) -> None:
+def test_effect_and_position_commit_together(bulk: PlatformStore, leases: list[Lease], connect: Connect) -> None:
     bulk.connection.execute("create table effect (n int)")
     before = progress(bulk)
     for ending in ("rollback", "kill", "commit"):
         connection = connect(autocommit=False)
         connection.execute("insert into effect values (1)")
-        EventStore(connection).commit_batch("v", leases)
+        PlatformStore(connection).commit_batch("v", leases)
         if ending == "kill":
             terminate(bulk.connection, connection.info.backend_pid)
         elif ending == "rollback":
@@ -43,11 +44,11 @@ def test_effect_and_position_commit_together(bulk: EventStore, leases: list[Leas
         assert (progress(bulk) == before) is not done
 
 
-def test_after_a_take_over_no_call_with_the_former_lease_does_anything(bulk: EventStore, connect: Connect) -> None:
+def test_after_a_take_over_no_call_with_the_former_lease_does_anything(bulk: PlatformStore, connect: Connect) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(40)])
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     late = bulk.claim_batch("v", "me", lease_s=60)
-    other = EventStore(connect())
+    other = PlatformStore(connect())
     set_clock(other.connection, "2030-01-01 00:01:00+00")
     (taken_over, *_) = other.claim_batch("v", "them", limit=1)
     before = progress(bulk)
@@ -68,20 +69,20 @@ def test_after_a_take_over_no_call_with_the_former_lease_does_anything(bulk: Eve
         assert "no lease" in str(refusal(LeaseLost, call).detail)
 
 
-def test_a_zombie_that_waits_for_its_heir_is_fenced(bulk: EventStore, leases: list[Lease], connect: Connect) -> None:
+def test_a_zombie_that_waits_for_its_heir_is_fenced(bulk: PlatformStore, leases: list[Lease], connect: Connect) -> None:
     over = "update event_store.checkpoints set leased_until = '-infinity' where leased_until is not null"
     bulk.connection.execute(over)
     successor, zombie = connect(autocommit=False), connect()
-    taken_over = EventStore(successor).claim_batch("v", "them")
-    EventStore(successor).commit_batch("v", taken_over)
-    late = start(lambda: EventStore(zombie).commit_batch("v", leases))
+    taken_over = PlatformStore(successor).claim_batch("v", "them")
+    PlatformStore(successor).commit_batch("v", taken_over)
+    late = start(lambda: PlatformStore(zombie).commit_batch("v", leases))
     wait_blocked(bulk.connection, zombie.info.backend_pid)
     successor.commit()
     with pytest.raises(LeaseLost):
         late.result(patience())
 
 
-def test_progress_only_moves_forward_and_never_past_the_mark(bulk: EventStore, leases: list[Lease]) -> None:
+def test_progress_only_moves_forward_and_never_past_the_mark(bulk: PlatformStore, leases: list[Lease]) -> None:
     bulk.commit_batch("v", leases)
     append_to(bulk, *[f"o-{n}" for n in range(40)])
     again = bulk.claim_batch("v", "me")

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from millrace.resources.errors import NotInFlight, PositionOutOfRange
-from millrace.resources.event_store import EventStore, Lease, StreamFailure
+from millrace.resources.event_store import Lease, StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
+from tests.support.sql_calls import append_events
 from tests.support.views.failing_streams import at, failure, finish, locks, read, state
 
 
-def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore, streams: list[str]) -> None:
+def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: PlatformStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=4)
     factories.append_to(bulk, streams[0])
     finish(bulk, bulk.claim_batch("v", "me"), streams)
@@ -31,7 +33,7 @@ def test_a_failing_stream_is_tried_later_each_time_then_parked(bulk: EventStore,
     assert bulk.poll_views()[0].due == 0
 
 
-def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore, streams: list[str]) -> None:
+def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: PlatformStore, streams: list[str]) -> None:
     factories.append_to(bulk, *streams)
     (lease,) = bulk.claim_batch("v", "me")
     bulk.fail_streams("v", lease, [failure(streams[0])])
@@ -46,7 +48,7 @@ def test_many_streams_fail_and_how_many_are_parked_is_returned(bulk: EventStore,
     assert {len(dead.last_error) for dead in bulk.dead_letters()} == {10_000}
 
 
-def test_a_parked_stream_resumes_in_order_when_retried_or_discarded(bulk: EventStore, streams: list[str]) -> None:
+def test_a_parked_stream_resumes_in_order_when_retried_or_discarded(bulk: PlatformStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=1)
     retried, discarded, other = streams
     events = factories.append_to(bulk, *streams, *streams)
@@ -63,7 +65,9 @@ def test_a_parked_stream_resumes_in_order_when_retried_or_discarded(bulk: EventS
     assert locks(bulk) == []
 
 
-def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: EventStore, streams: list[str]) -> None:
+def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(
+    bulk: PlatformStore, streams: list[str]
+) -> None:
     bad, good, other = streams
     first = [event.event_id for event in factories.append_to(bulk, bad, good)]
     finish(bulk, bulk.claim_batch("v", "me"), {bad})
@@ -83,11 +87,11 @@ def test_a_part_of_a_range_with_a_retry_in_it_loses_and_doubles_nothing(bulk: Ev
     assert bulk.claim_batch("v", "me") == []
 
 
-def test_what_a_view_wants_only_since_the_lease_is_not_acknowledged(bulk: EventStore, streams: list[str]) -> None:
+def test_what_a_view_wants_only_since_the_lease_is_not_acknowledged(bulk: PlatformStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", events=["placed"])
     factories.append_to(bulk, streams[0])
     finish(bulk, bulk.claim_batch("v", "me"), streams)
-    (later,) = bulk.append_events([factories.new_event(streams[0], event="paid")])
+    (later,) = append_events(bulk, [factories.new_event(streams[0], event="paid")])
     at(bulk, 5)
     leases = bulk.claim_batch("v", "me")
     bulk.register_view("v", mode="bulk", events=[])
@@ -95,7 +99,7 @@ def test_what_a_view_wants_only_since_the_lease_is_not_acknowledged(bulk: EventS
     assert delivered(bulk)[1] == [later.offset]
 
 
-def test_a_lock_stays_while_its_stream_is_ahead_of_the_checkpoint(bulk: EventStore, streams: list[str]) -> None:
+def test_a_lock_stays_while_its_stream_is_ahead_of_the_checkpoint(bulk: PlatformStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=1)
     bad, good, _ = streams
     factories.append_to(bulk, bad)
@@ -112,7 +116,7 @@ def test_a_lock_stays_while_its_stream_is_ahead_of_the_checkpoint(bulk: EventSto
     assert locks(bulk) == []
 
 
-def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams: list[str]) -> None:
+def test_only_streams_that_the_lease_delivers_can_fail(bulk: PlatformStore, streams: list[str]) -> None:
     behind, waiting, delivered = streams
     (elsewhere,) = factories.ids_of_one_partition(bulk.connection, 1, partition=1)
     factories.append_to(bulk, behind, waiting)
@@ -132,16 +136,18 @@ def test_only_streams_that_the_lease_delivers_can_fail(bulk: EventStore, streams
         bulk.fail_streams("v", leases[0], [failure(delivered)])
 
 
-def test_two_failures_at_once_count_once(bulk: EventStore, streams: list[str], connect: factories.Connect) -> None:
+def test_two_failures_at_once_count_once(bulk: PlatformStore, streams: list[str], connect: factories.Connect) -> None:
     factories.append_to(bulk, streams[0])
     (lease,) = bulk.claim_batch("v", "me")
-    stores = [EventStore(connect()) for _ in range(3)]
+    stores = [PlatformStore(connect()) for _ in range(3)]
     results = factories.at_once([lambda s=s: s.fail_streams("v", lease, [failure(streams[0])]) for s in stores])  # type: ignore[misc]
     assert sorted(type(result.exception()).__name__ for result in results) == ["NoneType", "NotInFlight", "NotInFlight"]
     assert locks(bulk) == [(streams[0], 1)]
 
 
-def test_what_has_no_position_yet_is_not_due(bulk: EventStore, streams: list[str], connect: factories.Connect) -> None:
+def test_what_has_no_position_yet_is_not_due(
+    bulk: PlatformStore, streams: list[str], connect: factories.Connect
+) -> None:
     bad = streams[0]
     factories.append_to(bulk, bad)
     finish(bulk, bulk.claim_batch("v", "me"), {bad})
@@ -158,7 +164,7 @@ def test_what_has_no_position_yet_is_not_due(bulk: EventStore, streams: list[str
     assert locks(bulk) == []
 
 
-def test_a_failed_stream_that_the_view_wants_no_more_of_is_forgotten(bulk: EventStore, streams: list[str]) -> None:
+def test_a_failed_stream_that_the_view_wants_no_more_of_is_forgotten(bulk: PlatformStore, streams: list[str]) -> None:
     factories.append_to(bulk, *streams)
     finish(bulk, bulk.claim_batch("v", "me"), streams)
     bulk.register_view("v", mode="bulk", deciders=["invoice"])
@@ -167,19 +173,19 @@ def test_a_failed_stream_that_the_view_wants_no_more_of_is_forgotten(bulk: Event
     assert locks(bulk) == []
 
 
-def fail(store: EventStore, leases: list[Lease], decider_id: str, offset: int) -> None:
+def fail(store: PlatformStore, leases: list[Lease], decider_id: str, offset: int) -> None:
     with store.connection.transaction():
         for lease in leases:
             store.fail_streams("v", lease, [replace(failure(decider_id), offset=offset)])
         store.commit_batch("v", leases)
 
 
-def delivered(store: EventStore) -> tuple[list[Lease], list[int]]:
+def delivered(store: PlatformStore) -> tuple[list[Lease], list[int]]:
     leases = store.claim_batch("v", "me")
     return leases, [event.offset for lease in leases for event in store.read_batch("v", lease)]
 
 
-def test_a_stream_fails_at_the_event_that_is_named(bulk: EventStore, streams: list[str]) -> None:
+def test_a_stream_fails_at_the_event_that_is_named(bulk: PlatformStore, streams: list[str]) -> None:
     bulk.register_view("v", mode="bulk", max_attempts=2)
     bad, good, _ = streams
     factories.append_to(bulk, bad, bad, good, bad)
@@ -202,7 +208,9 @@ def test_a_stream_fails_at_the_event_that_is_named(bulk: EventStore, streams: li
     assert delivered(bulk)[1] == [second, third]
 
 
-def test_a_stream_that_fails_in_a_rebuild_comes_again_from_its_beginning(bulk: EventStore, streams: list[str]) -> None:
+def test_a_stream_that_fails_in_a_rebuild_comes_again_from_its_beginning(
+    bulk: PlatformStore, streams: list[str]
+) -> None:
     factories.append_to(bulk, *[streams[0]] * 4)
     leases, offsets = delivered(bulk)
     fail(bulk, leases, streams[0], offsets[-1])
@@ -212,7 +220,7 @@ def test_a_stream_that_fails_in_a_rebuild_comes_again_from_its_beginning(bulk: E
     assert delivered(bulk)[1] == offsets
 
 
-def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, streams: list[str]) -> None:
+def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: PlatformStore, streams: list[str]) -> None:
     bad, good, _ = streams
     factories.append_to(bulk, bad, good, bad)
     leases, (first, other, second) = delivered(bulk)
@@ -224,7 +232,7 @@ def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: EventStore, s
     assert locks(bulk) == []
 
 
-def test_no_commit_ends_before_the_failed_event(bulk: EventStore, streams: list[str]) -> None:
+def test_no_commit_ends_before_the_failed_event(bulk: PlatformStore, streams: list[str]) -> None:
     """It would lose what lies between."""
     bad, good, _ = streams
     factories.append_to(bulk, good, bad, bad)
@@ -243,7 +251,9 @@ def test_no_commit_ends_before_the_failed_event(bulk: EventStore, streams: list[
     assert locks(bulk) == [(bad, 1)]
 
 
-def test_what_is_acknowledged_does_not_come_again_when_the_filter_narrows(bulk: EventStore, streams: list[str]) -> None:
+def test_what_is_acknowledged_does_not_come_again_when_the_filter_narrows(
+    bulk: PlatformStore, streams: list[str]
+) -> None:
     bad, other, _ = streams
     first = factories.append(bulk, bad)
     factories.append(bulk, other)
@@ -261,7 +271,9 @@ def test_what_is_acknowledged_does_not_come_again_when_the_filter_narrows(bulk: 
     assert [e.decider_id for e in read(bulk, leases)] == [other]
 
 
-def test_a_rebuild_reads_every_stream_and_frees_what_does_not_fail_again(bulk: EventStore, streams: list[str]) -> None:
+def test_a_rebuild_reads_every_stream_and_frees_what_does_not_fail_again(
+    bulk: PlatformStore, streams: list[str]
+) -> None:
     recovered, dead, _ = streams
     bulk.register_view("v", mode="bulk", max_attempts=1)
     (elsewhere,) = factories.ids_of_one_partition(bulk.connection, 1, partition=1)

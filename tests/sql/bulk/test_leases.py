@@ -5,11 +5,12 @@ from functools import partial
 import pytest
 
 from millrace.resources.errors import PartitionLeased
-from millrace.resources.event_store import EventStore, ExpiredLease, StreamFailure
+from millrace.resources.event_store import ExpiredLease, StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, set_clock, value
 
 
-def test_the_range_comes_in_order_as_often_as_it_is_asked_for(bulk: EventStore) -> None:
+def test_the_range_comes_in_order_as_often_as_it_is_asked_for(bulk: PlatformStore) -> None:
     ids = ids_of_one_partition(bulk.connection, 3)
     events = [event.event_id for event in append_to(bulk, *ids * 3)]
     (lease,) = bulk.claim_batch("v", "me", 7)
@@ -24,11 +25,11 @@ def test_the_range_comes_in_order_as_often_as_it_is_asked_for(bulk: EventStore) 
         bulk.sequence_events()
 
 
-def test_a_transaction_that_gives_back_what_it_lost_keeps_nobody_waiting(bulk: EventStore, connect: Connect) -> None:
+def test_a_transaction_that_gives_back_what_it_lost_keeps_nobody_waiting(bulk: PlatformStore, connect: Connect) -> None:
     append_to(bulk, "o-1")
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     leases = bulk.claim_batch("v", "me", lease_s=60)
-    other = EventStore(connect())
+    other = PlatformStore(connect())
     other.connection.execute("set lock_timeout = '30s'")
     set_clock(other.connection, "2030-01-01 00:01:00+00")
     taken_over = other.claim_batch("v", "them")
@@ -39,7 +40,7 @@ def test_a_transaction_that_gives_back_what_it_lost_keeps_nobody_waiting(bulk: E
         assert other.claim_batch("v", "them") == []
 
 
-def test_leases_past_their_time_are_counted_by_view_and_owner(orders: EventStore) -> None:
+def test_leases_past_their_time_are_counted_by_view_and_owner(orders: PlatformStore) -> None:
     for view in ("v", "w"):
         orders.register_view(view, "-infinity", lock_timeout_s=60, mode="bulk")
     append_to(orders, *[f"o-{n}" for n in range(40)])
@@ -55,16 +56,16 @@ def test_leases_past_their_time_are_counted_by_view_and_owner(orders: EventStore
     orders.release_batch("w", live)
 
 
-def test_of_two_rebuilds_at_once_one_gets_the_partition(bulk: EventStore, connect: Connect) -> None:
+def test_of_two_rebuilds_at_once_one_gets_the_partition(bulk: PlatformStore, connect: Connect) -> None:
     append_to(bulk, *ids_of_one_partition(bulk.connection, 2))
-    results = at_once([partial(EventStore(connect()).claim_partition, "v", 0, f"owner {n}") for n in range(3)])
+    results = at_once([partial(PlatformStore(connect()).claim_partition, "v", 0, f"owner {n}") for n in range(3)])
     assert sorted(type(result.exception()).__name__ for result in results) == ["NoneType", *["PartitionLeased"] * 2]
 
 
-def test_while_somebody_commits_a_rebuild_is_refused_and_others_go_on(bulk: EventStore, connect: Connect) -> None:
+def test_while_somebody_commits_a_rebuild_is_refused_and_others_go_on(bulk: PlatformStore, connect: Connect) -> None:
     append_to(bulk, *ids_of_one_partition(bulk.connection, 1, partition=4))
     (lease,) = bulk.claim_batch("v", "me")
-    committing, rebuilding = EventStore(connect(autocommit=False)), EventStore(connect(autocommit=False))
+    committing, rebuilding = PlatformStore(connect(autocommit=False)), PlatformStore(connect(autocommit=False))
     committing.commit_batch("v", [lease])
     rebuilding.connection.execute("set lock_timeout = '30s'")
     with pytest.raises(PartitionLeased, match="being claimed or committed"):
@@ -76,7 +77,7 @@ def test_while_somebody_commits_a_rebuild_is_refused_and_others_go_on(bulk: Even
     assert bulk.claim_partition("v", 4, "rebuilder").to_position == 1
 
 
-def test_a_retry_that_is_given_back_is_due_again_with_all_its_attempts(bulk: EventStore) -> None:
+def test_a_retry_that_is_given_back_is_due_again_with_all_its_attempts(bulk: PlatformStore) -> None:
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     append_to(bulk, "o-1", "o-1")
     (lease,) = bulk.claim_batch("v", "me")

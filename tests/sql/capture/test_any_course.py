@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.long import seeds
 from tests.support.capturing import captures
 from tests.support.factories import assert_log_holds_every_event_once, rows, value
@@ -171,7 +171,7 @@ def test_in_any_course_the_live_streams_are_the_table(source: captures.Source, s
     doubled = rows(source.store.connection, query)
     assert doubled == []
     assert value(source.store.connection, "select count(*) from event_store.unchanged_rows") == 0
-    EventStore(source.store.connection).sequence_events()
+    PlatformStore(source.store.connection).sequence_events()
     assert_log_holds_every_event_once(source.store.connection)
 
 

@@ -8,10 +8,11 @@ from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import EmittedRows, TableRegistration
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import PUBLISHED, Source, T, faulty, held, inserted, progress_of, stream, updated
 from tests.support.factories import refusal, rows, value
+from tests.support.sql_calls import get_events
 
 
 def test_rows_become_events_chunk_by_chunk_and_the_backfill_ends(source: Source) -> None:
@@ -92,7 +93,7 @@ def toasted(source: Source, key: int, **record: object) -> Change:
 
 def last(source: Source, key: int) -> tuple[str, Any]:
     """Return the newest event of a row: name and record."""
-    event = EventStore(source.store.connection).get_events(captures.decider_id(key), T)[-1]
+    event = get_events(PlatformStore(source.store.connection), captures.decider_id(key), T)[-1]
     return event.event, event.data["record"]
 
 

@@ -7,12 +7,13 @@ from uuid import UUID
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
 from millrace.resources.errors import LeaseLost
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.events.test_stream_head import purge
 from tests.support import factories
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, T, U, append_foreign, held, inserted, stream, truncated, updated
 from tests.support.patience import patience
+from tests.support.sql_calls import get_events
 
 
 def stored(source: Source) -> list[UUID]:
@@ -27,10 +28,10 @@ def test_changes_become_events_in_the_order_of_commits_and_transactions(source: 
     assert stored(source) == captures.event_ids([*first, *second])
     assert stream(source.store, 1) == [("inserted", 1), ("updated", 2), ("updated", 3)]
     assert stream(source.store, 2) == [("inserted", 1), ("deleted", None)]
-    (one, *_, last) = EventStore(source.store.connection).get_events("[1]", T)
+    (one, *_, last) = get_events(PlatformStore(source.store.connection), "[1]", T)
     assert (str(one.command_id), str(last.command_id)) == (first[0].command_id, second[0].command_id)
     assert source.emit() == Emitted(0, 0, 0, behind=False)
-    EventStore(source.store.connection).sequence_events()
+    PlatformStore(source.store.connection).sequence_events()
     factories.assert_log_holds_every_event_once(source.store.connection)
 
 
@@ -118,7 +119,7 @@ def test_an_idle_capture_writes_nothing_and_is_asked_for_its_lease(source: Sourc
 
 def test_a_truncation_ends_the_live_streams_of_its_table_first(connect: factories.Connect) -> None:
     source = Source(CaptureStore(connect()), "c", captures.table("t"), captures.table("u"))
-    store = EventStore(source.store.connection)
+    store = PlatformStore(source.store.connection)
     source.begin()
     source.commit(inserted(1), inserted(2), inserted(3), captures.deleted(3), inserted(1, table="u"))
     source.commit(truncated(), inserted(2, "again"))
@@ -127,7 +128,7 @@ def test_a_truncation_ends_the_live_streams_of_its_table_first(connect: factorie
     assert stream(source.store, 2) == [("inserted", 1), ("deleted", None), ("inserted", "again")]
     assert stream(source.store, 3) == [("inserted", 1), ("deleted", None)]
     assert captures.events(source.store, U) == [("[1]", "inserted")]
-    (truncation,), (*_, last) = store.get_events("[]", T), store.get_events("[1]", T)
+    (truncation,), (*_, last) = get_events(store, "[]", T), get_events(store, "[1]", T)
     assert (truncation.event, truncation.command_id) == ("truncated", last.command_id)
     assert last.data == truncation.data | {"truncated": True}
 
@@ -199,7 +200,7 @@ def test_what_the_sources_transaction_said_is_what_led_to_the_event(source: Sour
     changes = source.changes(*[inserted(n) for n in range(len(said))])
     source.save([c if a is None else captures.with_data(c, annotations=a) for c, a in zip(changes, said, strict=True)])
     source.emit()
-    found = [event for n in range(len(said)) for event in EventStore(source.store.connection).read_stream(T, f"[{n}]")]
+    found = [event for n in range(len(said)) for event in PlatformStore(source.store.connection).read(T, f"[{n}]")]
     assert [event.metadata for event in found] == [said[0], None, None, None]
     assert [event.data.get("annotations") for event in found] == said
 
@@ -207,13 +208,13 @@ def test_what_the_sources_transaction_said_is_what_led_to_the_event(source: Sour
 def test_a_truncation_ends_streams_whose_events_are_purged_too(source: Source) -> None:
     source.commit(inserted(1), inserted(2))
     source.emit()
-    store = EventStore(source.store.connection)
+    store = PlatformStore(source.store.connection)
     purge(store, "[1]")
-    assert list(store.read_stream(T, "[1]")) == []
+    assert list(store.read(T, "[1]")) == []
     source.commit(truncated())
     source.emit_all()
-    assert [(event.event, event.version) for event in store.read_stream(T, "[1]")] == [("deleted", 2)]
-    assert store.get_events("[2]", T)[-1].event == "deleted"
+    assert [(event.event, event.version) for event in store.read(T, "[1]")] == [("deleted", 2)]
+    assert get_events(store, "[2]", T)[-1].event == "deleted"
 
 
 def test_emitting_goes_on_beside_appends_of_others_to_the_streams(source: Source, connect: factories.Connect) -> None:
@@ -226,8 +227,8 @@ def test_emitting_goes_on_beside_appends_of_others_to_the_streams(source: Source
     factories.wait_blocked(connect(), source.store.connection.info.backend_pid)
     other.commit()
     assert call.result(patience()).emitted == 2
-    assert len(EventStore(source.store.connection).get_events("[2]", T)) == 3
-    EventStore(source.store.connection).sequence_events()
+    assert len(get_events(PlatformStore(source.store.connection), "[2]", T)) == 3
+    PlatformStore(source.store.connection).sequence_events()
     factories.assert_log_holds_every_event_once(source.store.connection)
 
 

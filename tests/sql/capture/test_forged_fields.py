@@ -9,9 +9,10 @@ from psycopg.types.json import Jsonb
 
 from millrace.resources.capture.store import EmittedRows, Requeued
 from millrace.resources.errors import StreamWentOn
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import PUBLISHED, Source, T, inserted, stream, truncated, updated, with_data
+from tests.support.sql_calls import get_events
 
 VALUES: dict[str, list[Any]] = {
     "source": ["text", [], None, 7],
@@ -92,7 +93,7 @@ def test_what_changed_since_a_row_was_read_is_looked_for_in_all_its_events(store
     stored.emit_all()
     assert stored.backfill(*ALL, snapshot=snapshot) == EmittedRows("stored", len(ALL), 0, 0)
     for n in ALL:
-        event = EventStore(stored.store.connection).get_events(f"[{n}]", T)[-1]
+        event = get_events(PlatformStore(stored.store.connection), f"[{n}]", T)[-1]
         assert (event.event, event.data["record"]) == ("backfilled", {"id": n, "n": n, "v": "read"})
 
 

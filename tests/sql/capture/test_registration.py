@@ -7,11 +7,12 @@ import pytest
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
 from millrace.resources.errors import CaptureInUse, DeciderCaptured, UnknownCapture
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, T, deleted, events, faulty, inserted, table, truncated, updated
 from tests.support.factories import Connect, at_once, refusal, rows, start, value, wait_blocked
 from tests.support.patience import patience
+from tests.support.sql_calls import get_events
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_changed_declaration_reads_anew_only_what_changed(source: Source) -> N
     assert u.backfill_offset > before.backfill_offset
     assert [each.table_name for each in store.captured_tables("c")] == ["u", "w"]
     # the events of what is no longer captured stay
-    assert [event.event for event in EventStore(store.connection).get_events("[1]", T)] == ["backfilled"]
+    assert [event.event for event in get_events(PlatformStore(store.connection), "[1]", T)] == ["backfilled"]
     assert not store.register_capture("c", "slot_c", "pub_c", [table("u", "2"), table("w")])
 
 
@@ -169,7 +170,7 @@ def test_all_goes_but_events_numbers_and_gaps(source: Source, connect: Connect) 
     assert value(store.connection, "select count(*) from event_store.wal_events") == 1
     assert len(store.capture_gaps("c")) == 1
     assert len(rows(store.connection, "select from event_store.source_generations where capture = 'c'")) == 2
-    entry, *_ = EventStore(store.connection).audit_log()
+    entry, *_ = PlatformStore(store.connection).audit_log()
     assert (entry.operation, entry.reason, entry.detail["wal_events"], entry.detail["quarantined"]) == (
         "unregister_capture", "switched off", 3, 1,
     )  # fmt: skip
@@ -233,7 +234,7 @@ def test_a_new_start_is_a_gap_from_what_is_stored_and_audited(source: Source) ->
     assert gap.from_lsn == source.lsn
     assert "the source was set back" in gap.reason
     assert source.store.claim_capture("c", "me").gap
-    entry, *_, registered = EventStore(source.store.connection).audit_log()
+    entry, *_, registered = PlatformStore(source.store.connection).audit_log()
     assert registered.operation == "register_capture"
     assert (entry.operation, entry.reason, entry.detail["gap_id"]) == (
         "restart_capture", "the source was set back", gap.gap_id,

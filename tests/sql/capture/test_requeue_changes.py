@@ -7,7 +7,7 @@ import pytest
 
 from millrace.resources.capture.store import CaptureStore, Requeued
 from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Row, Source, T, deleted, faulty, held, inserted, stream, table, updated
 from tests.support.factories import Connect, refusal, start, wait_blocked
@@ -42,7 +42,7 @@ def test_each_stream_goes_on_up_to_the_first_change_that_still_has_a_fault(waiti
     assert stream(waiting.store, 2) == [("inserted", 1), ("deleted", None)]
     waiting.commit(inserted(1))
     assert waiting.emit().emitted == 1
-    _, repaired, *_ = EventStore(waiting.store.connection).audit_log()
+    _, repaired, *_ = PlatformStore(waiting.store.connection).audit_log()
     assert (repaired.operation, repaired.reason) == ("requeue_changes", "repaired by hand")
 
 
@@ -80,7 +80,7 @@ def test_a_discarded_change_is_gone_and_what_waits_behind_it_flows(waiting: Sour
     waiting.store.discard_change(third.quarantine_id, "another one")
     assert waiting.store.requeue_changes("c") == Requeued(1, 0)
     assert stream(waiting.store, 1) == [("inserted", 1), ("updated", "a"), ("updated", "b")]
-    (entry,) = [e for e in EventStore(waiting.store.connection).audit_log() if e.reason == "a test row"]
+    (entry,) = [e for e in PlatformStore(waiting.store.connection).audit_log() if e.reason == "a test row"]
     assert (entry.operation, entry.detail["decider_id"]) == ("discard_change", "[1]")
     assert entry.detail["fault"] == "column v: not UTF-8"
     refused = refusal(NotQuarantined, lambda: waiting.store.discard_change(first.quarantine_id, "again"))

@@ -7,10 +7,11 @@ from uuid import uuid4
 import pytest
 
 from millrace.resources.capture.store import CaptureStore, EmittedRows
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, deleted, events, inserted, progress_of, table, updated, with_data
 from tests.support.factories import Connect, rows, value
+from tests.support.sql_calls import get_events
 
 
 def read_rows(source: Source, *read: captures.ReadRow, key: str | None = None) -> EmittedRows:
@@ -54,7 +55,7 @@ def test_only_what_differs_makes_an_event(source: Source) -> None:
     assert sorted(events(source.store)[len(before) :]) == [*made.items()]
     assert counted(source) == (5, 2, 1)
     assert found(source) == []
-    gone = EventStore(source.store.connection).get_events("[3]", "table:public.t")[-1].data
+    gone = get_events(PlatformStore(source.store.connection), "[3]", "table:public.t")[-1].data
     assert (gone["record"], gone["gap"]) == (None, True)
     # and once more: now nothing differs
     source.begin()
@@ -259,7 +260,7 @@ def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> No
     assert found == EmittedRows("stored", 4, 0, 6, 1)
     assert sorted(key for key, name in events(source.store) if name == "backfilled") == ["[2]", "[3]", "[5]", "[9]"]
     assert {key for key, *_ in captures.held(source.store)} == {"[4]", "[6]", "[7]", "[10]", "[8]", None}
-    (event,) = EventStore(source.store.connection).read_stream("table:public.t", "[9]")
+    (event,) = PlatformStore(source.store.connection).read("table:public.t", "[9]")
     assert event.metadata == {"user": "me"}
 
 

@@ -12,10 +12,11 @@ from psycopg import errors
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import ChangesDiffer, Malformed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import BEGAN, Source, T, decider_id, event_ids, faulty, inserted, later, truncated
 from tests.support.factories import Connect, refusal, rows, value
+from tests.support.sql_calls import get_events
 
 EVER = later(10**9)
 
@@ -45,7 +46,7 @@ def test_every_character_and_every_byte_is_stored_as_it_is(source: Source) -> No
     source.save([spaced, unreadable])
     assert source.store.compare_changes("c", [change, unreadable]) == 2
     source.emit()
-    (event,) = EventStore(source.store.connection).get_events(decider_id(strange), T)
+    (event,) = get_events(PlatformStore(source.store.connection), decider_id(strange), T)
     assert event.data["record"] == {"id": strange, "v": strange}
     (kept,) = source.store.quarantined_changes("c")
     assert kept.decider_id == decider_id(strange)

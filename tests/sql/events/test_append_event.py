@@ -12,17 +12,18 @@ import pytest
 from psycopg.errors import UniqueViolation
 
 from millrace.resources import errors
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import Connect, append, at_once, new_event, refusal, rows, set_clock, start_blocked, value
 from tests.support.patience import patience
+from tests.support.sql_calls import BatchEvent, append_event, append_events, get_events, get_last_event
 
 
-def heads(store: EventStore) -> list[tuple[Any, ...]]:
+def heads(store: PlatformStore) -> list[tuple[Any, ...]]:
     return rows(store.connection, "select * from event_store.streams order by decider_id, decider")
 
 
-def refused(store: EventStore, error: type[errors.MillraceError], **arguments: Any) -> errors.MillraceError:  # noqa: ANN401 - as append's
+def refused(store: PlatformStore, error: type[errors.MillraceError], **arguments: Any) -> errors.MillraceError:  # noqa: ANN401 - as append's
     """Append what is refused; assert that no stream moved."""
     before = heads(store)
     refusal_ = refusal(error, lambda: append(store, **arguments))
@@ -30,26 +31,26 @@ def refused(store: EventStore, error: type[errors.MillraceError], **arguments: A
     return refusal_
 
 
-def test_the_first_event_is_returned_as_it_is_stored(orders: EventStore) -> None:
+def test_the_first_event_is_returned_as_it_is_stored(orders: PlatformStore) -> None:
     event_id, command_id = uuid4(), uuid4()
     set_clock(orders.connection, "2030-01-02 03:04:05+00")
     stored = append(orders, "o-1", event_id=event_id, command_id=command_id, data={"total": "9.90"})
     assert stored.created_at.isoformat() == "2030-01-02T03:04:05+00:00"
     assert (stored.event_id, stored.command_id, stored.data) == (event_id, command_id, {"total": "9.90"})
     assert (stored.event_version, stored.previous_id, stored.final) == (1, None, False)
-    assert orders.get_events("o-1", "order") == [stored]
+    assert get_events(orders, "o-1", "order") == [stored]
     assert heads(orders) == [("order", "o-1", event_id, stored.offset, 1, False)]
 
 
-def test_of_many_writers_with_one_previous_id_exactly_one_commits(orders: EventStore, connect: Connect) -> None:
-    writers = [EventStore(connect()) for _ in range(6)]
+def test_of_many_writers_with_one_previous_id_exactly_one_commits(orders: PlatformStore, connect: Connect) -> None:
+    writers = [PlatformStore(connect()) for _ in range(6)]
     for previous in (None, append(orders, "known").event_id):
         results = at_once([partial(append, writer, "known" if previous else "new", previous) for writer in writers])
         assert sorted(type(each.exception()).__name__ for each in results) == [*["Conflict"] * 5, "NoneType"]
     assert [(head[1], head[4]) for head in heads(orders)] == [("known", 2), ("new", 1)]
 
 
-def test_an_event_that_does_not_follow_the_head_conflicts_and_names_it(orders: EventStore) -> None:
+def test_an_event_that_does_not_follow_the_head_conflicts_and_names_it(orders: PlatformStore) -> None:
     first = append(orders, "o-1")
     second = append(orders, "o-1", first.event_id)
     foreign = append(orders, "o-2").event_id
@@ -65,7 +66,7 @@ def test_an_event_that_does_not_follow_the_head_conflicts_and_names_it(orders: E
         assert detail in str(conflict.detail)
 
 
-def test_a_retry_returns_the_stored_row_and_changes_nothing(orders: EventStore) -> None:
+def test_a_retry_returns_the_stored_row_and_changes_nothing(orders: PlatformStore) -> None:
     event_id, command_id = uuid4(), uuid4()
     last = stored = append(orders, "o-1", event_id=event_id, command_id=command_id)
     for later in ("nothing", "another event", "the final event"):
@@ -76,7 +77,7 @@ def test_a_retry_returns_the_stored_row_and_changes_nothing(orders: EventStore) 
         assert heads(orders) == before
 
 
-def test_an_event_id_with_other_content_is_refused_and_nothing_changes(orders: EventStore) -> None:
+def test_an_event_id_with_other_content_is_refused_and_nothing_changes(orders: PlatformStore) -> None:
     same: dict[str, Any] = {"decider_id": "o-1", "event_id": UUID(int=1), "command_id": UUID(int=1)}
     append(orders, **same)
     stored = replace(new_event(), **same)
@@ -93,11 +94,11 @@ def test_an_event_id_with_other_content_is_refused_and_nothing_changes(orders: E
         assert "stream (order, o-1)" in str(refused(orders, errors.EventIdReused, **{**same, **other}).detail)
         if "previous" not in other:
             batch = [new_event("o-3"), replace(stored, **other)]
-            refusal(errors.EventIdReused, partial(orders.append_events, batch))
+            refusal(errors.EventIdReused, partial(append_events, orders, batch))
     assert value(orders.connection, "select count(*) from event_store.events") == 1
 
 
-def test_an_unregistered_event_is_refused_and_the_known_ones_are_named(orders: EventStore) -> None:
+def test_an_unregistered_event_is_refused_and_the_known_ones_are_named(orders: PlatformStore) -> None:
     orders.register_decider_event("order", "lost", "version two", 2)
     for event, decider, known in (
         ("lost", "order", "lost version 2, paid version 1"),
@@ -106,7 +107,7 @@ def test_an_unregistered_event_is_refused_and_the_known_ones_are_named(orders: E
         assert known in str(refused(orders, errors.EventNotRegistered, event=event, decider=decider).detail)
 
 
-def test_a_final_event_closes_the_stream(orders: EventStore) -> None:
+def test_a_final_event_closes_the_stream(orders: PlatformStore) -> None:
     first = append(orders, "o-1")
     last = append(orders, "o-1", first.event_id, event="shipped", final=True)
     for previous in (last.event_id, first.event_id, None):
@@ -122,16 +123,16 @@ READS: LiteralString = """
 """
 
 
-def test_what_an_append_reads_does_not_grow_with_the_stream(orders: EventStore, connect: Connect) -> None:
+def test_what_an_append_reads_does_not_grow_with_the_stream(orders: PlatformStore, connect: Connect) -> None:
     for closed in (False, True):
         reads = []
         for decider_id, length in ((f"short-{closed}", 1), (f"long-{closed}", 300)):
-            last = orders.append_events([new_event(decider_id) for _ in range(length)])[-1].event_id
+            last = append_events(orders, [new_event(decider_id) for _ in range(length)])[-1].event_id
             last = append(orders, decider_id, last, final=closed).event_id
             connection = connect(autocommit=False)
             connection.execute("select")  # the transaction begins
             with suppress(errors.StreamClosed), connection.transaction():
-                append(EventStore(connection), decider_id, last)
+                append(PlatformStore(connection), decider_id, last)
             reads.append(value(connection, READS))
             connection.rollback()
         assert 0 < reads[1] <= reads[0] + 2
@@ -150,7 +151,7 @@ def insert(connection: psycopg.Connection, *lines: tuple[object, ...], conflicts
         )
 
 
-def test_a_bare_insert_goes_through_the_guard_and_is_all_or_nothing(orders: EventStore) -> None:
+def test_a_bare_insert_goes_through_the_guard_and_is_all_or_nothing(orders: PlatformStore) -> None:
     def three() -> list[tuple[object, ...]]:
         a, b, c = uuid4(), uuid4(), uuid4()
         return [("placed", a, "o-1", None), ("paid", b, "o-1", a), ("placed", c, "o-2", None)]
@@ -159,14 +160,14 @@ def test_a_bare_insert_goes_through_the_guard_and_is_all_or_nothing(orders: Even
     insert(orders.connection, *events)
     found = [(head[1], head[2], head[4]) for head in heads(orders)]
     assert found == [("o-1", events[1][1], 2), ("o-2", events[2][1], 1)]
-    a, b = orders.get_events("o-1", "order")
+    a, b = get_events(orders, "o-1", "order")
     assert a.offset < b.offset
     before = heads(orders)
     refusal(errors.Conflict, lambda: insert(orders.connection, ("placed", uuid4(), "o-3", None), *three()))
     assert heads(orders) == before
 
 
-def test_a_bare_insert_cannot_state_what_the_store_decides(orders: EventStore) -> None:
+def test_a_bare_insert_cannot_state_what_the_store_decides(orders: PlatformStore) -> None:
     orders.connection.execute(
         """
         insert into event_store.events
@@ -174,13 +175,13 @@ def test_a_bare_insert_cannot_state_what_the_store_decides(orders: EventStore) -
         values ('placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), '1999-01-01', 4711, '5')
         """
     )
-    (stored,) = orders.get_events("o-1", "order")
+    (stored,) = get_events(orders, "o-1", "order")
     assert stored.created_at.year > 1999
     assert stored.offset != 4711
     assert value(orders.connection, "select transaction_id::text::bigint from event_store.events") > 5
 
 
-def test_an_insert_that_handles_conflicts_makes_and_changes_no_stream(orders: EventStore) -> None:
+def test_an_insert_that_handles_conflicts_makes_and_changes_no_stream(orders: PlatformStore) -> None:
     stored = append(orders, "o-1")
     before = heads(orders)
     line = ("placed", stored.event_id, "o-2", None)
@@ -188,10 +189,10 @@ def test_an_insert_that_handles_conflicts_makes_and_changes_no_stream(orders: Ev
     changing: LiteralString = """on conflict (event_id) do update set data = '{"changed": true}'"""
     refusal(errors.ForbiddenChange, lambda: insert(orders.connection, line, conflicts=changing))
     assert heads(orders) == before
-    assert orders.get_events("o-1", "order") == [stored]
+    assert get_events(orders, "o-1", "order") == [stored]
 
 
-def test_copy_goes_through_the_guard(orders: EventStore) -> None:
+def test_copy_goes_through_the_guard(orders: PlatformStore) -> None:
     def copy_in(*lines: tuple[object, ...]) -> None:
         with refusals(), orders.connection.cursor().copy(f"copy {INTO} from stdin") as copy:
             for line in lines:
@@ -203,14 +204,14 @@ def test_copy_goes_through_the_guard(orders: EventStore) -> None:
         ("paid", b, "order", "o-1", "{}", a, a),
         ("placed", a, "order", "o-1", "{}", a, None),  # a retry
     )
-    assert [(event.event_id, event.version) for event in orders.read_stream("order", "o-1")] == [(a, 1), (b, 2)]
+    assert [(event.event_id, event.version) for event in orders.read("order", "o-1")] == [(a, 1), (b, 2)]
     good = ("placed", uuid4(), "order", "o-3", "{}", a, None)
     refusal(errors.Conflict, lambda: copy_in(good, ("placed", uuid4(), "order", "o-1", "{}", a, None)))
     refusal(errors.EventNotRegistered, lambda: copy_in(good, ("lost", uuid4(), "order", "o-2", "{}", a, None)))
     assert [head[1] for head in heads(orders)] == ["o-1"]
 
 
-def heads_without_their_event(store: EventStore) -> list[tuple[object, ...]]:
+def heads_without_their_event(store: PlatformStore) -> list[tuple[object, ...]]:
     return rows(
         store.connection,
         """
@@ -225,18 +226,26 @@ SKIPPING: LiteralString = "on conflict do nothing"
 
 # Two at once: the second waits for the end of the first
 
-Way = Callable[[EventStore, NewEvent, UUID | None], object]
+Way = Callable[[PlatformStore, BatchEvent, UUID | None], object]
 WAYS: dict[str, Way] = {
     "append_event": lambda store, new, previous: append(
         store, new.decider_id, previous, event_id=new.event_id, command_id=new.command_id
     ),
-    "append_events": lambda store, new, _: store.append_events([new_event("another"), new]),  # to wherever the end is
+    "append_events": lambda store, new, _: append_events(store, [new_event("another"), new]),  # to wherever the end is
     "insert": lambda store, new, previous: insert(store.connection, ("placed", new.event_id, new.decider_id, previous)),
-    "expecting event": lambda store, new, previous: store.append_event(
-        "placed", new.event_id, "order", new.decider_id, {}, uuid4(), None, expected_version=int(previous is not None)
+    "expecting event": lambda store, new, previous: append_event(
+        store,
+        "placed",
+        new.event_id,
+        "order",
+        new.decider_id,
+        {},
+        uuid4(),
+        None,
+        expected_version=int(previous is not None),
     ),
-    "expecting batch": lambda store, new, previous: store.append_events(
-        [replace(new, expected_version=int(previous is not None))]
+    "expecting batch": lambda store, new, previous: append_events(
+        store, [replace(new, expected_version=int(previous is not None))]
     ),
     "skip": lambda store, new, previous: insert(
         store.connection, ("placed", new.event_id, new.decider_id, previous), conflicts=SKIPPING
@@ -262,18 +271,20 @@ RACES: list[tuple[str, str, str, type[Exception] | str]] = [
 
 @pytest.mark.parametrize("known", [False, True], ids=["new streams", "streams with an event"])
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_the_end_of_the_first_decides_the_second(orders: EventStore, connect: Connect, ends: str, known: bool) -> None:
+def test_the_end_of_the_first_decides_the_second(
+    orders: PlatformStore, connect: Connect, ends: str, known: bool
+) -> None:
     for number, (first_way, second_way, same, outcome) in enumerate(RACES):
         stream, other = f"o-{number}", f"p-{number}"
         previous = {each: append(orders, each).event_id if known else None for each in (stream, other)}
-        first, second = EventStore(connect(autocommit=False)), EventStore(connect())
+        first, second = PlatformStore(connect(autocommit=False)), PlatformStore(connect())
         new = new_event(stream)
         late = {"event": new, "stream": new_event(stream), "event_id": replace(new, decider_id=other)}[same]
         WAYS[first_way](first, new, previous[stream])
         racing = start_blocked(orders, second, partial(WAYS[second_way], second, late, previous[late.decider_id]))
         getattr(first.connection, ends)()
         error = racing.exception(patience())
-        of_each = [[event.event_id for event in orders.get_events(each, "order")][known:] for each in (stream, other)]
+        of_each = [[event.event_id for event in get_events(orders, each, "order")][known:] for each in (stream, other)]
         if ends == "rollback" or outcome == "stored":
             assert error is None
             of_first = [new.event_id] * (ends == "commit")
@@ -284,15 +295,15 @@ def test_the_end_of_the_first_decides_the_second(orders: EventStore, connect: Co
         assert of_each == expected, (first_way, second_way, same)
         assert heads_without_their_event(orders) == []
         # and the stream of the second goes on
-        head = orders.stream_head(late.decider_id, "order")
+        head = orders.head("order", late.decider_id)
         append(orders, late.decider_id, head.last_event_id if head else None)
 
 
-def test_offsets_rise_along_a_stream_whoever_began_first(orders: EventStore, connect: Connect) -> None:
+def test_offsets_rise_along_a_stream_whoever_began_first(orders: PlatformStore, connect: Connect) -> None:
     older = connect(autocommit=False)
-    append(EventStore(older), "o-2")  # its transaction is the older one
+    append(PlatformStore(older), "o-2")  # its transaction is the older one
     first = append(orders, "o-1")
-    second = append(EventStore(older), "o-1", first.event_id)
+    second = append(PlatformStore(older), "o-1", first.event_id)
     older.commit()
     assert first.offset < second.offset
-    assert orders.get_last_event("o-1", "order") == second
+    assert get_last_event(orders, "o-1", "order") == second

@@ -8,43 +8,44 @@ from psycopg import errors
 
 from millrace.resources.capture.store import CaptureStore, TableRegistration
 from millrace.resources.errors import DeciderCaptured, EventNotRegistered, Malformed, NotDeciderOwner
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, refusal, rows, start_blocked, value
 from tests.support.logins import Login
 from tests.support.patience import patience
+from tests.support.sql_calls import BatchEvent, append_events, get_events
 
 WRITER = "event_store_writer"
 TABLE = TableRegistration("public", "items", "table:public.items", None, "1")
 
 
-def owners(store: EventStore, decider: str) -> list[tuple[str, str | None]]:
+def owners(store: PlatformStore, decider: str) -> list[tuple[str, str | None]]:
     return rows(
         store.connection, "select event, owner from event_store.deciders where decider = %s order by 1", decider
     )
 
 
-def test_only_members_of_its_role_append_to_an_owned_decider(orders: EventStore, login: Login) -> None:
+def test_only_members_of_its_role_append_to_an_owned_decider(orders: PlatformStore, login: Login) -> None:
     team = login(WRITER).info.user
-    member, other = EventStore(login(WRITER, team)), EventStore(login(WRITER))
+    member, other = PlatformStore(login(WRITER, team)), PlatformStore(login(WRITER))
     member.register_decider_event("payment", "paid", "Paid.", owner=team)
     first = append(member, decider="payment", event="paid")
-    batch = [NewEvent("payment", "o-1", "paid", uuid4(), {}, uuid4(), final=True)]
+    batch = [BatchEvent("payment", "o-1", "paid", uuid4(), {}, uuid4(), final=True)]
     for attempt in (
         lambda: append(other, "o-2", decider="payment", event="paid"),
         lambda: append(other, "o-1", first.event_id, decider="payment", event="paid", final=True),
-        lambda: other.append_events(batch),
+        lambda: append_events(other, batch),
         lambda: other.register_decider_event("payment", "forged", "By another."),
     ):
         assert team in str(refusal(NotDeciderOwner, attempt).detail)
-    assert len(orders.get_events("o-1", "payment")) == 1
+    assert len(get_events(orders, "o-1", "payment")) == 1
     # later events of it are the role's, too
     member.register_decider_event("payment", "returned", "Returned.")
     assert owners(orders, "payment") == [("paid", team), ("returned", team)]
-    member.append_events(batch)
+    append_events(member, batch)
 
 
-def test_a_decider_that_is_everybodys_stays_so(orders: EventStore, login: Login) -> None:
-    writer = EventStore(login(WRITER))
+def test_a_decider_that_is_everybodys_stays_so(orders: PlatformStore, login: Login) -> None:
+    writer = PlatformStore(login(WRITER))
     with pytest.raises(NotDeciderOwner):
         writer.register_decider_event("order", "mine", "", owner=writer.connection.info.user)
     assert {owner for _, owner in owners(orders, "order")} == {None}
@@ -54,22 +55,22 @@ def test_a_decider_that_is_everybodys_stays_so(orders: EventStore, login: Login)
         writer.register_decider_event("new", "mine", "", owner="event_store_reader")
 
 
-def test_of_two_first_registrations_one_says_whose_it_is(orders: EventStore, connect: Connect, login: Login) -> None:
+def test_of_two_first_registrations_one_says_whose_it_is(orders: PlatformStore, connect: Connect, login: Login) -> None:
     first, team = connect(autocommit=False), login(WRITER).info.user
-    EventStore(first).register_decider_event("payment", "paid", "", owner=team)
-    second = EventStore(login(WRITER))
+    PlatformStore(first).register_decider_event("payment", "paid", "", owner=team)
+    second = PlatformStore(login(WRITER))
     late = start_blocked(orders, second, lambda: second.register_decider_event("payment", "other", ""))
     first.commit()
     with pytest.raises(NotDeciderOwner):
         late.result(patience())
 
 
-def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: EventStore, login: Login) -> None:
-    writer = EventStore(login(WRITER))
+def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: PlatformStore, login: Login) -> None:
+    writer = PlatformStore(login(WRITER))
     table = replace(TABLE, decider="items")
     writer.register_decider_event(table.decider, "updated", "")
-    writer.append_events(
-        [NewEvent(table.decider, "[1]", "updated", data={"commit_lsn": "forged", "committed_at": "x"})]
+    append_events(
+        writer, [BatchEvent(table.decider, "[1]", "updated", data={"commit_lsn": "forged", "committed_at": "x"})]
     )
     captures = CaptureStore(orders.connection)
     refused = refusal(DeciderCaptured, lambda: captures.register_capture("c", "slot", "publication", [table]))
@@ -82,18 +83,18 @@ def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: EventSto
     captures.register_capture("c", "slot", "publication", [TABLE])
 
 
-def test_a_captures_decider_is_never_a_writers(orders: EventStore, login: Login) -> None:
+def test_a_captures_decider_is_never_a_writers(orders: PlatformStore, login: Login) -> None:
     captures = CaptureStore(orders.connection)
     captures.register_capture("c", "slot", "publication", [TABLE])
     captures.unregister_capture("c", "a test")
     with pytest.raises(NotDeciderOwner):
-        append(EventStore(login(WRITER)), "[1]", decider=TABLE.decider, event="updated")
+        append(PlatformStore(login(WRITER)), "[1]", decider=TABLE.decider, event="updated")
     captures.register_capture("c", "slot", "publication", [TABLE])
 
 
-def test_an_operator_gives_a_decider_to_a_role_later_and_back(orders: EventStore, login: Login) -> None:
+def test_an_operator_gives_a_decider_to_a_role_later_and_back(orders: PlatformStore, login: Login) -> None:
     team = login(WRITER).info.user
-    member, other = EventStore(login(WRITER, team)), EventStore(login(WRITER))
+    member, other = PlatformStore(login(WRITER, team)), PlatformStore(login(WRITER))
     first = append(other, "o-1")
     assert orders.set_decider_owner("order", team, "one service writes orders")
     assert not orders.set_decider_owner("order", team)
@@ -118,7 +119,7 @@ def test_an_operator_gives_a_decider_to_a_role_later_and_back(orders: EventStore
         member.set_decider_owner("order", team)
 
 
-def test_change_events_reads_beside_what_it_cannot_read(orders: EventStore) -> None:
+def test_change_events_reads_beside_what_it_cannot_read(orders: PlatformStore) -> None:
     CaptureStore(orders.connection).register_capture("c", "slot", "publication", [TABLE])
     orders.connection.execute("alter table event_store.events disable trigger guard_append")
     orders.connection.execute(

@@ -11,11 +11,12 @@ import pytest
 
 from millrace.resources.capture.store import CaptureStore
 from millrace.resources.errors import DeciderCaptured, Malformed, MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.producers import ProducerStore
 from tests.support.capturing.captures import Source, T, append_foreign, events, inserted, table
 from tests.support.factories import append, new_event, refusal, register_orders, rows, value
+from tests.support.sql_calls import append_events, get_events
 
 Event = dict[str, Any]
 Way = Callable[[psycopg.Connection, Event], object]
@@ -98,7 +99,7 @@ WAYS: list[Way] = [*STORES[:-1], stage]
 
 
 def accepted(
-    store: EventStore,
+    store: PlatformStore,
     bad: Iterable[tuple[Event, str]],
     error: type[MillraceError] = Malformed,
     ways: Sequence[Way] = WAYS,
@@ -161,21 +162,21 @@ ENOUGH = [
 ]
 
 
-def test_data_beyond_a_limit_are_refused(orders: EventStore) -> None:
+def test_data_beyond_a_limit_are_refused(orders: PlatformStore) -> None:
     assert accepted(orders, ((event(data=data), why) for data, why in TOO_MUCH.items())) == []
     # whose text Postgres itself cannot make
     endless = event(data=f'{{"a": [{", ".join(["1e131071"] * 9000)}]}}')
     assert accepted(orders, [(endless, "far too many bytes")], ways=[append_some]) == []
 
 
-def test_data_within_the_limits_are_stored_and_read(orders: EventStore) -> None:
+def test_data_within_the_limits_are_stored_and_read(orders: PlatformStore) -> None:
     for number, data in enumerate(ENOUGH):
         append_some(orders.connection, event(decider_id=f"o-{number}", data=data))
         stored = value(orders.connection, "select data::text from event_store.get_events(%s, 'order')", f"o-{number}")
         assert json.loads(stored, parse_int=float) == json.loads(data, parse_int=float)
 
 
-def test_a_session_lowers_the_limit_and_never_raises_it(orders: EventStore) -> None:
+def test_a_session_lowers_the_limit_and_never_raises_it(orders: PlatformStore) -> None:
     ways = [append_one, append_some]
     orders.connection.execute("set event_store.max_data_bytes = 100000000")
     assert accepted(orders, [(event(data=f'{{"a": "{"x" * MIB}"}}'), "1048576 are allowed")], ways=ways) == []
@@ -186,7 +187,7 @@ def test_a_session_lowers_the_limit_and_never_raises_it(orders: EventStore) -> N
     append_one(orders.connection, small)
 
 
-def test_names_and_descriptions_have_a_length(orders: EventStore) -> None:
+def test_names_and_descriptions_have_a_length(orders: PlatformStore) -> None:
     inserted_by_hand = "insert into event_store.deciders (decider, event, description) values (%s, %s, %s)"
     assert orders.register_decider_event("d" * 1024, "e" * 1024, "x" * 10_000)
     for decider, name, description in (("d" * 1025, "e", ""), ("d", "e" * 1025, ""), ("d", "e", "x" * 10_001)):
@@ -196,7 +197,7 @@ def test_names_and_descriptions_have_a_length(orders: EventStore) -> None:
             orders.connection.execute(inserted_by_hand, (decider, name, description))
 
 
-def test_what_a_producer_keeps_has_a_length(orders: EventStore) -> None:
+def test_what_a_producer_keeps_has_a_length(orders: PlatformStore) -> None:
     producers = ProducerStore(orders.connection)
     producers.register_producer("p")
     large = "x" * MIB
@@ -214,7 +215,7 @@ def test_what_a_producer_keeps_has_a_length(orders: EventStore) -> None:
     assert producers.commit_transaction(transaction, "x" * (MIB - 2)).outcome == "committed"
 
 
-def test_a_missing_empty_long_or_upper_case_id_is_refused(orders: EventStore) -> None:
+def test_a_missing_empty_long_or_upper_case_id_is_refused(orders: PlatformStore) -> None:
     """A UUID has one stream; written in upper case it would be another one than Postgres' own text of it."""
     bad = [(event(**{name: None}), "is null") for name in ("event", "event_id", "decider", "decider_id", "command_id")]
     bad += [(event(decider_id=""), "decider_id is empty")]
@@ -224,17 +225,17 @@ def test_a_missing_empty_long_or_upper_case_id_is_refused(orders: EventStore) ->
     assert accepted(orders, bad, ways=STORES) == []
 
 
-def test_any_other_text_is_an_id_and_the_text_of_a_uuid_is_its_stream(orders: EventStore) -> None:
+def test_any_other_text_is_an_id_and_the_text_of_a_uuid_is_its_stream(orders: PlatformStore) -> None:
     upper = UUID_TEXT.upper()
     for decider_id in (
         *("x" * 1024, "ü" * 512, "  ", "日本 🌊 'quo\"ted'", "a/b,c\\d\n%s"),
         *("ORDER-1", upper + "0", upper[:-1], "F" * 36, "É" * 18),
     ):
         stored = append(orders, decider_id)
-        assert orders.get_events(decider_id, "order") == [stored]
+        assert get_events(orders, decider_id, "order") == [stored]
     first = append(orders, UUID_TEXT)
     append(orders, str(UUID(upper)), first.event_id)
-    assert len(orders.get_events(UUID(upper), "order")) == len(orders.get_events(UUID_TEXT, "order")) == 2
+    assert len(get_events(orders, UUID(upper), "order")) == len(get_events(orders, UUID_TEXT, "order")) == 2
 
 
 METADATA = {
@@ -250,11 +251,11 @@ METADATA = {
 }
 
 
-def test_metadata_that_do_not_fit_are_refused(orders: EventStore) -> None:
+def test_metadata_that_do_not_fit_are_refused(orders: PlatformStore) -> None:
     assert accepted(orders, ((event(metadata=text), why) for text, why in METADATA.items()), ways=STORES) == []
 
 
-def test_a_reserved_word_is_refused_unless_it_is_what_it_is_reserved_for(orders: EventStore) -> None:
+def test_a_reserved_word_is_refused_unless_it_is_what_it_is_reserved_for(orders: PlatformStore) -> None:
     why = "$sealed of data is a reserved word; it is 1.<key>.<nonce>.<ciphertext>"
     sealed = ("null", "7", "{}", '"1.k.n"', '"2.k.n.c"', '"1.k..c"', '"1.k.n.c.d"')
     assert accepted(orders, ((event(data=f'{{"$sealed": {text}}}'), why) for text in sealed), ways=STORES) == []
@@ -269,15 +270,15 @@ def test_a_reserved_word_is_refused_unless_it_is_what_it_is_reserved_for(orders:
 @pytest.fixture
 def captured(source: Source) -> CaptureStore:
     """Return a store with orders, a producer and a capture that has the row 7."""
-    register_orders(EventStore(source.store.connection))
+    register_orders(PlatformStore(source.store.connection))
     source.commit(inserted(7))
     source.emit()
     return source.store
 
 
 def test_nobody_else_appends_to_the_decider_of_a_captured_table(captured: CaptureStore) -> None:
-    store = EventStore(captured.connection)
-    (last,) = store.get_events("[7]", T)
+    store = PlatformStore(captured.connection)
+    (last,) = get_events(store, "[7]", T)
     junk = [
         event(decider=T, decider_id="[1]", event="updated"),
         event(decider=T, decider_id="[1]", event="nothing"),
@@ -294,13 +295,13 @@ def test_what_was_staged_before_is_refused_at_the_commit(captured: CaptureStore)
     producer.register_producer("p")
     transaction = producer.begin_transaction("p", 0, 1, 0, 60).transaction_id
     assert transaction is not None
-    producer.add_events(transaction, [new_event("[1]", event="updated", decider=T)])
+    producer.add_events(transaction, [new_event("[1]", event="updated", decider=T).alone])
     captured.register_capture("c", "slot_c", "pub_c", [table("t")])
     refusal(DeciderCaptured, lambda: producer.commit_transaction(transaction))
     assert events(captured) == [("[7]", "inserted")]
     # what is captured no more is anybody's
     captured.register_capture("c", "slot_c", "pub_c", [table("u")])
-    assert EventStore(captured.connection).append_events([new_event("[1]", event="updated", decider=T)])[0].appended
+    assert append_events(PlatformStore(captured.connection), [new_event("[1]", event="updated", decider=T)])[0].appended
 
 
 def test_the_capture_appends_by_all_its_ways(source: Source) -> None:

@@ -5,7 +5,7 @@ from typing import LiteralString
 import pytest
 
 from millrace.resources.errors import ForbiddenChange
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from tests.support.factories import append, refusal, rows
 
@@ -23,12 +23,12 @@ CHANGES: list[LiteralString] = [
 ]
 
 
-def facts(store: EventStore) -> object:
+def facts(store: PlatformStore) -> object:
     return [rows(store.connection, "select * from event_store." + table + " order by 1, 2") for table in TABLES]
 
 
 @pytest.fixture
-def orders(orders: EventStore) -> EventStore:
+def orders(orders: PlatformStore) -> PlatformStore:
     """Return a store with a row in each table of facts."""
     append(orders)
     orders.register_event_schema("order", "placed", {"type": "object"})
@@ -36,12 +36,12 @@ def orders(orders: EventStore) -> EventStore:
     return orders
 
 
-def change(store: EventStore, statement: LiteralString) -> int:
+def change(store: PlatformStore, statement: LiteralString) -> int:
     with refusals():
         return store.connection.execute(statement).rowcount
 
 
-def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: EventStore) -> None:
+def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: PlatformStore) -> None:
     before = facts(orders)
     for setting in ("", "event_store.on_forbidden_change = 'allow'", "event_store.rebasing = 'on'"):
         orders.connection.execute(f"set {setting}".encode() if setting else "select")
@@ -52,7 +52,7 @@ def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: EventStore)
     assert facts(orders) == before
 
 
-def test_where_changes_are_ignored_they_warn_and_truncate_still_raises(orders: EventStore) -> None:
+def test_where_changes_are_ignored_they_warn_and_truncate_still_raises(orders: PlatformStore) -> None:
     before = facts(orders)
     notices: list[str | None] = []
     orders.connection.add_notice_handler(lambda notice: notices.append(notice.message_primary))

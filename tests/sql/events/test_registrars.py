@@ -9,11 +9,13 @@ import pytest
 
 from millrace.resources import errors
 from millrace.resources.capture.store import CaptureStore, TableRegistration
-from millrace.resources.event_store import EventSchema, EventStore, EventUpcast, Json, NewEvent
+from millrace.resources.event_store import EventSchema, EventUpcast, Json
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.moves import default, drop, rename, scale
 from tests.support.factories import Connect, everything, purge_all, refusal, rows, start_blocked, value
 from tests.support.logins import Login
 from tests.support.patience import patience
+from tests.support.sql_calls import BatchEvent, append_events
 from tests.support.views.isolation import REPEATABLE_READ, assert_not_serializable, snapshot_of
 
 WRITER = "event_store_writer"
@@ -21,14 +23,14 @@ Error = type[errors.MillraceError]
 TIMES_100 = [scale("amount", 2)]
 
 
-def append(store: EventStore, decider_id: str = "o-1", data: Json = None, event: str = "placed") -> None:
-    store.append_events([NewEvent("sale", decider_id, event, data={"amount": 1} if data is None else data)])
+def append(store: PlatformStore, decider_id: str = "o-1", data: Json = None, event: str = "placed") -> None:
+    append_events(store, [BatchEvent("sale", decider_id, event, data={"amount": 1} if data is None else data)])
 
 
 @pytest.fixture
-def service(login: Login) -> EventStore:
+def service(login: Login) -> PlatformStore:
     """Return the store as the login that registered an event and appended one."""
-    service = EventStore(login(WRITER))
+    service = PlatformStore(login(WRITER))
     service.register_decider_event("sale", "placed", "Something was sold.")
     service.register_decider_event("sale", "new", "It has no event.")
     append(service, data={"amount": 12})
@@ -36,7 +38,7 @@ def service(login: Login) -> EventStore:
 
 
 def register(
-    store: EventStore, what: str, event: str, decider: str = "order", *, other: bool = False
+    store: PlatformStore, what: str, event: str, decider: str = "order", *, other: bool = False
 ) -> EventSchema | EventUpcast:
     """Register a schema of version 1, or an upcast to version 2; or another one in its place."""
     if what == "schema":
@@ -50,7 +52,7 @@ both = pytest.mark.parametrize(
 
 
 @both
-def test_a_version_has_one_for_ever(orders: EventStore, what: str, differs: Error) -> None:
+def test_a_version_has_one_for_ever(orders: PlatformStore, what: str, differs: Error) -> None:
     first = register(orders, what, "placed")
     before = everything(orders)
     assert register(orders, what, "placed") == first
@@ -62,10 +64,10 @@ def test_a_version_has_one_for_ever(orders: EventStore, what: str, differs: Erro
 
 
 @both
-def test_of_two_sessions_one_is_refused(orders: EventStore, connect: Connect, what: str, differs: Error) -> None:
+def test_of_two_sessions_one_is_refused(orders: PlatformStore, connect: Connect, what: str, differs: Error) -> None:
     for event in ("placed", "paid"):  # to register a version takes the same lock
         orders.register_decider_event("order", event, "", 2)
-    first, second = EventStore(connect(autocommit=False)), EventStore(connect())
+    first, second = PlatformStore(connect(autocommit=False)), PlatformStore(connect())
     known = register(first, what, "placed")
     late = start_blocked(orders, second, lambda: register(second, what, "placed", other=True))
     first.connection.commit()
@@ -81,7 +83,9 @@ def test_of_two_sessions_one_is_refused(orders: EventStore, connect: Connect, wh
 
 
 @both
-def test_an_older_snapshot_is_to_be_repeated(orders: EventStore, connect: Connect, what: str, differs: Error) -> None:
+def test_an_older_snapshot_is_to_be_repeated(
+    orders: PlatformStore, connect: Connect, what: str, differs: Error
+) -> None:
     orders.register_decider_event("order", "placed", "", 2)
     old = snapshot_of(connect, REPEATABLE_READ)
     register(orders, what, "placed")
@@ -92,7 +96,7 @@ def test_an_older_snapshot_is_to_be_repeated(orders: EventStore, connect: Connec
 @both
 def test_only_members_of_the_deciders_role_register(login: Login, what: str, differs: Error) -> None:
     team = login(WRITER).info.user
-    member, other = EventStore(login(WRITER, team)), EventStore(login(WRITER))
+    member, other = PlatformStore(login(WRITER, team)), PlatformStore(login(WRITER))
     member.register_decider_event("payment", "paid", "Paid.", owner=team)
     for event in ("paid", "new"):
         refusal(errors.NotDeciderOwner, partial(register, other, what, event, "payment"))
@@ -101,7 +105,7 @@ def test_only_members_of_the_deciders_role_register(login: Login, what: str, dif
 
 
 @pytest.mark.parametrize(("what", "a"), [("schema", "a schema"), ("upcast", "an upcast")])
-def test_the_decider_of_a_captured_table_has_none(orders: EventStore, what: str, a: str) -> None:
+def test_the_decider_of_a_captured_table_has_none(orders: PlatformStore, what: str, a: str) -> None:
     captures = CaptureStore(orders.connection)
     first, second = (TableRegistration("public", name, f"table:{name}", None, "1") for name in ("a", "b"))
     captures.register_capture("c", "slot", "publication", [first])
@@ -112,8 +116,8 @@ def test_the_decider_of_a_captured_table_has_none(orders: EventStore, what: str,
     assert f"has {a} for its event updated" in str(error.detail)
 
 
-def test_a_stranger_says_nothing_of_an_events_shape(store: EventStore, service: EventStore, login: Login) -> None:
-    stranger = EventStore(login(WRITER))
+def test_a_stranger_says_nothing_of_an_events_shape(store: PlatformStore, service: PlatformStore, login: Login) -> None:
+    stranger = PlatformStore(login(WRITER))
     before = everything(store)
     for event in ("placed", "new"):
         attempts: list[Callable[[], object]] = [
@@ -141,24 +145,26 @@ def test_a_stranger_says_nothing_of_an_events_shape(store: EventStore, service: 
     store.register_event_schema("sale", "placed", {"type": "object"})
 
 
-def test_members_of_the_role_that_registered_an_event_say_its_shape(store: EventStore, login: Login) -> None:
+def test_members_of_the_role_that_registered_an_event_say_its_shape(store: PlatformStore, login: Login) -> None:
     team = login(WRITER)
-    first, second = login(WRITER, team.info.user), EventStore(login(WRITER, team.info.user))
+    first, second = login(WRITER, team.info.user), PlatformStore(login(WRITER, team.info.user))
     first.execute(f"set role {team.info.user}".encode())
-    EventStore(first).register_decider_event("sale", "placed", "")
+    PlatformStore(first).register_decider_event("sale", "placed", "")
     second.register_event_upcast("sale", "placed", 2, TIMES_100)
     first.execute("reset role")
-    EventStore(first).register_decider_event("sale", "mine", "")
+    PlatformStore(first).register_decider_event("sale", "mine", "")
     refusal(errors.NotDeciderOwner, lambda: second.register_event_upcast("sale", "mine", 2, TIMES_100))
     assert rows(store.connection, "select distinct event, registered_by from event_store.deciders where decider = 'sale' order by 1") == [
         ("mine", first.info.user), ("placed", team.info.user)
     ]  # fmt: skip
 
 
-def test_an_operator_takes_an_upcast_back_and_another_one_is_registered(store: EventStore, service: EventStore) -> None:
+def test_an_operator_takes_an_upcast_back_and_another_one_is_registered(
+    store: PlatformStore, service: PlatformStore
+) -> None:
     wrong = service.register_event_upcast("sale", "placed", 2, TIMES_100)
     service.register_event_upcast("sale", "placed", 3, [rename("amount", "cents")])
-    (event,) = service.read_stream("sale", "o-1", upcast=True)
+    (event,) = service.read("sale", "o-1", upcast=True)
     assert event.data == {"cents": 1200}
     error = refusal(errors.Malformed, lambda: store.withdraw_registration("sale", "placed", 2, "upcast"))
     assert "an upcast to version 3" in str(error.detail)
@@ -166,7 +172,7 @@ def test_an_operator_takes_an_upcast_back_and_another_one_is_registered(store: E
     refusal(errors.UpcastDiffers, lambda: service.register_event_upcast("sale", "placed", 2, []))
     assert store.withdraw_registration("sale", "placed", 2, "upcast", "these are euros")
     assert not store.withdraw_registration("sale", "placed", 2, "upcast", "these are euros")
-    (event,) = service.read_stream("sale", "o-1", upcast=True)
+    (event,) = service.read("sale", "o-1", upcast=True)
     assert event.data == {"amount": 12}
     last = next(entry for entry in store.audit_log() if entry.operation == "withdraw_registration")
     assert last.reason == "these are euros"
@@ -177,7 +183,9 @@ def test_an_operator_takes_an_upcast_back_and_another_one_is_registered(store: E
     assert service.register_event_upcast("sale", "placed", 2, []).digest != wrong.digest
 
 
-def test_an_operator_takes_a_schema_back_and_another_one_is_registered(store: EventStore, service: EventStore) -> None:
+def test_an_operator_takes_a_schema_back_and_another_one_is_registered(
+    store: PlatformStore, service: PlatformStore
+) -> None:
     service.register_event_schema("sale", "placed", False)
     refusal(errors.DataRefused, lambda: append(service, "o-2"))
     assert store.withdraw_registration("sale", "placed", 1, "schema", "it took nothing")
@@ -189,8 +197,10 @@ def test_an_operator_takes_a_schema_back_and_another_one_is_registered(store: Ev
     assert (last.detail["what"], last.detail["schema"]) == ("schema", False)
 
 
-def test_an_event_without_events_is_anybodys_if_released(store: EventStore, service: EventStore, login: Login) -> None:
-    next_one = EventStore(login(WRITER))
+def test_an_event_without_events_is_anybodys_if_released(
+    store: PlatformStore, service: PlatformStore, login: Login
+) -> None:
+    next_one = PlatformStore(login(WRITER))
     service.register_event_schema("sale", "new", {})
 
     def release(event: str, version: int = 1) -> bool:
@@ -217,19 +227,19 @@ def test_an_event_without_events_is_anybodys_if_released(store: EventStore, serv
         service.withdraw_registration("sale", "placed", 1, "event")
 
 
-def test_a_registration_that_is_withdrawn_at_the_same_time_waits(store: EventStore, connect: Connect) -> None:
+def test_a_registration_that_is_withdrawn_at_the_same_time_waits(store: PlatformStore, connect: Connect) -> None:
     store.register_event_upcast("sale", "placed", 2, TIMES_100)
     first = connect(autocommit=False)
-    EventStore(first).withdraw_registration("sale", "placed", 2, "upcast")
+    PlatformStore(first).withdraw_registration("sale", "placed", 2, "upcast")
     # nobody is hindered by what is not committed, and nothing is gone after a rollback
     assert store.register_event_upcast("sale", "placed", 2, TIMES_100).to_version == 2
     first.rollback()
-    assert not EventStore(first).withdraw_registration("sale", "placed", 3, "upcast")
+    assert not PlatformStore(first).withdraw_registration("sale", "placed", 3, "upcast")
     first.commit()
     assert value(store.connection, "select count(*) from event_store.event_upcasts") == 1
 
 
-def test_all_upcasts_of_an_event_together_have_an_end(store: EventStore) -> None:
+def test_all_upcasts_of_an_event_together_have_an_end(store: PlatformStore) -> None:
     store.register_decider_event("sale", "placed", "")
     many: list[tuple[list[list[Any]], str]] = [
         ([[drop("a")] * 100] * 11, "would have 1100 moves"),
@@ -245,8 +255,8 @@ def test_all_upcasts_of_an_event_together_have_an_end(store: EventStore) -> None
     # so what they make of data of an append is no longer than these and their own text together
     data = {"amount": "x" * 1_000_000}
     store.register_event_upcast("sale", "placed", 2, [default(key, "y" * 640) for key in map(str, range(90))])
-    store.append_events([NewEvent("sale", "o-9", "placed", data=data)])
-    (read,) = store.read_stream("sale", "o-9", upcast=True)
+    append_events(store, [BatchEvent("sale", "o-9", "placed", data=data)])
+    (read,) = store.read("sale", "o-9", upcast=True)
     assert 1_050_000 < len(read.data_json) < 1_000_000 + 65_536 + 100
     # a version that is the last one that there can be
     store.register_event_upcast("sale", "far", 9_223_372_036_854_775_807, [])

@@ -7,8 +7,8 @@ import psycopg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.event_store import EventStore
 from millrace.resources.event_store.json_text import jsonb
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import rows
 
 Schema = dict[str, Any] | bool
@@ -177,7 +177,7 @@ def judged(connection: psycopg.Connection, schema: Any, data: list[Any]) -> list
     )
 
 
-def assert_as_a_validator(store: EventStore, schema: Schema, data: list[Any]) -> None:
+def assert_as_a_validator(store: PlatformStore, schema: Schema, data: list[Any]) -> None:
     """Assert that the store takes what a validator takes, and names a rule for all else."""
     validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
     expected = [validator.is_valid(each) for each in data]
@@ -186,7 +186,7 @@ def assert_as_a_validator(store: EventStore, schema: Schema, data: list[Any]) ->
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases())
-def test_the_store_accepts_what_a_validator_accepts(store: EventStore, case: tuple[Any, list[Any]]) -> None:
+def test_the_store_accepts_what_a_validator_accepts(store: PlatformStore, case: tuple[Any, list[Any]]) -> None:
     assert_as_a_validator(store, *case)
 
 
@@ -229,6 +229,6 @@ BORDERS: list[tuple[dict[str, Any], list[Any]]] = [
 ]
 
 
-def test_at_the_borders_it_accepts_what_a_validator_accepts(store: EventStore) -> None:
+def test_at_the_borders_it_accepts_what_a_validator_accepts(store: PlatformStore) -> None:
     for schema, data in BORDERS:
         assert_as_a_validator(store, schema, data)

@@ -10,10 +10,12 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import DataRefused, EventIdReused, EventNotRegistered, Malformed
-from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.event_store import Json
 from millrace.resources.event_store.json_text import jsonb
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.events.test_every_way_in import STORES, accepted, event, insert
 from tests.support.factories import Connect, append, new_event, refusal, rows, value
+from tests.support.sql_calls import BatchEvent, append_events, get_events
 
 WRITER = "event_store_writer"
 NUMBER = {"type": "number"}
@@ -30,7 +32,7 @@ ORDER: dict[str, Any] = {
 }
 
 
-def schemas(store: EventStore) -> list[tuple[Any, ...]]:
+def schemas(store: PlatformStore) -> list[tuple[Any, ...]]:
     return rows(
         store.connection,
         "select decider, event, event_version, accepts is not null, digest from event_store.event_schemas"
@@ -38,7 +40,7 @@ def schemas(store: EventStore) -> list[tuple[Any, ...]]:
     )
 
 
-def refused(store: EventStore, schema: Json, data: Json) -> str | None:
+def refused(store: PlatformStore, schema: Json, data: Json) -> str | None:
     """Return why data do not fit a schema; None where they do. Nothing stays."""
     with store.connection.transaction(force_rollback=True):
         store.register_event_schema("order", "judged", schema)
@@ -81,7 +83,7 @@ SAID: list[tuple[Any, Any, str]] = [
 ]
 
 
-def test_a_refusal_names_the_value_and_the_rule(orders: EventStore) -> None:
+def test_a_refusal_names_the_value_and_the_rule(orders: PlatformStore) -> None:
     for schema, data, said in SAID:
         detail = str(refused(orders, schema, data))
         assert said in detail, schema
@@ -94,7 +96,7 @@ FITS = (
 )
 
 
-def test_numbers_are_decimal_and_have_their_digits(orders: EventStore) -> None:
+def test_numbers_are_decimal_and_have_their_digits(orders: PlatformStore) -> None:
     cents = {"multipleOf": 0.01, "minimum": 0.3}
     for number in ("0.3", "0.30", "1e2", "19.99", "1" + "0" * 800 + ".07"):
         assert value(orders.connection, FITS, number, jsonb(cents)), number
@@ -105,11 +107,11 @@ def test_numbers_are_decimal_and_have_their_digits(orders: EventStore) -> None:
     assert whole == [True, True, True, False, False]
 
 
-def test_a_hyphen_behind_a_class_is_itself(orders: EventStore) -> None:
+def test_a_hyphen_behind_a_class_is_itself(orders: PlatformStore) -> None:
     assert [refused(orders, {"pattern": r"^[\w-.]+$"}, text) is None for text in ("a-b.c", "a+b")] == [True, False]
 
 
-def test_dates_are_those_of_the_calendar(orders: EventStore) -> None:
+def test_dates_are_those_of_the_calendar(orders: PlatformStore) -> None:
     said = rows(
         orders.connection,
         """
@@ -178,14 +180,14 @@ UNLIKE = [
 ]
 
 
-def test_what_is_not_taken_is_refused_by_keyword_and_place(orders: EventStore) -> None:
+def test_what_is_not_taken_is_refused_by_keyword_and_place(orders: PlatformStore) -> None:
     for schema, why in [*REFUSED, *(({"pattern": p}, "pattern at /pattern has something") for p in UNLIKE)]:
         error = refusal(Malformed, partial(orders.register_event_schema, "order", "placed", schema))
         assert why in str(error.detail), schema
     assert schemas(orders) == []
 
 
-def test_a_schema_that_grows_beyond_measure_is_refused_at_once(orders: EventStore) -> None:
+def test_a_schema_that_grows_beyond_measure_is_refused_at_once(orders: PlatformStore) -> None:
     deep: Any = {}
     for _ in range(40):
         deep = {"items": deep}
@@ -209,7 +211,7 @@ def test_a_schema_that_grows_beyond_measure_is_refused_at_once(orders: EventStor
     assert int(peak[1]) < 300_000
 
 
-def test_annotations_are_kept_and_say_nothing_of_data(orders: EventStore) -> None:
+def test_annotations_are_kept_and_say_nothing_of_data(orders: PlatformStore) -> None:
     schema: dict[str, Any] = {"title": "T", "x-scale": {"type": 1}, "examples": [1], "$comment": "c", "$schema": "s"}
     schema |= {"default": {}, "$id": "i", "uniqueItems": False, "properties": {"a": {"title": "A"}, "b": True}}
     orders.register_event_schema("order", "placed", schema)
@@ -218,15 +220,15 @@ def test_annotations_are_kept_and_say_nothing_of_data(orders: EventStore) -> Non
     append(orders, data=[])
 
 
-def test_a_schema_is_its_content_and_each_version_has_its_own(orders: EventStore) -> None:
+def test_a_schema_is_its_content_and_each_version_has_its_own(orders: PlatformStore) -> None:
     first = orders.register_event_schema("order", "placed", ORDER)
     assert orders.register_event_schema("order", "placed", dict(reversed(ORDER.items()))) == first
     assert orders.register_event_schema("order", "placed", {"type": "object"}, 2).digest != first.digest
     assert [row[:4] for row in schemas(orders)] == [("order", "placed", 1, True), ("order", "placed", 2, True)]
-    assert orders.append_events([NewEvent("order", "o-1", "placed", data={}, event_version=2)])[0].appended
+    assert append_events(orders, [BatchEvent("order", "o-1", "placed", data={}, event_version=2)])[0].appended
 
 
-def test_a_schema_registers_its_event_with_its_own_description(store: EventStore) -> None:
+def test_a_schema_registers_its_event_with_its_own_description(store: PlatformStore) -> None:
     store.register_event_schema("order", "placed", ORDER)
     store.register_event_schema("order", "paid", {"title": "Paid"})
     store.register_event_schema("order", "sent", True)
@@ -236,7 +238,7 @@ def test_a_schema_registers_its_event_with_its_own_description(store: EventStore
     refusal(Malformed, lambda: store.register_event_schema("", "placed", ORDER))
 
 
-def test_data_that_do_not_fit_are_refused_whichever_way_they_come(orders: EventStore) -> None:
+def test_data_that_do_not_fit_are_refused_whichever_way_they_come(orders: PlatformStore) -> None:
     orders.register_event_schema("order", "placed", {"properties": {"n": {"type": "integer"}}})
     bad = [(event(data='{"n": "12"}'), 'data.n is "12", not of type integer, by /properties/n/type')]
     assert accepted(orders, bad, DataRefused, ways=STORES) == []
@@ -246,36 +248,38 @@ def test_data_that_do_not_fit_are_refused_whichever_way_they_come(orders: EventS
             assert value(orders.connection, "select count(*) from event_store.events where data = '{\"n\": 12}'") == 1
 
 
-def test_a_batch_is_refused_by_its_first_unfit_event_and_stores_nothing(orders: EventStore) -> None:
+def test_a_batch_is_refused_by_its_first_unfit_event_and_stores_nothing(orders: PlatformStore) -> None:
     orders.register_event_schema("order", "placed", ORDER)
     good, bad = ({"amount": 1}, {"amount": -1})
     made = [
-        NewEvent("order", "o-1", name, data=data)
+        BatchEvent("order", "o-1", name, data=data)
         for name, data in (("paid", bad), ("placed", good), ("placed", bad), ("placed", {}))
     ]
-    said = str(refusal(DataRefused, lambda: orders.append_events(made)).detail)
+    said = str(refusal(DataRefused, lambda: append_events(orders, made)).detail)
     assert said.startswith("event 3 of the batch: event placed version 1 of decider order: data.amount is -1, less")
     # what is malformed, or unknown, is said first
-    refusal(Malformed, lambda: orders.append_events([*made, NewEvent("order", "", "placed")]))
-    refusal(EventNotRegistered, lambda: orders.append_events([made[1], NewEvent("order", "o-1", "unknown")]))
+    refusal(Malformed, lambda: append_events(orders, [*made, BatchEvent("order", "", "placed")]))
+    refusal(EventNotRegistered, lambda: append_events(orders, [made[1], BatchEvent("order", "o-1", "unknown")]))
     assert value(orders.connection, "select count(*) from event_store.events") == 0
 
 
-def test_a_history_from_before_the_schema_is_never_judged_again(orders: EventStore) -> None:
+def test_a_history_from_before_the_schema_is_never_judged_again(orders: PlatformStore) -> None:
     unfit = new_event("o-1")
-    orders.append_events([unfit])
+    append_events(orders, [unfit])
     stored = append(orders, "o-2")
     third = event(decider_id="o-3", data='{"n": 1}')
     insert(orders.connection, third)
     orders.register_event_schema("order", "placed", ORDER)
 
-    again = orders.append_events([unfit, NewEvent("order", "o-1", "placed", data={"amount": 5})])
+    again = append_events(orders, [unfit, BatchEvent("order", "o-1", "placed", data={"amount": 5})])
     assert [row.appended for row in again] == [False, True]
     assert append(orders, "o-2", event_id=stored.event_id, command_id=stored.command_id).offset == stored.offset
     insert(orders.connection, third)
     # with its event_id, other data are another event
     refusal(EventIdReused, lambda: append(orders, "o-2", event_id=stored.event_id, data={}))
-    refusal(EventIdReused, lambda: orders.append_events([NewEvent("order", "o-1", "placed", unfit.event_id, data={})]))
+    refusal(
+        EventIdReused, lambda: append_events(orders, [BatchEvent("order", "o-1", "placed", unfit.event_id, data={})])
+    )
     refusal(DataRefused, lambda: append(orders, "o-2", stored.event_id))
     append(orders, "o-2", stored.event_id, data={"amount": 0})
     # other events of the decider, and the event of another decider, have no schema
@@ -283,33 +287,33 @@ def test_a_history_from_before_the_schema_is_never_judged_again(orders: EventSto
     append(orders, "o-4", decider="invoice")
 
 
-def test_unfit_data_are_said_before_a_conflict(orders: EventStore) -> None:
+def test_unfit_data_are_said_before_a_conflict(orders: PlatformStore) -> None:
     orders.register_event_schema("order", "placed", ORDER)
     append(orders, data={"amount": 1})
     refusal(DataRefused, lambda: append(orders))
 
 
-def test_a_schema_holds_for_appends_that_begin_after_it(orders: EventStore, connect: Connect) -> None:
+def test_a_schema_holds_for_appends_that_begin_after_it(orders: PlatformStore, connect: Connect) -> None:
     early = connect(autocommit=False)
-    append(EventStore(early))
+    append(PlatformStore(early))
     # nobody waits for the other
     orders.register_event_schema("order", "placed", ORDER)
-    refusal(DataRefused, lambda: append(EventStore(early), "o-2"))
+    refusal(DataRefused, lambda: append(PlatformStore(early), "o-2"))
     early.rollback()
-    append(EventStore(early), data={"amount": 1})
+    append(PlatformStore(early), data={"amount": 1})
     orders.register_event_schema("order", "paid", ORDER)
     early.commit()
-    assert len(orders.get_events("o-1", "order")) == 1
+    assert len(get_events(orders, "o-1", "order")) == 1
     held = connect(autocommit=False)
     held.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     held.execute("select count(*) from event_store.deciders")
     orders.register_event_schema("order", "shipped", ORDER)
-    append(EventStore(held), "o-3", event="shipped")
+    append(PlatformStore(held), "o-3", event="shipped")
     held.commit()
-    assert orders.get_events("o-3", "order")[0].data == {"n": 1}
+    assert get_events(orders, "o-3", "order")[0].data == {"n": 1}
 
 
-def test_a_predicate_of_every_size_is_stored(orders: EventStore) -> None:
+def test_a_predicate_of_every_size_is_stored(orders: PlatformStore) -> None:
     """A row of a few kilobytes is read as it is; one that fits no page is compressed, or moved out."""
     for count in (1, 25, 60, 90):
         name = f"of {count}"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 
 from millrace.resources.event_log_source.pulled import NotPulled, pulled
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.moves import Move, cast, default, drop, moved, rename, scale
 from tests.support.factories import rows
 
@@ -86,7 +86,7 @@ def sql_text(value: object) -> str:
 
 
 def by_postgres(
-    store: EventStore, found: list[str], version: int, upcasts: list[dict[str, Any]]
+    store: PlatformStore, found: list[str], version: int, upcasts: list[dict[str, Any]]
 ) -> list[tuple[str, str]]:
     """Return the texts as jsonb prints them, and as it prints them moved."""
     both: LiteralString = """
@@ -104,7 +104,7 @@ def by_postgres(
     order=st.randoms(use_true_random=False),
 )
 def test_sql_and_python_move_any_data_alike(
-    store: EventStore, found: list[str], chain: list[list[Any]], version: int, order: random.Random
+    store: PlatformStore, found: list[str], chain: list[list[Any]], version: int, order: random.Random
 ) -> None:
     upcasts = [{"to_version": n, "moves": each} for n, each in enumerate(chain, 2)]
     order.shuffle(upcasts)
@@ -119,7 +119,7 @@ def test_sql_and_python_move_any_data_alike(
     path=dense_paths.map(tuple),
 )
 def test_a_field_that_is_read_where_it_was_is_that_of_the_moved_data(
-    store: EventStore, found: list[str], chain: list[list[Any]], path: tuple[str, ...]
+    store: PlatformStore, found: list[str], chain: list[list[Any]], path: tuple[str, ...]
 ) -> None:
     upcasts = [{"to_version": n, "moves": each} for n, each in enumerate(chain, 2)]
     # as the source reads them
@@ -136,7 +136,7 @@ def test_a_field_that_is_read_where_it_was_is_that_of_the_moved_data(
     assert [one for one, _ in read] == [two for _, two in read]
 
 
-def test_a_field_of_which_its_place_does_not_tell_is_not_read_there(store: EventStore) -> None:
+def test_a_field_of_which_its_place_does_not_tell_is_not_read_there(store: PlatformStore) -> None:
     """What a property meets rarely."""
     told: dict[tuple[str, ...], tuple[str, list[Move], str | None]] = {
         # the default has the key, and what is there has not

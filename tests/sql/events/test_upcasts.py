@@ -8,17 +8,19 @@ from typing import Any, LiteralString
 import pytest
 
 from millrace.resources.errors import Malformed, UpcastMissing, UpcastNeeded
-from millrace.resources.event_store import EventStore, Json, NewEvent
+from millrace.resources.event_store import Json
 from millrace.resources.event_store.json_text import flat
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.events.moves import InvalidEvent, cast, default, drop, lift, moved, nest, rename, scale, values
 from tests.support.factories import refusal, rows, value
 from tests.support.logins import Login
+from tests.support.sql_calls import BatchEvent, append_events, get_events
 
 WRITER, READER = "event_store_writer", "event_store_reader"
 
 
-def by_postgres(store: EventStore, data: str, moves: list[Any]) -> str:
+def by_postgres(store: PlatformStore, data: str, moves: list[Any]) -> str:
     """Return the text that SQL makes of data by the moves, and that Python makes the same."""
     upcasts = [{"to_version": 2, "moves": flat(moves)}]
     both: LiteralString = (
@@ -72,12 +74,12 @@ MEANS: list[tuple[Any, str, str]] = [
 ]
 
 
-def test_a_move_does_what_it_says_and_leaves_data_where_it_does_not_apply(store: EventStore) -> None:
+def test_a_move_does_what_it_says_and_leaves_data_where_it_does_not_apply(store: PlatformStore) -> None:
     for move, data, made in MEANS:
         assert by_postgres(store, data, [move]) == made, move
 
 
-def test_moves_go_as_deep_as_data_do(store: EventStore) -> None:
+def test_moves_go_as_deep_as_data_do(store: PlatformStore) -> None:
     deep = '{"a": ' * 199 + "1" + "}" * 199
     assert by_postgres(store, deep, [rename("a", ["b"] * 32)]) == '{"b": ' * 32 + deep[6:-1] + "}" * 32
     brackets = "[" * 3000 + "]" * 3000
@@ -131,7 +133,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-def test_moves_that_are_malformed_are_refused_by_place(orders: EventStore) -> None:
+def test_moves_that_are_malformed_are_refused_by_place(orders: PlatformStore) -> None:
     statement: LiteralString = "select event_store.register_event_upcast('order', 'placed', 2, %s::jsonb)"
     for moves, why in REFUSED:
         with pytest.raises(Malformed) as refused, refusals():
@@ -141,14 +143,14 @@ def test_moves_that_are_malformed_are_refused_by_place(orders: EventStore) -> No
     assert value(orders.connection, "select count(*) from event_store.event_upcasts") == 0
 
 
-def test_whatever_a_constructor_makes_is_taken(orders: EventStore) -> None:
+def test_whatever_a_constructor_makes_is_taken(orders: PlatformStore) -> None:
     made = [move for move, _, _ in MEANS]
     assert orders.register_event_upcast("order", "placed", 2, made).to_version == 2
     refusal(Malformed, lambda: orders.register_event_upcast("order", "placed", 1, []))
     refusal(Malformed, lambda: orders.register_event_upcast("", "placed", 2, []))
 
 
-def test_an_upcast_registers_its_version_described_as_the_one_before(orders: EventStore) -> None:
+def test_an_upcast_registers_its_version_described_as_the_one_before(orders: PlatformStore) -> None:
     first = orders.register_event_upcast("order", "placed", 2, [rename("n", "amount")])
     audited = [entry.detail for entry in orders.audit_log() if entry.operation == "register_event_upcast"]
     assert audited == [{"decider": "order", "event": "placed", "to_version": 2, "digest": first.digest}]
@@ -156,7 +158,7 @@ def test_an_upcast_registers_its_version_described_as_the_one_before(orders: Eve
     assert rows(orders.connection, described + " where (decider, event) = ('order', 'placed')") == [(1, 2)]
 
 
-def test_a_gap_between_a_version_and_an_upcast_is_refused(orders: EventStore) -> None:
+def test_a_gap_between_a_version_and_an_upcast_is_refused(orders: PlatformStore) -> None:
     for to_version in (3, 9 * 10**18):
         register = partial(orders.register_event_upcast, "order", "placed", to_version, [])
         error = refusal(UpcastMissing, register)
@@ -198,7 +200,7 @@ READABLE: list[tuple[Any, Any]] = [
 ]
 
 
-def test_a_schema_that_cannot_read_the_version_before_needs_an_upcast(store: EventStore) -> None:
+def test_a_schema_that_cannot_read_the_version_before_needs_an_upcast(store: PlatformStore) -> None:
     for number, (old, new, why) in enumerate(UNREADABLE):
         first, then = f"first {number}", f"then {number}"
         store.register_event_schema("order", first, old)
@@ -216,28 +218,30 @@ def test_a_schema_that_cannot_read_the_version_before_needs_an_upcast(store: Eve
         store.register_event_schema("order", first, new, 2)
 
 
-def test_a_schema_that_reads_the_version_before_or_may_needs_no_upcast(store: EventStore) -> None:
+def test_a_schema_that_reads_the_version_before_or_may_needs_no_upcast(store: PlatformStore) -> None:
     for number, (old, new) in enumerate(READABLE):
         for version, schema in enumerate((old, new), 1):
             store.register_event_schema("order", str(number), schema, version)
 
 
-def test_events_are_read_in_the_newest_shape_by_all_who_may_read_them(orders: EventStore, login: Login) -> None:
+def test_events_are_read_in_the_newest_shape_by_all_who_may_read_them(orders: PlatformStore, login: Login) -> None:
     orders.register_event_upcast("order", "placed", 2, [rename("n", "amount"), default("currency", "EUR")])
     orders.register_event_upcast("order", "placed", 3, [scale("amount", 2)])
     stored: list[Json] = [{"n": 12.5}, {"amount": 7}, {"n": 1}]
     kinds = (("placed", 1), ("placed", 2), ("paid", 1))
-    orders.append_events(
-        NewEvent("order", "o-1", name, data=data, event_version=version)
-        for (name, version), data in zip(kinds, stored, strict=True)
+    append_events(
+        orders,
+        (
+            BatchEvent("order", "o-1", name, data=data, event_version=version)
+            for (name, version), data in zip(kinds, stored, strict=True)
+        ),
     )
     newest: list[Json] = [{"amount": 1250, "currency": "EUR"}, {"amount": 700}, {"n": 1}]
     for role in (WRITER, READER, "event_store_consumer"):
-        reader = EventStore(login(role))
-        assert [event.data for event in reader.get_events("o-1", "order")] == stored
-        assert [event.data for event in reader.get_events("o-1", "order", upcast=True)] == newest
-        assert [event.data for event in reader.read_stream("order", "o-1", upcast=True)] == newest
-        back = list(reader.read_stream("order", "o-1", 2, backwards=True, upcast=True))
+        reader = PlatformStore(login(role))
+        assert [event.data for event in get_events(reader, "o-1", "order")] == stored
+        assert [event.data for event in reader.read("order", "o-1", upcast=True)] == newest
+        back = list(reader.read("order", "o-1", 2, backwards=True, upcast=True))
         told = [(event.version, event.event_version, event.data) for event in back]
         assert told == [(2, 2, newest[1]), (1, 1, newest[0])]
     reading = login(READER)

@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, start_blocked
 from tests.support.patience import patience
 
@@ -20,9 +20,9 @@ from tests.support.patience import patience
 )
 def test_a_registration_says_for_which_process_it_waited(connect: Connect, lock_timeout: str, call: str) -> None:
     holder, other = connect(autocommit=False), connect()
-    EventStore(other).register_decider_event("known", "done", "d")
-    EventStore(holder).register_decider_event("theirs", "done", "d")
-    EventStore(holder).register_view("v")
+    PlatformStore(other).register_decider_event("known", "done", "d")
+    PlatformStore(holder).register_decider_event("theirs", "done", "d")
+    PlatformStore(holder).register_view("v")
     other.execute(f"set lock_timeout = '{lock_timeout}'".encode())
     with pytest.raises(psycopg.errors.LockNotAvailable) as refused:
         other.execute(f"select {call}".encode())
@@ -33,7 +33,7 @@ def test_a_registration_says_for_which_process_it_waited(connect: Connect, lock_
     other.execute(f"select {call}".encode())
 
 
-def test_a_batch_goes_on_without_a_turn_that_does_not_end(orders: EventStore, connect: Connect) -> None:
+def test_a_batch_goes_on_without_a_turn_that_does_not_end(orders: PlatformStore, connect: Connect) -> None:
     holder, other = connect(autocommit=False), connect(autocommit=False)
     turn = "select event_store_private.take_turns('{a,b}')"
     holder.execute(turn)

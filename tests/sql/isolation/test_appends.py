@@ -11,7 +11,7 @@ import pytest
 from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import Conflict, EventIdReused
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.events.test_append_event import SKIPPING, heads, insert
 from tests.sql.events.test_append_events import stored
 from tests.support.factories import (
@@ -23,10 +23,11 @@ from tests.support.factories import (
     start_blocked,
 )
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events, get_last_event
 from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
 
-def test_appends_of_one_transaction_follow_each_other(orders: EventStore, snapshot: Session) -> None:
+def test_appends_of_one_transaction_follow_each_other(orders: PlatformStore, snapshot: Session) -> None:
     writer = snapshot()
     first = append(writer, "a")
     second = append(writer, "a", first.event_id)
@@ -41,7 +42,7 @@ def test_appends_of_one_transaction_follow_each_other(orders: EventStore, snapsh
     assert_log_holds_every_event_once(orders.connection)
 
 
-def test_an_append_to_a_stream_that_moved_is_decided_when_repeated(orders: EventStore, snapshot: Session) -> None:
+def test_an_append_to_a_stream_that_moved_is_decided_when_repeated(orders: PlatformStore, snapshot: Session) -> None:
     for number, also_sequences in enumerate((False, True, True, False)):
         known = append(orders, f"known-{number}")
         orders.sequence_events()
@@ -70,14 +71,14 @@ def test_an_append_to_a_stream_that_moved_is_decided_when_repeated(orders: Event
 
 
 @pytest.mark.parametrize("call", ["append_event", "append_events"])
-def test_a_retry_of_what_is_stored_since_returns_it(orders: EventStore, snapshot: Session, call: str) -> None:
+def test_a_retry_of_what_is_stored_since_returns_it(orders: PlatformStore, snapshot: Session, call: str) -> None:
     event = new_event("a")
     late = snapshot()
-    (first,) = orders.append_events([event])
+    (first,) = append_events(orders, [event])
 
     def again() -> tuple[UUID, int]:
         if call == "append_events":
-            (result,) = late.append_events([event])
+            (result,) = append_events(late, [event])
             return result.event_id, result.offset
         same = append(late, "a", event_id=event.event_id, command_id=event.command_id)
         return same.event_id, same.offset
@@ -88,7 +89,7 @@ def test_a_retry_of_what_is_stored_since_returns_it(orders: EventStore, snapshot
 
 
 @pytest.mark.parametrize("call", ["append_event", "append_events", "insert"])
-def test_an_event_id_taken_since_is_refused_when_repeated(orders: EventStore, snapshot: Session, call: str) -> None:
+def test_an_event_id_taken_since_is_refused_when_repeated(orders: PlatformStore, snapshot: Session, call: str) -> None:
     append(orders, "before")
     late = snapshot()
     taken = append(orders, "a").event_id
@@ -99,7 +100,7 @@ def test_an_event_id_taken_since_is_refused_when_repeated(orders: EventStore, sn
         elif call == "insert":
             insert(late.connection, ("placed", taken, "b", None), conflicts=SKIPPING)
         else:
-            late.append_events([new_event("other"), replace(new_event("b"), event_id=taken)])
+            append_events(late, [new_event("other"), replace(new_event("b"), event_id=taken)])
 
     failed = assert_not_serializable(late, reuse)
     if call == "append_events":
@@ -114,7 +115,9 @@ def test_an_event_id_taken_since_is_refused_when_repeated(orders: EventStore, sn
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
 @pytest.mark.parametrize("call", ["append_event", "append_events"])
-def test_an_append_fails_if_the_other_one_commits(orders: EventStore, snapshot: Session, call: str, ends: str) -> None:
+def test_an_append_fails_if_the_other_one_commits(
+    orders: PlatformStore, snapshot: Session, call: str, ends: str
+) -> None:
     head = append(orders, "a")
     first, second = snapshot(), snapshot()
     append(first, "a", head.event_id)
@@ -133,7 +136,7 @@ def test_an_append_fails_if_the_other_one_commits(orders: EventStore, snapshot: 
     assert_log_holds_every_event_once(orders.connection)
 
 
-def test_writers_who_repeat_keep_each_stream_one_chain(orders: EventStore, racer: Session) -> None:
+def test_writers_who_repeat_keep_each_stream_one_chain(orders: PlatformStore, racer: Session) -> None:
     """Some read the end of a stream and append to it, some append batches, all sequence in the same transaction."""
 
     def write(seed: int) -> None:
@@ -144,7 +147,7 @@ def test_writers_who_repeat_keep_each_stream_one_chain(orders: EventStore, racer
 
             def decide(stream: int = stream, other: int = other, single: bool = random.random() < 0.5) -> None:
                 if single:
-                    head = store.get_last_event(f"s-{stream}", "order")
+                    head = get_last_event(store, f"s-{stream}", "order")
                     append(store, f"s-{stream}", head.event_id if head else None)
                 else:
                     append_to(store, f"s-{other}", f"s-{stream}")

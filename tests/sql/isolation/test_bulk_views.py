@@ -9,14 +9,16 @@ import pytest
 from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import LeaseLost
-from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
+from tests.support.sql_calls import get_events
 from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
 
-def committed(store: EventStore, owner: str = "me", limit: int = 1000) -> list[UUID]:
+def committed(store: PlatformStore, owner: str = "me", limit: int = 1000) -> list[UUID]:
     """Claim, read and commit in one transaction; return what was read."""
     leases = store.claim_batch("v", owner, limit)
     events = [event.event_id for lease in leases for event in store.read_batch("v", lease)]
@@ -25,7 +27,7 @@ def committed(store: EventStore, owner: str = "me", limit: int = 1000) -> list[U
     return events
 
 
-def test_a_transaction_claims_and_commits_what_its_snapshot_has(bulk: EventStore, snapshot: Session) -> None:
+def test_a_transaction_claims_and_commits_what_its_snapshot_has(bulk: PlatformStore, snapshot: Session) -> None:
     seen = [event.event_id for event in factories.append_to(bulk, "a", "b", "a")]
     late = snapshot()
     unseen = [event.event_id for event in factories.append_to(bulk, "a", "c")]
@@ -37,7 +39,7 @@ def test_a_transaction_claims_and_commits_what_its_snapshot_has(bulk: EventStore
 
 
 @pytest.mark.parametrize("other", ["claimed", "committed", "released"])
-def test_a_range_claimed_since_is_not_delivered_twice(bulk: EventStore, snapshot: Session, other: str) -> None:
+def test_a_range_claimed_since_is_not_delivered_twice(bulk: PlatformStore, snapshot: Session, other: str) -> None:
     events = [event.event_id for event in factories.append_to(bulk, "a", "a")]
     bulk.sequence_events()
     late = snapshot()
@@ -52,7 +54,7 @@ def test_a_range_claimed_since_is_not_delivered_twice(bulk: EventStore, snapshot
     assert leased == (1 if other == "claimed" else 0)
 
 
-def test_a_commit_of_what_was_taken_over_moves_nothing(bulk: EventStore, snapshot: Session) -> None:
+def test_a_commit_of_what_was_taken_over_moves_nothing(bulk: PlatformStore, snapshot: Session) -> None:
     factories.append_to(bulk, *factories.ids_of_one_partition(bulk.connection, 2))
     late = snapshot()
     for store in (late, bulk):
@@ -71,13 +73,13 @@ def test_a_commit_of_what_was_taken_over_moves_nothing(bulk: EventStore, snapsho
     assert factories.value(bulk.connection, "select sum(position) from event_store.checkpoints") == 2
 
 
-def test_drains_who_repeat_take_each_event_once_in_order(bulk: EventStore, connect: Connect, racer: Session) -> None:
+def test_drains_who_repeat_take_each_event_once_in_order(bulk: PlatformStore, connect: Connect, racer: Session) -> None:
     total = 120
     mutex = Mutex()
     effects: list[UUID] = []
 
     def produce() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         for n in range(total // 10):
             factories.append_to(store, *[f"o-{(n + k) % 7}" for k in range(10)])
 
@@ -99,11 +101,11 @@ def test_drains_who_repeat_take_each_event_once_in_order(bulk: EventStore, conne
     producer.result(patience())
     assert len(effects) == len(set(effects)) == total
     for n in range(7):
-        in_order = [event.event_id for event in bulk.get_events(f"o-{n}", "order")]
+        in_order = [event.event_id for event in get_events(bulk, f"o-{n}", "order")]
         assert [event_id for event_id in effects if event_id in set(in_order)] == in_order
 
 
-def test_a_stream_that_failed_since_is_not_delivered_twice(bulk: EventStore, snapshot: Session) -> None:
+def test_a_stream_that_failed_since_is_not_delivered_twice(bulk: PlatformStore, snapshot: Session) -> None:
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     factories.append_to(bulk, "a")
     (lease,) = bulk.claim_batch("v", "dies", lease_s=60)

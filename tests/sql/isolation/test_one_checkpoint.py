@@ -14,7 +14,7 @@ import pytest
 
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.errors import BackupDamaged, LeaseLost, PartitionLeased, UnknownView, ViewInUse
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, end_transaction, refusal, rows, start_blocked, value
 from tests.support.patience import patience
 from tests.support.views.isolation import Session, assert_not_serializable, repeat
@@ -40,9 +40,11 @@ def whole(connection: psycopg.Connection) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_registration_behind_another(orders: EventStore, connect: Connect, any_snapshot: Session, end: str) -> None:
+def test_a_registration_behind_another(
+    orders: PlatformStore, connect: Connect, any_snapshot: Session, end: str
+) -> None:
     append_to(orders, "a", "b")
-    first, second = EventStore(connect(autocommit=False)), any_snapshot()
+    first, second = PlatformStore(connect(autocommit=False)), any_snapshot()
     first.register_view("v", "-infinity")
     register = partial(second.register_view, "v", "-infinity", max_attempts=7)
     waiting = start_blocked(orders, second, lambda: repeat(second, register))
@@ -52,12 +54,14 @@ def test_a_registration_behind_another(orders: EventStore, connect: Connect, any
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_registration_after_a_removal(orders: EventStore, connect: Connect, any_snapshot: Session, end: str) -> None:
+def test_a_registration_after_a_removal(
+    orders: PlatformStore, connect: Connect, any_snapshot: Session, end: str
+) -> None:
     """Where the removal commits, an old snapshot sees the former rows beside the new ones; nothing works on both."""
     append_to(orders, "a", "b")
     orders.register_view("v", "-infinity", mode="bulk")
     orders.commit_batch("v", orders.claim_batch("v", "me"))
-    remover, registrar = EventStore(connect(autocommit=False)), any_snapshot()
+    remover, registrar = PlatformStore(connect(autocommit=False)), any_snapshot()
     remover.unregister_view("v")
 
     def register_and_consume() -> int:
@@ -73,13 +77,13 @@ def test_a_registration_after_a_removal(orders: EventStore, connect: Connect, an
     assert sum(lag.behind for lag in orders.view_lag("v")) == 0
 
 
-def test_a_snapshot_from_before_a_new_registration_changes_nothing(orders: EventStore, snapshot: Session) -> None:
+def test_a_snapshot_from_before_a_new_registration_changes_nothing(orders: PlatformStore, snapshot: Session) -> None:
     append_to(orders, "a", "b")
     orders.register_view("v", "-infinity", mode="bulk")
     old = [snapshot() for _ in range(4)]
     orders.unregister_view("v")
     orders.register_view("v", "-infinity", mode="bulk")
-    calls: list[Callable[[EventStore], object]] = [
+    calls: list[Callable[[PlatformStore], object]] = [
         lambda store: store.register_view("v", max_attempts=9),
         lambda store: store.seek_view("v", "RESET_TO_LATEST"),
         lambda store: store.claim_batch("v", "late"),
@@ -91,19 +95,19 @@ def test_a_snapshot_from_before_a_new_registration_changes_nothing(orders: Event
     assert sum(lag.behind for lag in orders.view_lag("v")) == 2
 
 
-def test_sessions_at_once_make_no_second_checkpoint(orders: EventStore, any_racer: Session) -> None:
+def test_sessions_at_once_make_no_second_checkpoint(orders: PlatformStore, any_racer: Session) -> None:
     append_to(orders, *[f"o-{n}" for n in range(20)])
     expected = (UnknownView, ViewInUse, PartitionLeased, LeaseLost)
     done: dict[str, int] = {}
 
-    def consume(store: EventStore, view: str) -> None:
+    def consume(store: PlatformStore, view: str) -> None:
         if leases := store.claim_batch(view, "me", 5):
             store.commit_batch(view, leases)
 
-    def rebuild(store: EventStore, view: str) -> None:
+    def rebuild(store: PlatformStore, view: str) -> None:
         store.commit_batch(view, [store.claim_partition(view, 0, "me")])
 
-    calls: dict[str, Callable[[EventStore, str], object]] = {
+    calls: dict[str, Callable[[PlatformStore, str], object]] = {
         "register": lambda store, view: store.register_view(view, "-infinity", mode="bulk"),
         "remove": lambda store, view: store.unregister_view(view),
         "seek": lambda store, view: store.seek_view(view, "RESET_TO_EARLIEST"),
@@ -155,7 +159,7 @@ def restored(owner: psycopg.Connection, *changes: LiteralString) -> None:
         owner.rollback()
 
 
-def test_a_restore_of_what_is_twice_or_missing_leaves_nothing(store: EventStore, connect: Connect) -> None:
+def test_a_restore_of_what_is_twice_or_missing_leaves_nothing(store: PlatformStore, connect: Connect) -> None:
     owner = connect(autocommit=False)
     twice: LiteralString = (
         "insert into event_store.checkpoints (view, partition, position, revision) values ('v', 3, 0, "

@@ -16,7 +16,7 @@ def test_a_message_is_done_whole_in_one_transaction_of_the_caller(producer: Prod
     caller = ProducerStore(snapshot().connection)
     transaction = staged(caller, 0, total=1)
     caller.commit_transaction(transaction, "done")
-    assert caller.ingest_events("p", 0, 1, 1, [new_event("a")], {"total": 2}).status == "committed"
+    assert caller.ingest_events("p", 0, 1, 1, [new_event("a").alone], {"total": 2}).status == "committed"
     assert begin(caller, 0).result == "done"
     caller.connection.commit()
     assert state_of(producer) == {"total": 2}
@@ -28,7 +28,7 @@ CALLS: dict[str, tuple[Callable[[ProducerStore, UUID], object], object]] = {
     "commit": (lambda late, transaction: late.commit_transaction(transaction).duplicate, True),
     "abort": (lambda late, transaction: late.abort_transaction(transaction), None),
     "abandon": (lambda late, transaction: late.abandon_transaction(transaction, "why").duplicate, True),
-    "ingest": (lambda late, _: late.ingest_events("p", 0, 1, 0, [new_event("a")]).status, "duplicate"),
+    "ingest": (lambda late, _: late.ingest_events("p", 0, 1, 0, [new_event("a").alone]).status, "duplicate"),
     "register": (lambda late, _: late.register_producer("p").next_sequence, 1),
 }
 
@@ -53,7 +53,7 @@ def test_callers_that_repeat_do_each_message_once(producer: ProducerStore, racer
         for sequence in range(15):
             received = repeat(
                 store,
-                lambda s=sequence: store.ingest_events("p", 0, 1, s, [new_event("a")], {"n": s}, s),  # type: ignore[misc]
+                lambda s=sequence: store.ingest_events("p", 0, 1, s, [new_event("a").alone], {"n": s}, s),  # type: ignore[misc]
             )
             assert received.result == sequence
             won += received.status == "committed"

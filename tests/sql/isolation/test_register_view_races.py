@@ -8,12 +8,12 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, pump, rows, start, start_blocked
 from tests.support.patience import patience
 
 
-def delivered(store: EventStore, view: str) -> list[str]:
+def delivered(store: PlatformStore, view: str) -> list[str]:
     """Consume all that the view gives; return the streams, one for each event."""
     got: list[str] = []
     if "bulk" in view:
@@ -29,7 +29,7 @@ def delivered(store: EventStore, view: str) -> list[str]:
     return got
 
 
-def in_the_log(store: EventStore, number: int) -> list[str]:
+def in_the_log(store: PlatformStore, number: int) -> list[str]:
     """Return streams of one partition, of which the first is in the log."""
     found = ids_of_one_partition(store.connection, number)
     append_to(store, found[0])
@@ -41,7 +41,7 @@ MODES = ("rows", "bulk")
 
 
 @contextmanager
-def searched(orders: EventStore, connect: Connect) -> Iterator[None]:
+def searched(orders: PlatformStore, connect: Connect) -> Iterator[None]:
     """Register a view of each mode: in the block both have searched history, after it they are registered."""
     orders.connection.execute(
         """
@@ -57,7 +57,7 @@ def searched(orders: EventStore, connect: Connect) -> Iterator[None]:
     gate.execute("select pg_advisory_lock(4711)")
     registered = []
     for mode in MODES:
-        registrar = EventStore(connect())
+        registrar = PlatformStore(connect())
         registered.append(start_blocked(orders, registrar, partial(registrar.register_view, mode, mode=mode)))
     yield
     gate.execute("select pg_advisory_unlock(4711)")
@@ -66,7 +66,7 @@ def searched(orders: EventStore, connect: Connect) -> Iterator[None]:
     orders.connection.execute("drop function pause() cascade")
 
 
-def test_what_comes_while_history_is_searched_is_delivered_if_new(orders: EventStore, connect: Connect) -> None:
+def test_what_comes_while_history_is_searched_is_delivered_if_new(orders: PlatformStore, connect: Connect) -> None:
     """Before register_view locks the sequencer's row, others raise the mark by events of both sides of the start."""
     _, before, after, later = in_the_log(orders, 4)
     append_to(orders, before)  # has no offset yet
@@ -81,15 +81,15 @@ def test_what_comes_while_history_is_searched_is_delivered_if_new(orders: EventS
 @pytest.mark.parametrize(
     ("begun", "commits"), [("before", "after"), ("while searching", "after"), ("before", "while searching")]
 )
-def test_an_append_in_flight_is_delivered(orders: EventStore, connect: Connect, begun: str, commits: str) -> None:
+def test_an_append_in_flight_is_delivered(orders: PlatformStore, connect: Connect, begun: str, commits: str) -> None:
     """It commits when the view is there, after later events got their offsets, or is sequenced meanwhile."""
     _, in_flight, later = in_the_log(orders, 3)
     writer = connect(autocommit=False)
     if begun == "before":
-        append_to(EventStore(writer), in_flight)
+        append_to(PlatformStore(writer), in_flight)
     with searched(orders, connect):
         if begun == "while searching":
-            append_to(EventStore(writer), in_flight)
+            append_to(PlatformStore(writer), in_flight)
         if commits == "while searching":
             writer.commit()
             assert orders.sequence_events() == 1
@@ -101,13 +101,15 @@ def test_an_append_in_flight_is_delivered(orders: EventStore, connect: Connect, 
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])
-def test_events_wait_while_a_registration_holds_the_sequencer(orders: EventStore, connect: Connect, ends: str) -> None:
+def test_events_wait_while_a_registration_holds_the_sequencer(
+    orders: PlatformStore, connect: Connect, ends: str
+) -> None:
     known, before, in_flight, later = in_the_log(orders, 4)
     writer, registrar = connect(autocommit=False), connect(autocommit=False)
-    append_to(EventStore(writer), in_flight)
+    append_to(PlatformStore(writer), in_flight)
     append_to(orders, before)
     for mode in MODES:
-        EventStore(registrar).register_view(mode, mode=mode)  # gives `before` its offset
+        PlatformStore(registrar).register_view(mode, mode=mode)  # gives `before` its offset
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, later)
     writer.commit()
@@ -125,13 +127,13 @@ def test_events_wait_while_a_registration_holds_the_sequencer(orders: EventStore
         assert sorted(delivered(orders, view)) == sorted(expected)
 
 
-def test_a_registration_beside_a_sequencer_misses_nothing(orders: EventStore, connect: Connect) -> None:
+def test_a_registration_beside_a_sequencer_misses_nothing(orders: PlatformStore, connect: Connect) -> None:
     _, before, in_flight, later = in_the_log(orders, 4)
     ((since,),) = rows(orders.connection, "select clock_timestamp()::text")
     append_to(orders, before)
     writer, sequencer = connect(autocommit=False), connect(autocommit=False)
-    append_to(EventStore(writer), in_flight)
-    assert EventStore(sequencer).sequence_events() == 1
+    append_to(PlatformStore(writer), in_flight)
+    assert PlatformStore(sequencer).sequence_events() == 1
     orders.connection.execute("set lock_timeout = '2s'")
     for mode in MODES:
         orders.register_view(mode, since, mode=mode)
@@ -142,19 +144,19 @@ def test_a_registration_beside_a_sequencer_misses_nothing(orders: EventStore, co
         assert sorted(delivered(orders, view)) == sorted([before, in_flight, later])
 
 
-def test_views_registered_amid_appends_get_exactly_what_comes_after(orders: EventStore, connect: Connect) -> None:
+def test_views_registered_amid_appends_get_exactly_what_comes_after(orders: PlatformStore, connect: Connect) -> None:
     ended = threading.Event()
     watcher = connect()
 
     def write(name: str) -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         n = 0
         while not ended.is_set():
             append_to(store, *[f"{name}-{n + k}" for k in range(5)])
             n += 5
 
     def sequence() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         while not ended.is_set():
             store.sequence_events()
 
@@ -164,7 +166,7 @@ def test_views_registered_amid_appends_get_exactly_what_comes_after(orders: Even
         return {decider_id for (decider_id,) in rows(watcher, logged)}
 
     def register() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         for n in range(12):
             before = known()
             view = f"{MODES[n % 2]}-{n}"

@@ -9,14 +9,14 @@ import pytest
 from psycopg.errors import SerializationFailure
 
 from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
 from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
 
-def taken(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
+def taken(store: PlatformStore, limit: int = 100) -> list[tuple[str, int]]:
     """Fetch and acknowledge, as an effect in the same transaction would."""
     got = [(event.decider_id, event.offset) for event in store.stream_events("v", limit)]
     for decider_id, offset in got:
@@ -24,7 +24,7 @@ def taken(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
     return got
 
 
-def test_a_transaction_takes_all_of_a_stream_in_order(view: EventStore, snapshot: Session) -> None:
+def test_a_transaction_takes_all_of_a_stream_in_order(view: PlatformStore, snapshot: Session) -> None:
     appended = factories.pump(view, "v", "a", "b", "a", "a")
     consumer = snapshot()
     got = [each for _ in range(4) for each in taken(consumer)]
@@ -35,7 +35,7 @@ def test_a_transaction_takes_all_of_a_stream_in_order(view: EventStore, snapshot
     assert factories.rows(view.connection, "select from event_store.stream_locks") == []
 
 
-def test_who_sequences_itself_takes_what_its_snapshot_has(view: EventStore, snapshot: Session) -> None:
+def test_who_sequences_itself_takes_what_its_snapshot_has(view: PlatformStore, snapshot: Session) -> None:
     seen = factories.append_to(view, "a", "b")
     consumer = snapshot()
     unseen = factories.append_to(view, "a", "c")
@@ -51,7 +51,7 @@ def test_who_sequences_itself_takes_what_its_snapshot_has(view: EventStore, snap
 
 
 @pytest.mark.parametrize("other", ["leased", "acknowledged", "gave back", "acknowledged all and removed the lock"])
-def test_an_event_taken_since_is_not_delivered_again(view: EventStore, snapshot: Session, other: str) -> None:
+def test_an_event_taken_since_is_not_delivered_again(view: PlatformStore, snapshot: Session, other: str) -> None:
     event, following = factories.pump(view, "v", "a", "a")
     late = snapshot()
     (held,) = view.lease_events("v")
@@ -76,7 +76,7 @@ def test_an_event_taken_since_is_not_delivered_again(view: EventStore, snapshot:
     assert in_flight == (1 if other == "leased" else 0)  # no phantom
 
 
-def test_what_an_open_transaction_holds_is_left_out(view: EventStore, snapshot: Session) -> None:
+def test_what_an_open_transaction_holds_is_left_out(view: PlatformStore, snapshot: Session) -> None:
     factories.pump(view, "v", "a", "b")
     first, second = snapshot(), snapshot()
     second.connection.execute("set local lock_timeout = '2s'")
@@ -87,7 +87,7 @@ def test_what_an_open_transaction_holds_is_left_out(view: EventStore, snapshot: 
     assert [name for name, _ in repeat(second, lambda: taken(second))] == ["a"]
 
 
-def test_an_answer_to_what_was_taken_over_changes_nothing(view: EventStore, snapshot: Session) -> None:
+def test_an_answer_to_what_was_taken_over_changes_nothing(view: PlatformStore, snapshot: Session) -> None:
     (event,) = factories.pump(view, "v", "a")
     late = snapshot()
     for store in (late, view):
@@ -105,14 +105,16 @@ def test_an_answer_to_what_was_taken_over_changes_nothing(view: EventStore, snap
     view.ack_event("v", "a", held.offset, held.lease_token)
 
 
-def test_consumers_who_repeat_get_each_event_in_order(view: EventStore, connect: Connect, any_racer: Session) -> None:
+def test_consumers_who_repeat_get_each_event_in_order(
+    view: PlatformStore, connect: Connect, any_racer: Session
+) -> None:
     """In READ COMMITTED, too; some keep their transactions open for two fetches, or roll back."""
     total = 120
     mutex = Mutex()
     effects: list[tuple[str, int]] = []
 
     def produce() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         for n in range(total // 10):
             factories.pump(store, "v", *[f"o-{(n + k) % 7}" for k in range(10)])
 
@@ -146,7 +148,7 @@ def test_consumers_who_repeat_get_each_event_in_order(view: EventStore, connect:
 
 
 @pytest.mark.parametrize("state", ["in flight", "backs off", "parked"])
-def test_a_lock_removed_since_hides_no_event(view: EventStore, snapshot: Session, state: str) -> None:
+def test_a_lock_removed_since_hides_no_event(view: PlatformStore, snapshot: Session, state: str) -> None:
     (a,) = factories.ids_of_one_partition(view.connection, 1)
     view.register_view("v", max_attempts=1 if state == "parked" else 5)
     factories.pump(view, "v", a)

@@ -9,19 +9,20 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.event_store import AppendedEvent, EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, at_once, new_event, rows, start_blocked, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchedEvent, append_events
 
-Batch = Callable[[EventStore], list[AppendedEvent]]
-
-
-def both(store: EventStore) -> list[AppendedEvent]:
-    return store.append_events([new_event("o-1"), new_event("o-2")])
+Batch = Callable[[PlatformStore], list[BatchedEvent]]
 
 
-def one(store: EventStore) -> list[AppendedEvent]:
-    return store.append_events([new_event("o-1")])
+def both(store: PlatformStore) -> list[BatchedEvent]:
+    return append_events(store, [new_event("o-1"), new_event("o-2")])
+
+
+def one(store: PlatformStore) -> list[BatchedEvent]:
+    return append_events(store, [new_event("o-1")])
 
 
 @pytest.fixture
@@ -32,7 +33,9 @@ def turns(connect: Connect) -> psycopg.Connection:
     return connection
 
 
-def lose(orders: EventStore, loser: EventStore, holder: EventStore, batch: Batch) -> Future[list[AppendedEvent]]:
+def lose(
+    orders: PlatformStore, loser: PlatformStore, holder: PlatformStore, batch: Batch
+) -> Future[list[BatchedEvent]]:
     """Let a batch wait for a writer of its first stream, and that writer be first."""
     append(holder, "o-1")
     losing = start_blocked(orders, loser, lambda: batch(loser))
@@ -46,9 +49,11 @@ def waits_for(observer: psycopg.Connection, waiter: psycopg.Connection, holder: 
     )
 
 
-def test_a_batch_that_lost_waits_for_its_turn(orders: EventStore, connect: Connect, turns: psycopg.Connection) -> None:
-    loser = EventStore(connect())
-    losing = lose(orders, loser, EventStore(connect(autocommit=False)), both)
+def test_a_batch_that_lost_waits_for_its_turn(
+    orders: PlatformStore, connect: Connect, turns: psycopg.Connection
+) -> None:
+    loser = PlatformStore(connect())
+    losing = lose(orders, loser, PlatformStore(connect(autocommit=False)), both)
     wait_until(lambda: waits_for(orders.connection, loser.connection, turns), "the loser waits for its turn")
     assert [event.version for event in both(orders)] == [2, 1]  # who did not lose
     append(orders, "o-3")
@@ -63,39 +68,39 @@ def test_a_batch_that_lost_waits_for_its_turn(orders: EventStore, connect: Conne
     ("batch", "written"), [(both, True), (one, False)], ids=["one that wrote before", "one with a single event"]
 )
 def test_it_waits_for_no_turn(
-    orders: EventStore, connect: Connect, turns: psycopg.Connection, batch: Batch, written: bool
+    orders: PlatformStore, connect: Connect, turns: psycopg.Connection, batch: Batch, written: bool
 ) -> None:
     """Who holds a stream must not wait for who waits for streams; a single event has won as soon as it is first."""
     assert turns
-    loser = EventStore(connect(autocommit=False))
+    loser = PlatformStore(connect(autocommit=False))
     if written:
         append(loser, "o-0")
-    losing = lose(orders, loser, EventStore(connect(autocommit=False)), batch)
+    losing = lose(orders, loser, PlatformStore(connect(autocommit=False)), batch)
     assert losing.result(patience())[0].version == 2
     loser.connection.commit()
     turns.rollback()
 
 
-def test_a_turn_is_of_its_streams_only(orders: EventStore, connect: Connect) -> None:
+def test_a_turn_is_of_its_streams_only(orders: PlatformStore, connect: Connect) -> None:
     """Another batch that lost, over other streams, goes on beside one that keeps its turn."""
-    first, second = EventStore(connect(autocommit=False)), EventStore(connect())
-    lose(orders, first, EventStore(connect(autocommit=False)), both).result(patience())
-    holder = EventStore(connect(autocommit=False))
+    first, second = PlatformStore(connect(autocommit=False)), PlatformStore(connect())
+    lose(orders, first, PlatformStore(connect(autocommit=False)), both).result(patience())
+    holder = PlatformStore(connect(autocommit=False))
     append(holder, "o-3")
-    losing = start_blocked(orders, second, lambda: second.append_events([new_event("o-3"), new_event("o-4")]))
+    losing = start_blocked(orders, second, lambda: append_events(second, [new_event("o-3"), new_event("o-4")]))
     holder.connection.commit()
     assert [event.version for event in losing.result(patience())] == [2, 1]
     first.connection.rollback()
 
 
-def test_many_batches_over_the_same_streams_end_without_a_deadlock(orders: EventStore, connect: Connect) -> None:
-    stores = [EventStore(connect()) for _ in range(8)]
+def test_many_batches_over_the_same_streams_end_without_a_deadlock(orders: PlatformStore, connect: Connect) -> None:
+    stores = [PlatformStore(connect()) for _ in range(8)]
     streams = [f"o-{number}" for number in range(12)]
 
     def write(number: int) -> int:
         random = Random(number)
         batches = ([new_event(random.choice(streams)) for _ in range(20)] for _ in range(15))
-        return sum(len(stores[number].append_events(batch)) for batch in batches)
+        return sum(len(append_events(stores[number], batch)) for batch in batches)
 
     appended = sum(done.result() for done in at_once(partial(write, number) for number in range(8)))
     assert appended == 8 * 15 * 20

@@ -6,7 +6,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 
@@ -22,7 +22,7 @@ def settled(connection: psycopg.Connection) -> int:
 
 
 @pytest.mark.parametrize("heartbeats", [True, False], ids=["heartbeat", "no heartbeat"])
-def test_events_of_an_open_transaction_are_not_read(orders: EventStore, connect: Connect, heartbeats: bool) -> None:
+def test_events_of_an_open_transaction_are_not_read(orders: PlatformStore, connect: Connect, heartbeats: bool) -> None:
     factories.append(orders)
     orders.sequence_events()
     if not heartbeats:
@@ -31,7 +31,7 @@ def test_events_of_an_open_transaction_are_not_read(orders: EventStore, connect:
     writer, second = connect(autocommit=False), connect(autocommit=False)
     factories.append_many(writer, 3000)
     factories.append(orders, "o-2")  # younger than the open one, which so lies between others
-    factories.append(EventStore(second), "o-3")
+    factories.append(PlatformStore(second), "o-3")
     assert orders.sequence_events() == 1
     for n in range(3):
         assert settled(orders.connection) <= idle + 10
@@ -43,9 +43,9 @@ def test_events_of_an_open_transaction_are_not_read(orders: EventStore, connect:
     factories.assert_log_holds_every_event_once(orders.connection)
 
 
-def test_the_heartbeat_stores_up_to_where_it_looked(orders: EventStore, connect: Connect) -> None:
+def test_the_heartbeat_stores_up_to_where_it_looked(orders: PlatformStore, connect: Connect) -> None:
     writer = connect(autocommit=False)
-    factories.append(EventStore(writer), "o-1")
+    factories.append(PlatformStore(writer), "o-1")
     before = factories.value(orders.connection, "select snapshot::text from event_store.sequencer")
     factories.set_clock(orders.connection, "2100-01-01 00:00:00+00")
     assert orders.sequence_events() == 0
@@ -56,13 +56,13 @@ def test_the_heartbeat_stores_up_to_where_it_looked(orders: EventStore, connect:
     factories.assert_log_holds_every_event_once(orders.connection)
 
 
-def test_a_call_with_nothing_new_takes_no_transaction_id(orders: EventStore, connect: Connect) -> None:
+def test_a_call_with_nothing_new_takes_no_transaction_id(orders: PlatformStore, connect: Connect) -> None:
     factories.set_clock(orders.connection, "2030-01-01 00:00:00+00")
     factories.append(orders)
     assert orders.sequence_events() == 1
     idle = connect(autocommit=False)
     factories.set_clock(idle, "2030-01-01 00:00:00+00")  # no heartbeat is due
-    assert EventStore(idle).sequence_events() == 0
+    assert PlatformStore(idle).sequence_events() == 0
     assert factories.value(idle, "select pg_current_xact_id_if_assigned()::text") is None
     # so its transaction, though it stays open, holds up nobody
     factories.append(orders, "o-2")
@@ -70,7 +70,7 @@ def test_a_call_with_nothing_new_takes_no_transaction_id(orders: EventStore, con
     assert orders.sequencer_holder() is None
 
 
-def test_positions_are_stored_in_the_order_of_offsets(orders: EventStore) -> None:
+def test_positions_are_stored_in_the_order_of_offsets(orders: PlatformStore) -> None:
     factories.append_many(orders.connection, 500)
     assert orders.sequence_events() == 500
     stored = factories.rows(orders.connection, 'select "offset" from event_store.event_log order by ctid')
@@ -90,7 +90,7 @@ def sees(snapshot: str, number: int) -> bool:
     return number < int(below) or (number < int(above) and str(number) not in open_ids.split(","))
 
 
-def test_fresh_transactions_are_those_that_only_the_later_snapshot_sees(store: EventStore) -> None:
+def test_fresh_transactions_are_those_that_only_the_later_snapshot_sees(store: PlatformStore) -> None:
     random = Random(14)
     for _ in range(500):
         earlier, later = snapshot(random), snapshot(random)

@@ -4,15 +4,17 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from millrace.resources.errors import EventNotRegistered
-from millrace.resources.event_store import Event, EventStore, NewEvent
+from millrace.resources.event_store import Event
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append_to, new_event, refusal, register_orders, rows, set_clock
+from tests.support.sql_calls import BatchEvent, append_events
 
 
 def ids(events: list[Event]) -> list[str]:
     return [event.decider_id for event in events]
 
 
-def test_the_newest_come_first_with_their_place_in_the_log(orders: EventStore) -> None:
+def test_the_newest_come_first_with_their_place_in_the_log(orders: PlatformStore) -> None:
     append_to(orders, "a", "b", "c")
     orders.sequence_events()
     append_to(orders, "d")
@@ -26,11 +28,11 @@ def test_the_newest_come_first_with_their_place_in_the_log(orders: EventStore) -
         assert (event.partition, event.position) == (place.partition, place.position)
 
 
-def test_the_pages_of_an_id_begin_anywhere(orders: EventStore) -> None:
+def test_the_pages_of_an_id_begin_anywhere(orders: PlatformStore) -> None:
     of_two_streams = [
         new_event("a", decider=decider) for decider in ("order", "invoice", "invoice", "order", "invoice")
     ]
-    offsets = [event.offset for event in orders.append_events([new_event("b"), *of_two_streams, new_event("b")])]
+    offsets = [event.offset for event in append_events(orders, [new_event("b"), *of_two_streams, new_event("b")])]
 
     def page(before: int, decider: str | None = None) -> list[int]:
         return [event.offset for event in orders.latest_events(2, decider, "a", before_offset=before)]
@@ -42,13 +44,13 @@ def test_the_pages_of_an_id_begin_anywhere(orders: EventStore) -> None:
     assert orders.latest_events(2, "order", "none", before_offset=offsets[-1]) == []
 
 
-def test_each_filter_holds_and_all_hold_together(orders: EventStore) -> None:
+def test_each_filter_holds_and_all_hold_together(orders: PlatformStore) -> None:
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
-    orders.append_events([new_event("a"), new_event("a", decider="invoice"), new_event("b", event="paid")])
+    append_events(orders, [new_event("a"), new_event("a", decider="invoice"), new_event("b", event="paid")])
     set_clock(orders.connection, "2030-01-02 00:00:00+00")
-    marked = NewEvent("order", "a", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
-    other = NewEvent("invoice", "z", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
-    orders.append_events([marked, other])
+    marked = BatchEvent("order", "a", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
+    other = BatchEvent("invoice", "z", "paid", uuid4(), {}, uuid4(), metadata={"correlation_id": "request-7"})
+    append_events(orders, [marked, other])
     assert ids(orders.latest_events(decider="order")) == ["a", "b", "a"]
     assert [event.decider for event in orders.latest_events(decider_id="a")] == ["order", "invoice", "order"]
     assert [event.version for event in orders.latest_events(decider="order", decider_id="a")] == [2, 1]
@@ -64,7 +66,7 @@ def test_each_filter_holds_and_all_hold_together(orders: EventStore) -> None:
         assert orders.latest_events(5, **{**one, name: value}) == []  # type: ignore[arg-type]
 
 
-def test_what_is_not_registered_is_refused_with_what_is(store: EventStore) -> None:
+def test_what_is_not_registered_is_refused_with_what_is(store: PlatformStore) -> None:
     assert store.latest_events() == []
     assert refusal(EventNotRegistered, lambda: store.latest_events(decider="order")).hint == "Registered are: none."
     orders = register_orders(store)
@@ -77,7 +79,7 @@ def test_what_is_not_registered_is_refused_with_what_is(store: EventStore) -> No
     refusal(EventNotRegistered, lambda: orders.latest_events(event="payed"))
 
 
-def test_what_is_not_committed_is_not_seen(orders: EventStore) -> None:
+def test_what_is_not_committed_is_not_seen(orders: PlatformStore) -> None:
     append_to(orders, "a")
     with orders.connection.transaction(force_rollback=True):
         append_to(orders, "b")

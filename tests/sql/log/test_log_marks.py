@@ -8,20 +8,20 @@ from itertools import pairwise
 import psycopg
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, refusal, rows, set_clock
 
 DAY = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def at(store: EventStore, time: timedelta | float) -> EventStore:
+def at(store: PlatformStore, time: timedelta | float) -> PlatformStore:
     """Set the clock to so long, or so many seconds, after the day began."""
     after = time if isinstance(time, timedelta) else timedelta(seconds=time)
     set_clock(store.connection, (DAY + after).isoformat())
     return store
 
 
-def grown(store: EventStore, streams: int = 1) -> None:
+def grown(store: PlatformStore, streams: int = 1) -> None:
     append_to(store, *[f"s-{n}" for n in range(streams)])
     assert store.sequence_events() == streams
 
@@ -34,7 +34,7 @@ def marked(connection: psycopg.Connection) -> list[tuple[float, int]]:
     ]
 
 
-def test_the_sequencer_marks_once_a_minute_where_the_log_grew(orders: EventStore) -> None:
+def test_the_sequencer_marks_once_a_minute_where_the_log_grew(orders: PlatformStore) -> None:
     assert at(orders, 0).sequence_events() == 0
     assert marked(orders.connection) == []
     grown(at(orders, 1))
@@ -52,7 +52,7 @@ def test_the_sequencer_marks_once_a_minute_where_the_log_grew(orders: EventStore
     assert marked(orders.connection)[-1] == (100, 6)
 
 
-def test_a_moment_is_marked_for_a_reason_and_found_by_its_time(orders: EventStore) -> None:
+def test_a_moment_is_marked_for_a_reason_and_found_by_its_time(orders: PlatformStore) -> None:
     grown(at(orders, 1), 4)
     append_to(at(orders, 5), "s-9")
     # what is committed is sequenced first
@@ -73,7 +73,7 @@ def test_a_moment_is_marked_for_a_reason_and_found_by_its_time(orders: EventStor
         refusal(Malformed, partial(orders.mark_log, wrong))
 
 
-def test_after_90_days_one_an_hour_is_left_of_the_sequencers_own(orders: EventStore) -> None:
+def test_after_90_days_one_an_hour_is_left_of_the_sequencers_own(orders: PlatformStore) -> None:
     for minute in (0, 10, 59, 61, 119, 150, 170):
         grown(at(orders, timedelta(minutes=minute)))
     at(orders, timedelta(minutes=59.5)).mark_log("kept")
@@ -87,18 +87,18 @@ def test_after_90_days_one_an_hour_is_left_of_the_sequencers_own(orders: EventSt
     assert [seconds / 60 for seconds, _ in marked(orders.connection)[:-3]] == [59, 119, 150, 170, 59.5]
 
 
-def test_no_mark_divides_a_transaction(orders: EventStore, connect: Connect) -> None:
+def test_no_mark_divides_a_transaction(orders: PlatformStore, connect: Connect) -> None:
     """Eight writers, each transaction over many log partitions, while others sequence and mark."""
 
     def write(number: int) -> None:
-        writer = EventStore(connect())
+        writer = PlatformStore(connect())
         for one in range(15):
             with writer.connection.transaction():
                 for part in range(3):
                     append_to(writer, *[f"w-{number}-{one}-{part}-{n}" for n in range(5)])
 
     def mark() -> None:
-        marker = EventStore(connect())
+        marker = PlatformStore(connect())
         for _ in range(60):
             marker.sequence_events()
             marker.mark_log("test")

@@ -4,11 +4,12 @@ from typing import LiteralString
 from uuid import uuid4
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import EventStore, LogPosition, PartitionInfo
+from millrace.resources.event_store import LogPosition, PartitionInfo
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, append_to, ids_of_one_partition, purge, rows, set_clock, value
 
 
-def test_an_event_has_its_partition_at_once_and_its_position_later(orders: EventStore) -> None:
+def test_an_event_has_its_partition_at_once_and_its_position_later(orders: PlatformStore) -> None:
     three, seven = (ids_of_one_partition(orders.connection, 1, partition)[0] for partition in (3, 7))
     first, second, other = append_to(orders, three, three, seven)
     assert orders.log_position(second.event_id) == LogPosition(3, None)
@@ -19,8 +20,8 @@ def test_an_event_has_its_partition_at_once_and_its_position_later(orders: Event
     assert found.event_id == second.event_id
 
 
-def test_an_event_that_is_not_stored_has_no_place(orders: EventStore, connect: Connect) -> None:
-    writer = EventStore(connect(autocommit=False))
+def test_an_event_that_is_not_stored_has_no_place(orders: PlatformStore, connect: Connect) -> None:
+    writer = PlatformStore(connect(autocommit=False))
     mine = append(writer)
     assert orders.log_position(mine.event_id) is None
     place = writer.log_position(mine.event_id)
@@ -35,7 +36,7 @@ def test_an_event_that_is_not_stored_has_no_place(orders: EventStore, connect: C
     assert orders.log_gaps() == []
 
 
-def test_a_missing_position_is_told_while_it_is_among_the_newest(orders: EventStore) -> None:
+def test_a_missing_position_is_told_while_it_is_among_the_newest(orders: PlatformStore) -> None:
     append_to(orders, *["o-1"] * 10)
     orders.sequence_events()
     assert orders.log_gaps() == []
@@ -50,7 +51,7 @@ def counts(info: PartitionInfo) -> tuple[int, int, int, int]:
     return info.earliest_position, info.archived_position, info.high_water_mark, info.events
 
 
-def test_each_partition_has_a_row_with_its_marks_and_last_activity(bulk: EventStore) -> None:
+def test_each_partition_has_a_row_with_its_marks_and_last_activity(bulk: PlatformStore) -> None:
     (decider_id,) = ids_of_one_partition(bulk.connection, 1, partition=2)
     for day in (1, 2):
         set_clock(bulk.connection, f"2030-01-0{day} 00:00:00+00")
@@ -70,7 +71,7 @@ def test_each_partition_has_a_row_with_its_marks_and_last_activity(bulk: EventSt
     assert bulk.partition_info()[2].unarchived_since is None
 
 
-def test_active_views_are_those_with_a_live_lease_or_an_event_in_flight(bulk: EventStore) -> None:
+def test_active_views_are_those_with_a_live_lease_or_an_event_in_flight(bulk: PlatformStore) -> None:
     one, two = (ids_of_one_partition(bulk.connection, 1, partition)[0] for partition in (1, 2))
     bulk.register_view("r", "-infinity")
     bulk.register_view("idle", "-infinity", mode="bulk")
@@ -85,7 +86,7 @@ def test_active_views_are_those_with_a_live_lease_or_an_event_in_flight(bulk: Ev
         assert [each.active_views for each in bulk.partition_info()[:3]] == [0, active, 0]
 
 
-def test_counts_stay_true_when_history_is_given_up(bulk: EventStore) -> None:
+def test_counts_stay_true_when_history_is_given_up(bulk: PlatformStore) -> None:
     append_to(bulk, *ids_of_one_partition(bulk.connection, 1) * 4)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     ArchiveStore(bulk.connection).mark_archived(0, 4)

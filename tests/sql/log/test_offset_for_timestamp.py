@@ -3,11 +3,11 @@
 from typing import LiteralString
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, append_to, ids_of_one_partition, rows, set_clock, value
 
 
-def append_at(store: EventStore, decider_id: str, minute: int) -> None:
+def append_at(store: PlatformStore, decider_id: str, minute: int) -> None:
     set_clock(store.connection, f"2030-01-01 00:{minute:02}:00+00")
     append(store, decider_id)
     set_clock(store.connection, "")
@@ -17,9 +17,9 @@ def when(minute: int, second: int = 0) -> str:
     return f"2030-01-01 00:{minute:02}:{second:02}+00"
 
 
-def test_it_is_exact_where_times_do_not_rise_along_the_log(orders: EventStore, connect: Connect) -> None:
+def test_it_is_exact_where_times_do_not_rise_along_the_log(orders: PlatformStore, connect: Connect) -> None:
     ids = ids_of_one_partition(orders.connection, 6)
-    slow = EventStore(connect(autocommit=False))
+    slow = PlatformStore(connect(autocommit=False))
     append_at(slow, ids[0], 1)  # commits last
     for decider_id, minute in zip(ids[1:5], (2, 6, 4, 7), strict=True):
         append_at(orders, decider_id, minute)
@@ -34,7 +34,7 @@ def test_it_is_exact_where_times_do_not_rise_along_the_log(orders: EventStore, c
     assert orders.offset_for_timestamp(1, when(0)) == 0
 
 
-def test_all_log_partitions_are_answered_in_one_pass_as_one_by_one(orders: EventStore) -> None:
+def test_all_log_partitions_are_answered_in_one_pass_as_one_by_one(orders: PlatformStore) -> None:
     for minute in range(40):
         append_at(orders, f"o-{minute}", minute)
         if minute == 20:
@@ -50,7 +50,7 @@ def test_all_log_partitions_are_answered_in_one_pass_as_one_by_one(orders: Event
     assert rows(orders.connection, one_pass, None, None) == []
 
 
-def test_a_view_is_placed_by_one_pass_over_the_events(orders: EventStore) -> None:
+def test_a_view_is_placed_by_one_pass_over_the_events(orders: PlatformStore) -> None:
     append_to(orders, *[f"o-{n}" for n in range(2000)])
     orders.sequence_events()
     orders.register_view("v")
@@ -72,7 +72,7 @@ def test_a_view_is_placed_by_one_pass_over_the_events(orders: EventStore) -> Non
             assert 2000 <= value(orders.connection, reads) - before < 2 * 2000 + 100
 
 
-def test_it_finds_kept_events_only(orders: EventStore) -> None:
+def test_it_finds_kept_events_only(orders: PlatformStore) -> None:
     (decider_id, *others) = ids_of_one_partition(orders.connection, 4)
     for minute, each in enumerate((decider_id, *others)):
         append_at(orders, each, minute)

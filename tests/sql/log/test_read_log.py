@@ -6,12 +6,13 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store import AvailableRange, Event, EventStore
+from millrace.resources.event_store import AvailableRange, Event
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append, append_to, ids_of_one_partition
 
 
 @pytest.fixture
-def log(orders: EventStore) -> EventStore:
+def log(orders: PlatformStore) -> PlatformStore:
     """Log partition 0 holds positions 2 to 7."""
     append_to(orders, *ids_of_one_partition(orders.connection, 2) * 4)
     orders.sequence_events()
@@ -24,7 +25,7 @@ def positions(events: Iterable[Event]) -> list[int | None]:
     return [event.position for event in events]
 
 
-def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore) -> None:
+def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: PlatformStore) -> None:
     for purged in (False, True):
         assert ArchiveStore(log.connection).purge_events(0) == 2 if purged else True
         assert positions(log.read_log(0, 2, 3)) == [2, 3, 4]
@@ -33,7 +34,7 @@ def test_a_range_is_dense_in_order_and_capped_at_the_mark(log: EventStore) -> No
     assert log.read_log(1, 0) == []
 
 
-def test_what_the_log_does_not_hold_is_refused(log: EventStore) -> None:
+def test_what_the_log_does_not_hold_is_refused(log: PlatformStore) -> None:
     for from_position, fault in ((-1, "negative"), (1, "below the earliest"), (9, "beyond"), (2**62, "beyond")):
         with pytest.raises(PositionOutOfRange, match=f"{fault}.*; earliest position 2, high-water mark 8") as refused:
             log.read_log(0, from_position)
@@ -41,7 +42,7 @@ def test_what_the_log_does_not_hold_is_refused(log: EventStore) -> None:
 
 
 @pytest.fixture
-def kinds(orders: EventStore) -> EventStore:
+def kinds(orders: PlatformStore) -> PlatformStore:
     """Log partition 0 holds, twice: an order placed, an order paid, an invoice placed, an invoice paid."""
     for decider_id in ids_of_one_partition(orders.connection, 2):
         for decider in ("order", "invoice"):
@@ -51,7 +52,7 @@ def kinds(orders: EventStore) -> EventStore:
     return orders
 
 
-def test_only_what_fits_both_lists_is_read_and_counted(kinds: EventStore) -> None:
+def test_only_what_fits_both_lists_is_read_and_counted(kinds: PlatformStore) -> None:
     for deciders, events, expected in (
         (None, None, [0, 1, 2, 3, 4, 5, 6, 7]),
         ([], [], [0, 1, 2, 3, 4, 5, 6, 7]),
@@ -66,7 +67,7 @@ def test_only_what_fits_both_lists_is_read_and_counted(kinds: EventStore) -> Non
         assert positions(kinds.read_log(0, from_position, limit, ["invoice"], ["paid"])) == expected
 
 
-def test_a_partition_holds_what_is_from_the_first_kept_to_the_mark(log: EventStore) -> None:
+def test_a_partition_holds_what_is_from_the_first_kept_to_the_mark(log: PlatformStore) -> None:
     assert log.available_offset_range(0) == [AvailableRange(0, 2, 8, 6)]
     others = [AvailableRange(n, 0, 0, 0) for n in range(1, 16)]
     assert log.available_offset_range() == [AvailableRange(0, 2, 8, 6), *others]
@@ -75,13 +76,13 @@ def test_a_partition_holds_what_is_from_the_first_kept_to_the_mark(log: EventSto
             log.available_offset_range(partition)
 
 
-def test_a_range_that_the_log_holds_is_valid_also_when_it_is_empty(log: EventStore) -> None:
+def test_a_range_that_the_log_holds_is_valid_also_when_it_is_empty(log: PlatformStore) -> None:
     for from_position, to_position in ((2, 8), (2, 2), (5, 6), (8, 8)):
         log.validate_offset_range(0, from_position, to_position)
     log.validate_offset_range(1, 0, 0)
 
 
-def test_a_range_that_it_does_not_hold_is_refused(log: EventStore) -> None:
+def test_a_range_that_it_does_not_hold_is_refused(log: PlatformStore) -> None:
     for from_position, to_position, fault in (
         (-1, 5, "-1 is negative"),
         (1, 5, "1 lies below the earliest position"),

@@ -5,14 +5,15 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore, SequencerHolder
+from millrace.resources.event_store import SequencerHolder
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.sequencer import held_up
 from tests.support.factories import Connect, append_to, rows, set_clock, start, start_blocked, value
 from tests.support.logins import Login
 from tests.support.patience import patience, wait_until
 
 
-def end_later(store: EventStore) -> SequencerHolder | None:
+def end_later(store: PlatformStore) -> SequencerHolder | None:
     """End who holds the log longer than an open transaction may, by a clock that is ahead."""
     set_clock(store.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
     ended = store.end_log_holder()
@@ -20,7 +21,7 @@ def end_later(store: EventStore) -> SequencerHolder | None:
     return ended
 
 
-def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: EventStore, connect: Connect) -> None:
+def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: PlatformStore, connect: Connect) -> None:
     append_to(orders, "o-1")
     assert orders.sequencer_holder() is None
     assert held_up(orders) is None
@@ -40,10 +41,10 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: Even
     assert orders.sequence_events() == 2
 
 
-def test_who_idles_while_it_holds_the_log_is_ended(orders: EventStore, connect: Connect, login: Login) -> None:
+def test_who_idles_while_it_holds_the_log_is_ended(orders: PlatformStore, connect: Connect, login: Login) -> None:
     ours = append_to(orders, "o-1")[0].event_id
     writer = login("event_store_writer")
-    consumer = EventStore(login("event_store_consumer"))
+    consumer = PlatformStore(login("event_store_consumer"))
     writer.execute("begin")
     writer.execute("select * from event_store.await_positions(%s)", ([ours],))
     writer.execute("set idle_in_transaction_session_timeout = 0")
@@ -85,7 +86,7 @@ OF_THE_LOG = [
 
 
 @pytest.mark.parametrize("call", BESIDE_THE_LOG)
-def test_so_is_one_that_holds_what_others_need_beside_the_log(orders: EventStore, login: Login, call: str) -> None:
+def test_so_is_one_that_holds_what_others_need_beside_the_log(orders: PlatformStore, login: Login, call: str) -> None:
     orders.register_view("v", "-infinity", owner="event_store_owner")
     other = login("event_store_consumer", "event_store_writer")
     other.execute("begin")
@@ -98,7 +99,7 @@ def test_so_is_one_that_holds_what_others_need_beside_the_log(orders: EventStore
 
 
 @pytest.mark.parametrize("call", BESIDE_THE_LOG + OF_THE_LOG)
-def test_a_transaction_that_holds_them_cannot_be_prepared(orders: EventStore, connect: Connect, call: str) -> None:
+def test_a_transaction_that_holds_them_cannot_be_prepared(orders: PlatformStore, connect: Connect, call: str) -> None:
     """One that is prepared has no session that could be ended."""
     append_to(orders, "o-1")
     orders.register_view("v", "-infinity", owner="event_store_owner")
@@ -110,10 +111,10 @@ def test_a_transaction_that_holds_them_cannot_be_prepared(orders: EventStore, co
         other.execute("prepare transaction 'p'")
 
 
-def test_a_session_that_the_role_that_migrated_may_not_end_is_left(orders: EventStore, connect: Connect) -> None:
+def test_a_session_that_the_role_that_migrated_may_not_end_is_left(orders: PlatformStore, connect: Connect) -> None:
     append_to(orders, "o-1")
     holder = connect(autocommit=False)
-    EventStore(holder).sequence_events()
+    PlatformStore(holder).sequence_events()
     with orders.connection.transaction(force_rollback=True):
         orders.connection.execute(
             "create role migrated in role event_store_owner;"
@@ -126,7 +127,7 @@ def test_a_session_that_the_role_that_migrated_may_not_end_is_left(orders: Event
     holder.rollback()
 
 
-def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Connect) -> None:
+def test_who_waits_for_the_holder_holds_nothing(orders: PlatformStore, connect: Connect) -> None:
     holder, waiting = connect(autocommit=False), connect()
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, "o-1")
@@ -139,10 +140,10 @@ def test_who_waits_for_the_holder_holds_nothing(orders: EventStore, connect: Con
     waits.result(patience())
 
 
-def test_calls_that_follow_each_other_hold_nothing_up(orders: EventStore, connect: Connect) -> None:
-    other = EventStore(connect(autocommit=False))
+def test_calls_that_follow_each_other_hold_nothing_up(orders: PlatformStore, connect: Connect) -> None:
+    other = PlatformStore(connect(autocommit=False))
 
-    class Busy(EventStore):
+    class Busy(PlatformStore):
         """A store where another session sequences between any two looks, each time in a transaction of its own."""
 
         def sequencer_holder(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
@@ -155,8 +156,8 @@ def test_calls_that_follow_each_other_hold_nothing_up(orders: EventStore, connec
     other.connection.rollback()
 
 
-def test_a_transaction_that_only_looked_or_only_appended_holds_nothing(orders: EventStore, connect: Connect) -> None:
+def test_a_transaction_that_only_looked_or_only_appended_holds_nothing(orders: PlatformStore, connect: Connect) -> None:
     with connect(autocommit=False) as other:
         other.execute("select * from event_store_platform.sequencer_holder()")
-        append_to(EventStore(other), "o-1")
+        append_to(PlatformStore(other), "o-1")
         assert orders.sequencer_holder() is None

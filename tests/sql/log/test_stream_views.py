@@ -1,21 +1,23 @@
 """What each view has of one stream, and what it still owes."""
 
 from millrace.resources.errors import EventNotRegistered
-from millrace.resources.event_store import EventStore, StreamFailure, StreamView
+from millrace.resources.event_store import StreamFailure, StreamView
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append, append_to, pump, refusal, set_clock
+from tests.support.sql_calls import get_events
 
 
-def owed(store: EventStore, view: str, decider_id: str = "a") -> tuple[int, int | None]:
+def owed(store: PlatformStore, view: str, decider_id: str = "a") -> tuple[int, int | None]:
     found = of(store, view, decider_id)
     return found.owed, found.first_owed
 
 
-def of(store: EventStore, view: str, decider_id: str = "a") -> StreamView:
+def of(store: PlatformStore, view: str, decider_id: str = "a") -> StreamView:
     (found,) = (one for one in store.stream_views("order", decider_id) if one.view == view)
     return found
 
 
-def test_a_view_owes_what_its_checkpoint_did_not_pass(orders: EventStore) -> None:
+def test_a_view_owes_what_its_checkpoint_did_not_pass(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk")
     first, second = append_to(orders, "a", "a")
     assert owed(orders, "v") == (2, first.offset)
@@ -29,18 +31,18 @@ def test_a_view_owes_what_its_checkpoint_did_not_pass(orders: EventStore) -> Non
     assert owed(orders, "v") == (1, third.offset)
 
 
-def test_a_view_owes_only_what_it_wants(orders: EventStore) -> None:
+def test_a_view_owes_only_what_it_wants(orders: PlatformStore) -> None:
     orders.register_view("placed", "-infinity", mode="bulk", events=["placed"])
     orders.register_view("invoices", "-infinity", mode="bulk", deciders=["invoice"])
     orders.register_view("later")
     append(orders, "a")
-    append(orders, "a", orders.get_events("a", "order")[0].event_id, event="paid")
+    append(orders, "a", get_events(orders, "a", "order")[0].event_id, event="paid")
     orders.sequence_events()
     orders.register_view("new")
     assert {view.view: view.owed for view in orders.stream_views("order", "a")} == {"later": 2, "new": 0, "placed": 1}
 
 
-def test_a_stream_in_flight_waiting_or_parked_owes_from_its_lock_on(orders: EventStore) -> None:
+def test_a_stream_in_flight_waiting_or_parked_owes_from_its_lock_on(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", max_attempts=2)
     first, second = pump(orders, "v", "a", "a")
     assert of(orders, "v").owed == 2
@@ -62,7 +64,7 @@ def test_a_stream_in_flight_waiting_or_parked_owes_from_its_lock_on(orders: Even
     assert parked.parked_at is not None
 
 
-def test_a_parked_stream_of_a_bulk_view_owes_behind_the_checkpoint(orders: EventStore) -> None:
+def test_a_parked_stream_of_a_bulk_view_owes_behind_the_checkpoint(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk", max_attempts=1)
     first, _ = append_to(orders, "a", "a")
     append_to(orders, "b")
@@ -78,13 +80,13 @@ def test_a_parked_stream_of_a_bulk_view_owes_behind_the_checkpoint(orders: Event
     assert of(orders, "v", "b").owed == 0
 
 
-def test_an_unknown_decider_is_refused_an_unknown_stream_owed_nothing(orders: EventStore) -> None:
+def test_an_unknown_decider_is_refused_an_unknown_stream_owed_nothing(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity")
     refusal(EventNotRegistered, lambda: orders.stream_views("ordr", "a"))
     assert of(orders, "v", "no such stream").owed == 0
 
 
-def test_of_a_long_stream_the_newest_events_are_counted(orders: EventStore) -> None:
+def test_of_a_long_stream_the_newest_events_are_counted(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk")
     third = append_to(orders, *"aaaaa")[2]
     (found,) = orders.stream_views("order", "a", most=3)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import (
     Connect,
     append,
@@ -24,6 +24,7 @@ from tests.support.factories import (
     read_log,
     rows,
 )
+from tests.support.sql_calls import append_events, get_last_event
 
 WRITERS = 3
 STREAMS = 2  # of each decider
@@ -55,7 +56,7 @@ class Sessions(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.operator = EventStore(self.connect())
+        self.operator = PlatformStore(self.connect())
         self.operator.connection.execute("select event_store_platform.sequence_events()")
         self.connections = [self.connect(autocommit=False) for _ in range(WRITERS)]
         for connection in self.connections:
@@ -81,14 +82,14 @@ class Sessions(RuleBasedStateMachine):
         assert_transactions_lie_together(self.operator.connection)
 
     @contextmanager
-    def attempt(self, writer: int, way: str) -> Iterator[EventStore]:
+    def attempt(self, writer: int, way: str) -> Iterator[PlatformStore]:
         """Append, or leave the transaction as it was where the stream is held or has moved on."""
         connection = self.connections[writer]
         with (
             suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation, MillraceError),
             connection.transaction(),
         ):
-            yield EventStore(connection)
+            yield PlatformStore(connection)
             self.done[way] += 1
 
     def name(self, stream: tuple[str, str]) -> tuple[str, str]:
@@ -97,7 +98,7 @@ class Sessions(RuleBasedStateMachine):
 
     def last(self, writer: int, decider: str, decider_id: str) -> uuid.UUID | None:
         """Return what the writer sees as the stream's last event."""
-        found = EventStore(self.connections[writer]).get_last_event(decider_id, decider)
+        found = get_last_event(PlatformStore(self.connections[writer]), decider_id, decider)
         return found.event_id if found else None
 
     @rule(writer=writers, stream=streams)
@@ -120,7 +121,7 @@ class Sessions(RuleBasedStateMachine):
     @rule(writer=writers, some=st.lists(streams, min_size=1, max_size=5))
     def append_batch(self, writer: int, some: list[tuple[str, str]]) -> None:
         with self.attempt(writer, "append_events") as store:
-            store.append_events([new_event(each, decider=decider) for decider, each in map(self.name, some)])
+            append_events(store, [new_event(each, decider=decider) for decider, each in map(self.name, some)])
 
     @rule(writer=writers, some=st.lists(streams, min_size=1, max_size=3), ends=st.booleans())
     def append_in_a_savepoint(self, writer: int, some: list[tuple[str, str]], ends: bool) -> None:
@@ -170,8 +171,8 @@ def test_no_stream_is_inverted_and_transactions_lie_together(connect: Connect, p
     assert min(Here.done[way] for way in ("append_event", "insert", "append_events")) > 0
 
 
-def test_transactions_that_interleave_follow_each_other_by_their_last(orders: EventStore, connect: Connect) -> None:
-    first, second = EventStore(connect(autocommit=False)), EventStore(connect(autocommit=False))
+def test_transactions_that_interleave_follow_each_other_by_their_last(orders: PlatformStore, connect: Connect) -> None:
+    first, second = PlatformStore(connect(autocommit=False)), PlatformStore(connect(autocommit=False))
     one, two = ids_of_one_partition(orders.connection, 2)
     a = append(first, one).event_id
     b = append(second, two).event_id

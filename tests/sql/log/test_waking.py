@@ -7,27 +7,28 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
+from tests.support.sql_calls import append_events
 
 
-def bare_insert(store: EventStore) -> None:
+def bare_insert(store: PlatformStore) -> None:
     store.connection.execute(
         "insert into event_store.events (event, event_id, decider, decider_id, data, command_id) "
         "values ('placed', gen_random_uuid(), 'order', gen_random_uuid(), '{}', gen_random_uuid())"
     )
 
 
-APPENDS: dict[str, Callable[[EventStore], object]] = {
+APPENDS: dict[str, Callable[[PlatformStore], object]] = {
     "append_event": lambda store: factories.append(store, str(uuid4())),
-    "append_events": lambda store: store.append_events([factories.new_event(str(uuid4()))]),
+    "append_events": lambda store: append_events(store, [factories.new_event(str(uuid4()))]),
     "bare INSERT": bare_insert,
 }
 
 
 @pytest.fixture
-def orders(orders: EventStore) -> EventStore:
+def orders(orders: PlatformStore) -> PlatformStore:
     """Return a store as on a server that allows no prepared transactions, which is Postgres' default."""
     factories.unprepared(orders.connection)
     return orders
@@ -51,7 +52,7 @@ def words(listener: psycopg.Connection) -> int:
     return len(heard(listener, "event_store_appended"))
 
 
-def test_each_way_to_append_wakes_only_who_sleeps(orders: EventStore, listener: psycopg.Connection) -> None:
+def test_each_way_to_append_wakes_only_who_sleeps(orders: PlatformStore, listener: psycopg.Connection) -> None:
     for way in APPENDS.values():
         way(orders)
         assert words(listener) == 0  # nobody attends the log
@@ -67,7 +68,7 @@ def test_each_way_to_append_wakes_only_who_sleeps(orders: EventStore, listener: 
 
 
 @pytest.mark.parametrize("moved_s", [-11, 3600], ids=["it is over", "the clock was set back an hour"])
-def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection, moved_s: int) -> None:
+def test_a_mark_ends_by_itself(orders: PlatformStore, listener: psycopg.Connection, moved_s: int) -> None:
     """The sequencer was killed in its sleep."""
     orders.attend_log(10, sleeps=True)
     factories.append(orders)
@@ -80,7 +81,7 @@ def test_a_mark_ends_by_itself(orders: EventStore, listener: psycopg.Connection,
 
 
 @pytest.mark.parametrize("moved", ["-3 s", "1 h"], ids=["it is over", "the clock was set back an hour"])
-def test_who_says_that_it_sequences_and_does_not_keeps_nobody_from_it(orders: EventStore, moved: str) -> None:
+def test_who_says_that_it_sequences_and_does_not_keeps_nobody_from_it(orders: PlatformStore, moved: str) -> None:
     orders.register_view("v")
     factories.append(orders)
     orders.attend_log(10)
@@ -103,7 +104,7 @@ def test_who_says_that_it_sequences_and_does_not_keeps_nobody_from_it(orders: Ev
     assert factories.value(orders.connection, anew)
 
 
-def test_a_view_gets_new_events_after_the_clock_was_set_back(orders: EventStore) -> None:
+def test_a_view_gets_new_events_after_the_clock_was_set_back(orders: PlatformStore) -> None:
     orders.register_view("v")
     orders.dispatch_events("v")
     orders.connection.execute("update event_store.dispatches set dispatched_at = now() + interval '1 h'")
@@ -114,41 +115,41 @@ def test_a_view_gets_new_events_after_the_clock_was_set_back(orders: EventStore)
     assert len(orders.stream_events("v", 1)) == 1
 
 
-def test_the_word_comes_with_the_commit(orders: EventStore, listener: psycopg.Connection, connect: Connect) -> None:
+def test_the_word_comes_with_the_commit(orders: PlatformStore, listener: psycopg.Connection, connect: Connect) -> None:
     orders.attend_log(10, sleeps=True)
     writer = connect(autocommit=False)
-    factories.append_to(EventStore(writer), "a", "b")
+    factories.append_to(PlatformStore(writer), "a", "b")
     assert words(listener) == 0
     writer.rollback()
     assert words(listener) == 0
-    factories.append_to(EventStore(writer), "a", "b")
+    factories.append_to(PlatformStore(writer), "a", "b")
     writer.commit()
     assert words(listener) == 1
 
 
-def test_it_says_that_an_open_append_may_be_missed(orders: EventStore, connect: Connect) -> None:
+def test_it_says_that_an_open_append_may_be_missed(orders: PlatformStore, connect: Connect) -> None:
     """The writer could not see yet that the sequencer would sleep."""
     writer = connect(autocommit=False)
     assert orders.attend_log(2, sleeps=True) is False
     orders.attend_log(2)
-    factories.append(EventStore(writer))
+    factories.append(PlatformStore(writer))
     assert orders.attend_log(2, sleeps=True) is True
     writer.commit()
     assert orders.attend_log(2, sleeps=True) is False
 
 
-def test_it_takes_no_transaction_id(orders: EventStore) -> None:
+def test_it_takes_no_transaction_id(orders: PlatformStore) -> None:
     connection = orders.connection
     connection.autocommit = False
     orders.attend_log(2, sleeps=True)
     assert factories.value(connection, "select pg_current_xact_id_if_assigned()") is None
 
 
-def test_a_prepared_append_wakes_nobody(store: EventStore, listener: psycopg.Connection, connect: Connect) -> None:
+def test_a_prepared_append_wakes_nobody(store: PlatformStore, listener: psycopg.Connection, connect: Connect) -> None:
     """This server allows it."""
     factories.register_orders(store)
     assert store.attend_log(2, sleeps=True) is True
-    writer = EventStore(connect(autocommit=False))
+    writer = PlatformStore(connect(autocommit=False))
     factories.append(writer)
     writer.connection.execute("prepare transaction 'an append'")
     store.connection.execute("commit prepared 'an append'")
@@ -159,11 +160,11 @@ def test_a_prepared_append_wakes_nobody(store: EventStore, listener: psycopg.Con
 POSITIONS = "event_store_positions"
 
 
-def marks(store: EventStore) -> list[int]:
+def marks(store: PlatformStore) -> list[int]:
     return [each.high_water_mark for each in store.available_offset_range()]
 
 
-def test_the_word_names_the_partitions_that_grew(orders: EventStore, listener: psycopg.Connection) -> None:
+def test_the_word_names_the_partitions_that_grew(orders: PlatformStore, listener: psycopg.Connection) -> None:
     first, second = (factories.ids_of_one_partition(orders.connection, 1, partition)[0] for partition in (0, 2))
     factories.append_to(orders, first, second)
     known = orders.announce_positions([])

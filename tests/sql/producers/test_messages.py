@@ -8,11 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from millrace.resources.errors import Conflict, Malformed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ExactlyOnce, ProducerStamp, ProducerStore, ReceivedMessage, SettledMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, set_clock, start_blocked, value
 from tests.support.patience import patience
 from tests.support.producing import messages
+from tests.support.sql_calls import append_events
 
 RULES = {
     # the producer is at epoch 2 and sequence 3
@@ -94,7 +95,7 @@ def test_a_message_whose_answer_was_purged_is_a_duplicate_all_the_same(producer:
     assert rows(producer.connection, kept) == [(3, "abandoned"), (4, "committed")]
     before = messages.effects(producer)
     for n in range(5):
-        found = producer.ingest_events("p", 0, 1, n, messages.two_events())
+        found = producer.ingest_events("p", 0, 1, n, [each.alone for each in messages.two_events()])
         assert (found.status, found.outcome) == ("duplicate", "abandoned" if n == 3 else "committed")
         assert (found.offsets is None) == (n < 3)
         assert messages.begin(producer, n).status == "duplicate"
@@ -102,27 +103,29 @@ def test_a_message_whose_answer_was_purged_is_a_duplicate_all_the_same(producer:
     with ExactlyOnce(dsn) as once:
         answer = once.process(ProducerStamp("p", 0, 1, 0), lambda _: pytest.fail("it was done"))
     assert (answer.duplicate, answer.outcome, answer.kept, answer.offsets) == (True, "committed", False, [])
-    assert [entry.detail["results"] for entry in EventStore(producer.connection).audit_log()[:2]] == [1, 2]
+    assert [entry.detail["results"] for entry in PlatformStore(producer.connection).audit_log()[:2]] == [1, 2]
 
 
 def test_it_says_of_each_event_whether_it_was_new(producer: ProducerStore) -> None:
-    store = EventStore(producer.connection)
+    store = PlatformStore(producer.connection)
     batch = [new_event("a"), new_event("b"), new_event("c"), new_event("a")]
-    stored = store.append_events(batch[1:3])
-    received = producer.ingest_events("p", 0, 1, 0, batch)
+    stored = append_events(store, batch[1:3])
+    received = producer.ingest_events("p", 0, 1, 0, [each.alone for each in batch])
     assert received.appended == [True, False, False, True]
     assert received.offsets is not None
     assert received.offsets[1:3] == [event.offset for event in stored]
-    assert [event.version for event in store.read_stream("order", "a")] == [1, 2]
-    again = producer.ingest_events("p", 0, 1, 0, batch)
+    assert [event.version for event in store.read("order", "a")] == [1, 2]
+    again = producer.ingest_events("p", 0, 1, 0, [each.alone for each in batch])
     assert (again.status, again.offsets, again.appended) == ("duplicate", received.offsets, received.appended)
     transaction = messages.opened(producer, 1)
-    producer.add_events(transaction, [batch[0], new_event("d")])
+    producer.add_events(transaction, [batch[0].alone, new_event("d").alone])
     assert producer.commit_transaction(transaction).appended == [False, True]
 
 
 def test_events_state_and_result_are_there_at_once_and_counted(producer: ProducerStore) -> None:
-    received = producer.ingest_events("p", 0, 1, 0, messages.two_events(), {"x": 1, "y": [None, "ü"]}, {"did": 0})
+    received = producer.ingest_events(
+        "p", 0, 1, 0, [each.alone for each in messages.two_events()], {"x": 1, "y": [None, "ü"]}, {"did": 0}
+    )
     offsets = [row[0] for row in rows(producer.connection, 'select "offset" from event_store.events order by 1')]
     assert received == ReceivedMessage("committed", None, None, "committed", {"did": 0}, offsets, [True, True], 1, 1)
     assert messages.state_of(producer) == {"x": 1, "y": [None, "ü"]}
@@ -131,14 +134,14 @@ def test_events_state_and_result_are_there_at_once_and_counted(producer: Produce
     assert rows(producer.connection, "select from event_store.transactions") == []
     # a JSON null removes the key; each event says of which message it is
     events = [new_event("a"), replace(new_event("b"), metadata={"user": "ada", "message_id": "mine"})]
-    producer.ingest_events("p", 0, 1, 1, events, {"x": None, "never": None})
+    producer.ingest_events("p", 0, 1, 1, [each.alone for each in events], {"x": None, "never": None})
     assert messages.state_of(producer) == {"y": [None, "ü"]}
     stored = 'select metadata from event_store.events where "offset" > %s order by "offset"'
     assert rows(producer.connection, stored, max(offsets)) == [
         ({"message_id": "p/0/1"},), ({"user": "ada", "message_id": "p/0/1"},),
     ]  # fmt: skip
     odd = replace(new_event("a"), metadata=["no", "object"])
-    assert "not an object" in str(refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 2, [odd])).detail)
+    assert "not an object" in str(refusal(Malformed, lambda: producer.ingest_events("p", 0, 1, 2, [odd.alone])).detail)
 
 
 Late = Callable[[ProducerStore, UUID, UUID], ReceivedMessage | SettledMessage]
@@ -200,6 +203,6 @@ def test_processes_that_race_one_stamp_get_one_answer(producer: ProducerStore, c
 def test_a_refused_event_refuses_all_and_counts_nothing(producer: ProducerStore) -> None:
     before = messages.effects(producer), messages.statistics(producer)
     wrong = replace(new_event("a"), previous_id=uuid4())
-    refusal(Conflict, lambda: producer.ingest_events("p", 0, 1, 0, [new_event("b"), wrong], {"x": 1}))
+    refusal(Conflict, lambda: producer.ingest_events("p", 0, 1, 0, [new_event("b").alone, wrong.alone], {"x": 1}))
     assert (messages.effects(producer), messages.statistics(producer)) == before
     assert messages.begin(producer, 0).status == "opened"

@@ -12,7 +12,7 @@ import pytest
 from psycopg.errors import LockNotAvailable
 
 from millrace.resources.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStore, RegisteredProducer
 from tests.support.factories import Connect, append_to, at_once, refusal, set_clock, start, value, wait_blocked
 from tests.support.logins import Login
@@ -148,7 +148,7 @@ def test_another_writer_does_nothing_with_a_producer(login: Login) -> None:
         partial(other.register_producer, "p", 0, name(other.connection)),
         partial(other.begin_transaction, "p", 0, 1, 1),
         partial(other.commit_transaction, settled),
-        partial(other.add_events, later, two_events()),
+        partial(other.add_events, later, [each.alone for each in two_events()]),
         partial(other.add_state_change, later, "total", 1),
         partial(other.commit_transaction, later),
         partial(other.abandon_transaction, later, "no"),
@@ -159,7 +159,7 @@ def test_another_writer_does_nothing_with_a_producer(login: Login) -> None:
         assert name(owner.connection) in str(refusal(NotProducerOwner, attempt).detail)
 
 
-def test_members_of_the_owning_role_share_it(orders: EventStore, login: Login) -> None:
+def test_members_of_the_owning_role_share_it(orders: PlatformStore, login: Login) -> None:
     team = name(login(WRITER))
     one, other = (ProducerStore(login(WRITER, team)) for _ in range(2))
     one.register_producer("p", 0, team)
@@ -203,8 +203,8 @@ def test_a_hold_keeps_messages_until_its_end_and_others_go_on(producer: Producer
     calls = [start(lambda: begin(judged, 0).status), start(lambda: committed.commit_transaction(transaction).outcome)]
     for store in (judged, committed):
         wait_blocked(producer.connection, store.connection.info.backend_pid)
-    append_to(EventStore(producer.connection), "o-1")
-    assert EventStore(producer.connection).sequence_events() == 1
+    append_to(PlatformStore(producer.connection), "o-1")
+    assert PlatformStore(producer.connection).sequence_events() == 1
     assert producer.producer_statistics("p")[0].received == 1
     holder.commit()
     assert calls[1].result(patience()) == "committed"
@@ -227,30 +227,30 @@ def test_what_is_committed_is_sequenced_only_when_all_of_it_is(producer: Produce
     do(producer, 0)
     committed = producer.hold_producers()
     assert not producer.is_sequenced(committed)
-    late = EventStore(connect(autocommit=False))
+    late = PlatformStore(connect(autocommit=False))
     append_to(late, "late")
-    append_to(EventStore(producer.connection), "o-1")
+    append_to(PlatformStore(producer.connection), "o-1")
     assert not producer.is_sequenced(committed)
-    EventStore(producer.connection).sequence_events()
+    PlatformStore(producer.connection).sequence_events()
     assert producer.is_sequenced(committed)
     late.connection.commit()
     # it is none of what was committed then
     assert producer.is_sequenced(committed)
     assert not producer.is_sequenced(producer.hold_producers())
-    EventStore(producer.connection).sequence_events()
+    PlatformStore(producer.connection).sequence_events()
     assert producer.is_sequenced(producer.hold_producers())
 
 
 def test_what_commits_beside_a_sequencer_is_seen_as_missed(producer: ProducerStore, connect: Connect) -> None:
     """A sequencer that looked before a commit returns 0 to us: only is_sequenced tells."""
-    sequencing = EventStore(connect(autocommit=False))
+    sequencing = PlatformStore(connect(autocommit=False))
     do(producer, 0)
     assert sequencing.sequence_events() == 2
     do(producer, 1)
     committed = producer.hold_producers()
-    assert EventStore(producer.connection).sequence_events() == 0
+    assert PlatformStore(producer.connection).sequence_events() == 0
     assert not producer.is_sequenced(committed)
     sequencing.connection.commit()
     assert not producer.is_sequenced(committed)
-    assert EventStore(producer.connection).sequence_events() == 2
+    assert PlatformStore(producer.connection).sequence_events() == 2
     assert producer.is_sequenced(committed)

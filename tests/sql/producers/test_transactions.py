@@ -9,12 +9,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from millrace.resources import errors
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStore, SettledMessage
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
 from tests.support.producing import messages
+from tests.support.sql_calls import BatchEvent, get_events
 
 
 def test_staged_changes_are_visible_from_the_commit_on(producer: ProducerStore, connect: Connect) -> None:
@@ -36,16 +37,16 @@ def test_changes_apply_in_the_order_they_were_staged(producer: ProducerStore) ->
     messages.do(producer, 0, gone=1, kept=1)
     transaction = messages.opened(producer, 1)
     events = [factories.new_event("s") for _ in range(5)]
-    producer.add_events(transaction, events[:2])
+    producer.add_events(transaction, [each.alone for each in events[:2]])
     producer.add_state_change(transaction, "kept", 2)
     producer.add_state_change(transaction, "gone", None)
     producer.add_state_change(transaction, "brief", 1)
-    producer.add_events(transaction, events[2:])
+    producer.add_events(transaction, [each.alone for each in events[2:]])
     producer.add_state_change(transaction, "brief", None)
     producer.add_state_change(transaction, "kept", 3)
     settled = producer.commit_transaction(transaction)
     assert messages.state_of(producer) == {"kept": 3}
-    stored = EventStore(producer.connection).get_events("s", "order")
+    stored = get_events(PlatformStore(producer.connection), "s", "order")
     assert [event.event_id for event in stored] == [event.event_id for event in events]
     assert [event.offset for event in stored] == settled.offsets
     # a JSON null is a value here, and an SQL null removes
@@ -105,7 +106,7 @@ def calls_of(producer: ProducerStore, transaction: UUID) -> dict[str, Callable[[
         "committed": partial(producer.commit_transaction, transaction),
         "abandoned": partial(producer.abandon_transaction, transaction, "why"),
         "a change": partial(producer.add_state_change, transaction, "k", 1),
-        "events": partial(producer.add_events, transaction, messages.two_events()),
+        "events": partial(producer.add_events, transaction, [each.alone for each in messages.two_events()]),
         "aborted": partial(producer.abort_transaction, transaction),
     }
 
@@ -127,10 +128,10 @@ def test_a_late_commit_is_refused_and_its_message_may_be_begun_again(producer: P
 
 
 def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(producer: ProducerStore) -> None:
-    store = EventStore(producer.connection)
+    store = PlatformStore(producer.connection)
     factories.append(store, "closed", final=True)
     factories.append(store, "open")
-    refused: list[tuple[type[errors.MillraceError], NewEvent]] = [
+    refused: list[tuple[type[errors.MillraceError], BatchEvent]] = [
         (errors.Conflict, replace(factories.new_event("open"), previous_id=uuid4())),
         (errors.StreamClosed, factories.new_event("closed")),
         (errors.Malformed, factories.new_event("")),
@@ -138,7 +139,7 @@ def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(produ
     ]
     for sequence, (error, event) in enumerate(refused):
         transaction = messages.staged(producer, sequence, total=1)
-        producer.add_events(transaction, [event])
+        producer.add_events(transaction, [event.alone])
         before = messages.effects(producer)
         factories.refusal(error, partial(producer.commit_transaction, transaction))
         assert messages.effects(producer) == before
@@ -157,7 +158,7 @@ def test_who_is_killed_in_a_commit_did_all_or_none(producer: ProducerStore, conn
     before = messages.effects(producer)
     holder, doomed = connect(autocommit=False), messages.another(connect)
     if point == "an event's stream":
-        factories.append_to(EventStore(holder), "b")
+        factories.append_to(PlatformStore(holder), "b")
     else:
         holder.execute("select from event_store.producer_state where key = 'k3' for update")
     transaction = messages.staged(doomed, 1, k1=1, k2=1, k3=1)

@@ -3,14 +3,14 @@
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.stored.store import ModelVersion, ReadModelStore, Version
 from tests.support.factories import Connect, rows, start, wait_blocked
 from tests.support.patience import patience
 
 
 @pytest.fixture
-def models(store: EventStore) -> ReadModelStore:
+def models(store: PlatformStore) -> ReadModelStore:
     """Return a store with read model `m`: version 1 serves, version 2 is being built."""
     models = ReadModelStore(store.connection)
     models.declare_version("m", 1, "orders", "one", True, [])

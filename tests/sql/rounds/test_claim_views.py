@@ -3,12 +3,14 @@
 import pytest
 
 from millrace.resources.errors import WrongMode
-from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, append_to, refusal, set_clock
+from tests.support.sql_calls import get_events
 
 
 @pytest.fixture
-def bulk(orders: EventStore) -> EventStore:
+def bulk(orders: PlatformStore) -> PlatformStore:
     """Return a store with three bulk views: of everything, of what was paid, of invoices."""
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("paid", "-infinity", mode="bulk", events=["paid"])
@@ -19,9 +21,9 @@ def bulk(orders: EventStore) -> EventStore:
 VIEWS = ["all", "paid", "invoices"]
 
 
-def test_each_view_gets_the_ranges_that_it_wants_something_of(bulk: EventStore) -> None:
+def test_each_view_gets_the_ranges_that_it_wants_something_of(bulk: PlatformStore) -> None:
     append(bulk, "o-1")
-    (event,) = bulk.get_events("o-1", "order")
+    (event,) = get_events(bulk, "o-1", "order")
     append(bulk, "o-1", event.event_id, event="paid")
     leases = bulk.claim_views(VIEWS, "me")
     spans = {view: [(lease.from_position, lease.to_position) for lease in of] for view, of in leases.items()}
@@ -33,7 +35,7 @@ def test_each_view_gets_the_ranges_that_it_wants_something_of(bulk: EventStore) 
     assert bulk.claim_views(VIEWS, "them") == {}
 
 
-def test_an_owners_leases_are_found_and_extended_at_once(bulk: EventStore, connect: Connect) -> None:
+def test_an_owners_leases_are_found_and_extended_at_once(bulk: PlatformStore, connect: Connect) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(30)])
     bulk.register_view("other", "-infinity", mode="bulk")
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
@@ -49,14 +51,14 @@ def test_an_owners_leases_are_found_and_extended_at_once(bulk: EventStore, conne
     set_clock(bulk.connection, "2030-01-01 00:01:59+00")
     assert bulk.owned_leases("me") == {}
     assert bulk.extend_owner("me", 60) == 0
-    other = EventStore(connect())
+    other = PlatformStore(connect())
     set_clock(other.connection, "2030-01-01 00:02:00+00")
     taken = other.claim_views(["all"], "them")
     assert sum(lease.to_position - lease.from_position for lease in taken["all"]) == 30
     assert bulk.release_owner("me") == len(leases["other"])
 
 
-def test_streams_with_a_lock_in_leased_log_partitions_are_named(bulk: EventStore) -> None:
+def test_streams_with_a_lock_in_leased_log_partitions_are_named(bulk: PlatformStore) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(30)])
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     leases = bulk.claim_views(["all"], "me")["all"]
@@ -73,7 +75,7 @@ def test_streams_with_a_lock_in_leased_log_partitions_are_named(bulk: EventStore
     assert bulk.locked_streams("them") == []
 
 
-def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: EventStore) -> None:
+def test_what_cannot_be_claimed_is_left_out_and_the_others_go_on(bulk: PlatformStore) -> None:
     append_to(bulk, "o-1")
     bulk.register_view("off", "-infinity", mode="bulk")
     bulk.enable_view("off", False, reason="a test")

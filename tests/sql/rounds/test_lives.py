@@ -6,9 +6,11 @@ from random import Random
 
 import pytest
 
-from millrace.resources.event_store import Event, EventStore, Lease, StreamFailure
+from millrace.resources.event_store import Event, Lease, StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.long import seeds
 from tests.support.factories import new_event, rows, set_clock, value
+from tests.support.sql_calls import append_events
 
 FILTERS: dict[str, dict[str, list[str]]] = {
     "all": {}, "orders": {"deciders": ["order"]}, "paid": {"events": ["paid"]}, "none": {"deciders": ["nobody"]},
@@ -19,7 +21,7 @@ RARE = ["placed"] * 8 + ["paid"]
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_over_a_life_each_event_comes_as_often_as_it_failed_and_once(orders: EventStore, seed: int) -> None:
+def test_over_a_life_each_event_comes_as_often_as_it_failed_and_once(orders: PlatformStore, seed: int) -> None:
     """Rounds take the new events, each view alone its retries; a reader of ranges leaves out streams with a lock."""
     random, now = Random(seed), datetime(2030, 1, 1, tzinfo=UTC)
     taken: Counter[tuple[str, int]] = Counter()
@@ -36,8 +38,8 @@ def test_over_a_life_each_event_comes_as_often_as_it_failed_and_once(orders: Eve
     def append() -> None:
         kinds, deciders = random.choice([RARE, ["placed"], ["paid"]]), ["order", "invoice"]
         streams = [f"o-{random.randrange(30)}" for _ in range(random.randrange(1, 20))]
-        orders.append_events(
-            [new_event(each, event=random.choice(kinds), decider=random.choice(deciders)) for each in streams]
+        append_events(
+            orders, [new_event(each, event=random.choice(kinds), decider=random.choice(deciders)) for each in streams]
         )
         orders.sequence_events()
 

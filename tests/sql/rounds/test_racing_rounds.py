@@ -7,12 +7,14 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import LeaseLost, NotViewOwner
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import Lease
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.rounds.test_claim_views import VIEWS, bulk
 from tests.sql.views.test_view_lag import random_events
 from tests.support import factories
 from tests.support.logins import logins
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 __all__ = ["bulk"]
 
@@ -21,18 +23,20 @@ def ranges(claimed: dict[str, list[Lease]]) -> set[tuple[str, int, int, int]]:
     return {(view, of.partition, of.from_position, of.to_position) for view, leases in claimed.items() for of in leases}
 
 
-def written(store: EventStore) -> list[tuple[str, int, int, int]]:
+def written(store: PlatformStore) -> list[tuple[str, int, int, int]]:
     columns = "view, partition, position, revision"
     return factories.rows(store.connection, f"select {columns} from event_store.checkpoints order by 1, 2")
 
 
-def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(bulk: EventStore, connect: factories.Connect) -> None:
+def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(
+    bulk: PlatformStore, connect: factories.Connect
+) -> None:
     taken: list[tuple[str, int, int, int]] = []
     views = [*VIEWS, "second"]
     bulk.register_view("second", "-infinity", mode="bulk")
 
     def consume(seed: int) -> None:
-        random, store, idle = Random(seed), EventStore(connect()), 0
+        random, store, idle = Random(seed), PlatformStore(connect()), 0
         while idle < 3 or not done:
             some, owner, limit = random.sample(views, 3), f"owner {seed}", random.randrange(1, 30)
             if random.random() < 0.3:  # one view alone
@@ -55,10 +59,10 @@ def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(bulk: EventStore
     done: list[bool] = []
 
     def produce() -> None:
-        store = EventStore(connect())
+        store = PlatformStore(connect())
         random = Random(0)
         for _ in range(50):
-            store.append_events(random_events(random))
+            append_events(store, random_events(random))
         store.sequence_events()
         done.append(True)
 
@@ -78,11 +82,13 @@ def test_of_two_owners_each_log_partition_of_a_view_goes_to_one(bulk: EventStore
     assert {*log} <= {*positions}, "a wanted event was in no range"
 
 
-def test_an_open_claim_holds_only_what_it_leases_and_nobody_waits(bulk: EventStore, connect: factories.Connect) -> None:
+def test_an_open_claim_holds_only_what_it_leases_and_nobody_waits(
+    bulk: PlatformStore, connect: factories.Connect
+) -> None:
     factories.append_to(bulk, *[f"o-{n}" for n in range(60)])
     bulk.sequence_events()
     holder = connect(autocommit=False)
-    held = EventStore(holder).claim_views(["all"], "me", 10)
+    held = PlatformStore(holder).claim_views(["all"], "me", 10)
     bulk.connection.execute("set lock_timeout = '30s'")
     assert bulk.claim_views(VIEWS, "them") == {}
     bulk.register_view("second", "-infinity", mode="bulk")
@@ -93,12 +99,14 @@ def test_an_open_claim_holds_only_what_it_leases_and_nobody_waits(bulk: EventSto
 
 
 @pytest.mark.parametrize("when", ["in its claim", "between claim and commit", "in its commit"])
-def test_what_a_killed_owner_had_is_claimed_again_once(bulk: EventStore, connect: factories.Connect, when: str) -> None:
+def test_what_a_killed_owner_had_is_claimed_again_once(
+    bulk: PlatformStore, connect: factories.Connect, when: str
+) -> None:
     factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     killed = connect(autocommit=False)
     factories.set_clock(killed, "2030-01-01 00:00:00+00")
-    owner = EventStore(killed)
+    owner = PlatformStore(killed)
     leases = owner.claim_views(VIEWS, "killed", lease_s=60)
     if when != "in its claim":
         killed.commit()
@@ -118,7 +126,9 @@ def test_what_a_killed_owner_had_is_claimed_again_once(bulk: EventStore, connect
     assert bulk.claim_views(VIEWS, "me") == {}
 
 
-def test_checkpoints_stay_until_200_unwanted_positions_are_ahead(bulk: EventStore, connect: factories.Connect) -> None:
+def test_checkpoints_stay_until_200_unwanted_positions_are_ahead(
+    bulk: PlatformStore, connect: factories.Connect
+) -> None:
     stream, other = factories.ids_of_one_partition(bulk.connection, 2)
     views = ["paid", "invoices"]
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")  # the sequencer need not note that it looked
@@ -126,7 +136,7 @@ def test_checkpoints_stay_until_200_unwanted_positions_are_ahead(bulk: EventStor
     bulk.sequence_events()
     before = written(bulk)
     appender = connect(autocommit=False)
-    factories.append_to(EventStore(appender), other)  # it has no position yet
+    factories.append_to(PlatformStore(appender), other)  # it has no position yet
     for _ in range(3):
         with bulk.connection.transaction():
             assert bulk.claim_views(views, "me") == {}
@@ -141,11 +151,11 @@ def test_checkpoints_stay_until_200_unwanted_positions_are_ahead(bulk: EventStor
     assert written(bulk) == before
 
 
-def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -> None:
+def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: PlatformStore) -> None:
     """A view that is further behind than all views are looked at together."""
     (stream,) = factories.ids_of_one_partition(bulk.connection, 1)
     factories.append_to(bulk, *[stream] * 2600)
-    bulk.append_events([factories.new_event(stream, event="paid")])
+    append_events(bulk, [factories.new_event(stream, event="paid")])
     claimed: dict[str, list[Lease]] = {}
     for _ in range(5):
         claimed = claimed or bulk.claim_views(["paid", "invoices"], "me")
@@ -156,7 +166,9 @@ def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: EventStore) -
 
 
 @pytest.mark.parametrize("change", ["unregister", "disable", "register anew"])
-def test_a_view_that_changes_in_a_claim_is_left_out(bulk: EventStore, connect: factories.Connect, change: str) -> None:
+def test_a_view_that_changes_in_a_claim_is_left_out(
+    bulk: PlatformStore, connect: factories.Connect, change: str
+) -> None:
     bulk.register_view("second", "-infinity", mode="bulk")
     factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
     bulk.sequence_events()
@@ -164,7 +176,7 @@ def test_a_view_that_changes_in_a_claim_is_left_out(bulk: EventStore, connect: f
     # the claim has seen its views, and stops where it would give the last event its position
     gate, claimer = connect(autocommit=False), connect()
     gate.execute("lock table event_store.event_log in share mode")
-    claim = factories.start(partial(EventStore(claimer).claim_views, ["all", "second"], "me"))
+    claim = factories.start(partial(PlatformStore(claimer).claim_views, ["all", "second"], "me"))
     factories.wait_blocked(bulk.connection, claimer.info.backend_pid)
     if change == "disable":
         bulk.enable_view("all", False, reason="a test")
@@ -180,11 +192,11 @@ def test_a_view_that_changes_in_a_claim_is_left_out(bulk: EventStore, connect: f
         bulk.commit_batch(view, leases)
 
 
-def test_another_roles_view_is_refused_and_nothing_is_leased(bulk: EventStore) -> None:
+def test_another_roles_view_is_refused_and_nothing_is_leased(bulk: PlatformStore) -> None:
     factories.append_to(bulk, "o-1")
     bulk.register_view("theirs", "-infinity", mode="bulk", owner="event_store_owner")
     with logins(bulk.connection) as login:
-        consumer = EventStore(login("event_store_consumer"))
+        consumer = PlatformStore(login("event_store_consumer"))
         factories.refusal(NotViewOwner, lambda: consumer.claim_views(["all", "theirs"], "me"))
         assert bulk.owned_leases("me") == {}
         assert set(consumer.claim_views(["all"], "me")) == {"all"}
@@ -195,11 +207,11 @@ def test_another_roles_view_is_refused_and_nothing_is_leased(bulk: EventStore) -
         assert bulk.extend_owner("me", 60) == 2
 
 
-def test_extending_waits_for_nobody_who_commits(bulk: EventStore, connect: factories.Connect) -> None:
+def test_extending_waits_for_nobody_who_commits(bulk: PlatformStore, connect: factories.Connect) -> None:
     bulk.register_view("second", "-infinity", mode="bulk")
     factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
     leases = bulk.claim_views(["all", "second"], "me", lease_s=60)
-    committing = EventStore(connect(autocommit=False))
+    committing = PlatformStore(connect(autocommit=False))
     committing.commit_batch("all", leases["all"])
     bulk.connection.execute("set lock_timeout = '30s'")
     assert bulk.extend_owner("me", 600) == len(leases["second"])
@@ -207,7 +219,9 @@ def test_extending_waits_for_nobody_who_commits(bulk: EventStore, connect: facto
     assert bulk.owned_leases("me") == {"second": leases["second"]}
 
 
-def test_a_claim_at_repeatable_read_fails_if_somebody_was_faster(bulk: EventStore, connect: factories.Connect) -> None:
+def test_a_claim_at_repeatable_read_fails_if_somebody_was_faster(
+    bulk: PlatformStore, connect: factories.Connect
+) -> None:
     factories.append_to(bulk, "o-1")
     bulk.sequence_events()
     old = connect(autocommit=False)
@@ -216,4 +230,4 @@ def test_a_claim_at_repeatable_read_fails_if_somebody_was_faster(bulk: EventStor
     for view, leases in bulk.claim_views(["all"], "me").items():
         bulk.commit_batch(view, leases)
     with pytest.raises(psycopg.errors.SerializationFailure):
-        EventStore(old).claim_views(["all"], "them")
+        PlatformStore(old).claim_views(["all"], "them")

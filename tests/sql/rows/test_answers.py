@@ -5,24 +5,24 @@ from functools import partial
 from typing import LiteralString
 
 from millrace.resources.errors import Malformed, NotInFlight
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append, append_to, pump, refusal, rows, set_clock, value
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
-def locks(store: EventStore) -> object:
+def locks(store: PlatformStore) -> object:
     return rows(store.connection, "select to_jsonb(k) from event_store.stream_locks k order by k.decider_id, k.decider")
 
 
-def at(store: EventStore, **later: float) -> datetime:
+def at(store: PlatformStore, **later: float) -> datetime:
     """Set the session's clock to noon or so much later."""
     time = NOON + timedelta(**later)
     set_clock(store.connection, time.isoformat())
     return time
 
 
-def test_an_ack_frees_the_stream_and_returns_its_lock(view: EventStore) -> None:
+def test_an_ack_frees_the_stream_and_returns_its_lock(view: PlatformStore) -> None:
     first, second = pump(view, "v", "a", "a")
     view.stream_events("v")
     (lock,) = view.ack_event("v", "a", first.offset)
@@ -31,7 +31,7 @@ def test_an_ack_frees_the_stream_and_returns_its_lock(view: EventStore) -> None:
     assert [event.offset for event in view.stream_events("v")] == [second.offset]
 
 
-def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: EventStore) -> None:
+def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: PlatformStore) -> None:
     appended = append_to(view, "a", "a", "a", "b")
 
     def is_refused(decider_id: str, offset: int, why: str = "") -> None:
@@ -57,7 +57,7 @@ def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: EventStore)
     view.ack_event("v", "a", appended[1].offset)
 
 
-def test_a_nacked_event_is_delivered_again_at_once_or_not_before_its_time(view: EventStore) -> None:
+def test_a_nacked_event_is_delivered_again_at_once_or_not_before_its_time(view: PlatformStore) -> None:
     pump(view, "v", "a", "a")
     at(view)
     (event,) = view.stream_events("v")
@@ -76,7 +76,7 @@ def test_a_nacked_event_is_delivered_again_at_once_or_not_before_its_time(view: 
     assert view.stream_events("v") == [event]
 
 
-def test_a_nack_of_nothing_and_an_ack_after_a_nack_are_refused(view: EventStore) -> None:
+def test_a_nack_of_nothing_and_an_ack_after_a_nack_are_refused(view: PlatformStore) -> None:
     (event,) = append_to(view, "a")
     answers = partial(view.nack_event, "v", "a"), partial(view.schedule_nack_event, "v", "a", 1)
 
@@ -97,7 +97,7 @@ def test_a_nack_of_nothing_and_an_ack_after_a_nack_are_refused(view: EventStore)
     are_refused("")
 
 
-def test_of_deciders_that_share_an_id_the_offset_tells_which(view: EventStore) -> None:
+def test_of_deciders_that_share_an_id_the_offset_tells_which(view: PlatformStore) -> None:
     append(view, "x")
     append(view, "x", decider="invoice")
     pump(view, "v")
@@ -114,7 +114,7 @@ def test_of_deciders_that_share_an_id_the_offset_tells_which(view: EventStore) -
     assert (lock.offset, lock.last_offset) == (order.offset, order.offset)
 
 
-def test_why_it_was_given_back_is_kept_until_an_ack(view: EventStore) -> None:
+def test_why_it_was_given_back_is_kept_until_an_ack(view: PlatformStore) -> None:
     pump(view, "v", "a")
     errors: LiteralString = "select last_error, attempts, parked_at from event_store.stream_locks"
     for error, kept in (("no answer", "no answer"), (None, "no answer"), ("", "no answer"), ("HTTP 503", "HTTP 503")):
@@ -129,7 +129,7 @@ def test_why_it_was_given_back_is_kept_until_an_ack(view: EventStore) -> None:
     assert rows(view.connection, "select from event_store.stream_locks where last_error is not null") == []
 
 
-def fail(store: EventStore, decider_id: str, error: str = "no such customer") -> datetime:
+def fail(store: PlatformStore, decider_id: str, error: str = "no such customer") -> datetime:
     """Fetch everything that is free, fail this stream's event, give the rest back; return until when it waits."""
     for event in store.lease_events("v", 100, 60):
         if event.decider_id == decider_id:
@@ -139,7 +139,7 @@ def fail(store: EventStore, decider_id: str, error: str = "no such customer") ->
     return lock.locked_until
 
 
-def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: EventStore) -> None:
+def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: PlatformStore) -> None:
     pump(view, "v", "poison", "poison")
     now = NOON
     waits = []
@@ -166,7 +166,7 @@ def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: EventS
     assert delays == ["00:00:02.5", "00:00:05", "00:42:40", "01:00:00", "01:00:00"]
 
 
-def test_a_long_error_and_the_longest_extension_are_taken(view: EventStore) -> None:
+def test_a_long_error_and_the_longest_extension_are_taken(view: PlatformStore) -> None:
     pump(view, "v", "a")
     (event,) = view.lease_events("v")
     view.extend_lock("v", "a", event.offset, 3600)

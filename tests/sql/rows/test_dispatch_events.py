@@ -4,19 +4,20 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 
-def waiting(store: EventStore) -> list[str]:
+def waiting(store: PlatformStore) -> list[str]:
     return [
         row[0] for row in factories.rows(store.connection, "select decider_id from event_store.stream_locks order by 1")
     ]
 
 
-def assert_nothing_falls_between(store: EventStore, acked: int = -1) -> None:
+def assert_nothing_falls_between(store: PlatformStore, acked: int = -1) -> None:
     """Every event below a checkpoint is acknowledged (as are those up to an offset), or its stream has a lock."""
     lost = factories.rows(
         store.connection,
@@ -35,7 +36,7 @@ def assert_nothing_falls_between(store: EventStore, acked: int = -1) -> None:
     assert lost == []
 
 
-def test_a_note_that_dispatching_failed_never_waits_for_a_dispatch(view: EventStore, connect: Connect) -> None:
+def test_a_note_that_dispatching_failed_never_waits_for_a_dispatch(view: PlatformStore, connect: Connect) -> None:
     other = connect(autocommit=False)
     other.execute("select from event_store.dispatches for update")
     view.connection.execute("set lock_timeout = '1ms'")
@@ -44,14 +45,14 @@ def test_a_note_that_dispatching_failed_never_waits_for_a_dispatch(view: EventSt
     assert view.standing() == []
 
 
-def test_a_window_bounds_what_one_call_passes(view: EventStore) -> None:
+def test_a_window_bounds_what_one_call_passes(view: PlatformStore) -> None:
     (decider_id,) = factories.ids_of_one_partition(view.connection, 1)
     factories.append_to(view, *[decider_id] * 25)
     view.sequence_events()
     assert [view.dispatch_events("v", 10) for _ in range(4)] == [10, 10, 5, 0]
 
 
-def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: EventStore) -> None:
+def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: PlatformStore) -> None:
     (first,) = factories.pump(view, "v", "a")
     view.stream_events("v")
     view.ack_event("v", "a", first.offset)
@@ -62,7 +63,7 @@ def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: 
     assert len(view.stream_events("v")) == 1
 
 
-def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) -> None:
+def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: PlatformStore) -> None:
     """Else the stream's next lock would begin before what is acknowledged, and deliver it twice."""
     hot, other = factories.ids_of_one_partition(view.connection, 2)
     factories.pump(view, "v", hot)
@@ -79,11 +80,11 @@ def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: EventStore) 
     assert waiting(view) == [other]
 
 
-def test_an_open_consumer_blocks_nobody_and_hides_no_event(view: EventStore, connect: Connect) -> None:
+def test_an_open_consumer_blocks_nobody_and_hides_no_event(view: PlatformStore, connect: Connect) -> None:
     factories.pump(view, "v", "a", "b")
     consumer = connect(autocommit=False)
-    held = EventStore(consumer).stream_events("v", 1)
-    EventStore(consumer).ack_event("v", held[0].decider_id, held[0].offset)
+    held = PlatformStore(consumer).stream_events("v", 1)
+    PlatformStore(consumer).ack_event("v", held[0].decider_id, held[0].offset)
     view.connection.execute("set lock_timeout = '2s'")
     factories.append_to(view, "a", "b", "c")
     view.sequence_events()
@@ -94,18 +95,18 @@ def test_an_open_consumer_blocks_nobody_and_hides_no_event(view: EventStore, con
     assert_nothing_falls_between(view)
 
 
-def test_a_second_dispatcher_skips_what_the_first_holds(view: EventStore, connect: Connect) -> None:
+def test_a_second_dispatcher_skips_what_the_first_holds(view: PlatformStore, connect: Connect) -> None:
     factories.append_to(view, "a", "b")
     view.sequence_events()
     first = connect(autocommit=False)
-    assert EventStore(first).dispatch_events("v") == 2
+    assert PlatformStore(first).dispatch_events("v") == 2
     view.connection.execute("set lock_timeout = '2s'")
     assert view.dispatch_events("v") == 0
     first.rollback()
     assert view.dispatch_events("v") == 2
 
 
-def test_an_event_dispatched_beside_a_sweep_is_not_lost(view: EventStore, connect: Connect) -> None:
+def test_an_event_dispatched_beside_a_sweep_is_not_lost(view: PlatformStore, connect: Connect) -> None:
     """The remover looked before the event was there, and removes after another dispatcher has passed it."""
     first, other = factories.ids_of_one_partition(view.connection, 2)
     factories.pump(view, "v", first)
@@ -121,12 +122,12 @@ def test_an_event_dispatched_beside_a_sweep_is_not_lost(view: EventStore, connec
     )
     gate, remover = connect(), connect()
     gate.execute("select pg_advisory_lock(4711)")
-    removed = factories.start_blocked(view, remover, lambda: EventStore(remover).dispatch_events("v"))
+    removed = factories.start_blocked(view, remover, lambda: PlatformStore(remover).dispatch_events("v"))
     factories.append_to(view, first, other)
     view.sequence_events()
     dispatcher = connect()
     dispatcher.execute("set lock_timeout = '2s'")
-    EventStore(dispatcher).dispatch_events("v")
+    PlatformStore(dispatcher).dispatch_events("v")
     gate.execute("select pg_advisory_unlock(4711)")
     removed.result(patience())
     assert_nothing_falls_between(view, event.offset)
@@ -135,7 +136,7 @@ def test_an_event_dispatched_beside_a_sweep_is_not_lost(view: EventStore, connec
 
 
 @pytest.mark.parametrize("state", ["free", "in flight", "lock ended", "given back", "failed"])
-def test_a_narrowed_filter_leaves_no_lock_for_ever(view: EventStore, state: str) -> None:
+def test_a_narrowed_filter_leaves_no_lock_for_ever(view: PlatformStore, state: str) -> None:
     factories.append(view, "unwanted")
     factories.append(view, "wanted", event="paid")
     factories.pump(view, "v")
@@ -159,7 +160,7 @@ def test_a_narrowed_filter_leaves_no_lock_for_ever(view: EventStore, state: str)
     assert waiting(view) == ["wanted"]
 
 
-def test_locks_that_a_narrowed_filter_empties_go_at_once(view: EventStore) -> None:
+def test_locks_that_a_narrowed_filter_empties_go_at_once(view: PlatformStore) -> None:
     """Not some each minute: until they are gone, whoever looks for a wanted event passes all of them."""
     factories.append(view, "wanted", event="paid")
     factories.pump(view, "v")
@@ -181,14 +182,14 @@ def test_locks_that_a_narrowed_filter_empties_go_at_once(view: EventStore) -> No
     assert factories.value(view.connection, "select swept_at = '2030-01-01' from event_store.dispatches")
 
 
-def test_one_call_makes_no_more_locks_than_can_be_swept_at_once(view: EventStore) -> None:
-    view.append_events([factories.new_event(f"o-{n}") for n in range(21_000)])
+def test_one_call_makes_no_more_locks_than_can_be_swept_at_once(view: PlatformStore) -> None:
+    append_events(view, [factories.new_event(f"o-{n}") for n in range(21_000)])
     view.sequence_events()
     assert view.dispatch_events("v", 2**31 - 1, 2**31 - 1) <= 20_000
     assert view.dispatch_events("v", 2**31 - 1, 2**31 - 1) >= 1000
 
 
-def test_a_widened_filter_counts_for_later_events(orders: EventStore) -> None:
+def test_a_widened_filter_counts_for_later_events(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", events=["paid"])
     placed = factories.append(orders, "a")
     factories.pump(orders, "v")
@@ -199,7 +200,7 @@ def test_a_widened_filter_counts_for_later_events(orders: EventStore) -> None:
     assert [e.offset for e in orders.lease_events("v")] == [shipped.offset]
 
 
-def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: EventStore) -> None:
+def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: PlatformStore) -> None:
     factories.append_to(view, "a", "b")
     view.sequence_events()
     assert view.dispatch_events("v", max_waiting=2) == 2
@@ -215,7 +216,7 @@ def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: Eve
     assert_nothing_falls_between(view)
 
 
-def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view: EventStore) -> None:
+def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view: PlatformStore) -> None:
     view.register_view("v", max_attempts=1)
     factories.pump(view, "v", "parked", "later")
     events = {event.decider_id: event for event in view.lease_events("v", 10)}
@@ -226,7 +227,7 @@ def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view:
     assert view.dispatch_events("v", max_waiting=1) == 1
 
 
-def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> None:
+def test_each_new_stream_is_one_probe_however_many_wait(view: PlatformStore) -> None:
     """Also where the planner knows nothing of the tables yet."""
     factories.pump(view, "v", *[f"waiting-{n}" for n in range(300)])
     factories.append_to(view, *[f"new-{n}" for n in range(50)])
@@ -238,7 +239,7 @@ def test_each_new_stream_is_one_probe_however_many_wait(view: EventStore) -> Non
         assert factories.value(view.connection, probes) >= before + 50
 
 
-def test_empty_locks_are_removed_while_enough_streams_wait(view: EventStore) -> None:
+def test_empty_locks_are_removed_while_enough_streams_wait(view: PlatformStore) -> None:
     factories.pump(view, "v", "a", "b")
     (event,) = view.lease_events("v")
     view.ack_event("v", event.decider_id, event.offset)

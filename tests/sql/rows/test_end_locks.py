@@ -1,11 +1,11 @@
 """Operators end locks: what a consumer that hangs has in flight is delivered to another one, and nothing is lost."""
 
 from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import pump, refusal, rows, value
 
 
-def test_no_retry_is_waited_for_and_a_dead_letter_stays(view: EventStore) -> None:
+def test_no_retry_is_waited_for_and_a_dead_letter_stays(view: PlatformStore) -> None:
     view.register_view("v", max_attempts=2)
     pump(view, "v", "waits", "parked")
     for event in view.lease_events("v", 2):
@@ -19,7 +19,7 @@ def test_no_retry_is_waited_for_and_a_dead_letter_stays(view: EventStore) -> Non
     assert [letter.decider_id for letter in view.dead_letters("v")] == ["parked"]
 
 
-def test_deleting_locks_frees_streams_and_loses_nothing(view: EventStore) -> None:
+def test_deleting_locks_frees_streams_and_loses_nothing(view: PlatformStore) -> None:
     """As fstore-sql's users do."""
     view.register_view("v", max_attempts=1)
     pump(view, "v", "flies", "flies", "parked", "done")

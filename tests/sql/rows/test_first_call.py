@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStore
 from millrace.resources.read_models.stored.store import ReadModelStore
 from tests.sql.rows.test_stream_events import fetched
@@ -25,7 +25,7 @@ CALLS: dict[str, Callable[[psycopg.Connection], psycopg.Cursor]] = {
 }
 
 
-def test_every_call_without_a_sequencer_has_the_events(view: EventStore, connect: Connect) -> None:
+def test_every_call_without_a_sequencer_has_the_events(view: PlatformStore, connect: Connect) -> None:
     for autocommit in (True, False):
         for name, call in CALLS.items():
             consumer = connect(autocommit=autocommit)
@@ -36,7 +36,7 @@ def test_every_call_without_a_sequencer_has_the_events(view: EventStore, connect
 
 
 IDLES: LiteralString = "show idle_in_transaction_session_timeout"
-HOLDING: dict[str, Callable[[EventStore], object]] = {
+HOLDING: dict[str, Callable[[PlatformStore], object]] = {
     "stream_events": lambda store: store.stream_events("v", 10),
     "sequence_events": lambda store: store.sequence_events(),
     "claim_batch": lambda store: store.claim_batch("b", "me"),
@@ -50,40 +50,40 @@ HOLDING: dict[str, Callable[[EventStore], object]] = {
 }
 
 
-def test_a_call_that_holds_what_others_need_bounds_its_idling(view: EventStore, connect: Connect) -> None:
+def test_a_call_that_holds_what_others_need_bounds_its_idling(view: PlatformStore, connect: Connect) -> None:
     view.register_view("b", "-infinity", mode="bulk")
     append(view, "a")
     holder = connect(autocommit=False)
     for door, call in HOLDING.items():
-        call(EventStore(holder))
+        call(PlatformStore(holder))
         assert value(holder, IDLES) == "10s", door
         holder.rollback()
 
 
-def test_dispatching_anothers_view_is_bounded_and_ones_own_is_not(view: EventStore) -> None:
+def test_dispatching_anothers_view_is_bounded_and_ones_own_is_not(view: PlatformStore) -> None:
     with logins(view.connection) as login:
         view.register_view("theirs", "-infinity", owner="event_store_owner")
         consumer = login("event_store_consumer")
         for name, then in (("theirs", "10s"), ("v", value(consumer, IDLES))):
             with consumer.transaction():
-                EventStore(consumer).dispatch_events(name)
+                PlatformStore(consumer).dispatch_events(name)
                 assert value(consumer, IDLES) == then
 
 
-def test_a_shorter_time_of_the_caller_stays(view: EventStore, connect: Connect) -> None:
+def test_a_shorter_time_of_the_caller_stays(view: PlatformStore, connect: Connect) -> None:
     for own, then in (("3s", "3s"), ("1h", "10s"), ("10500ms", "10s"), ("2d", "10s")):
         consumer = connect()
         consumer.execute("select set_config('idle_in_transaction_session_timeout', %s, false)", (own,))
         before = value(consumer, IDLES)
         append(view, own)
         with consumer.transaction():
-            assert len(EventStore(consumer).stream_events("v", 10)) == 1
+            assert len(PlatformStore(consumer).stream_events("v", 10)) == 1
             assert value(consumer, IDLES) == then
         # of that transaction alone
         assert value(consumer, IDLES) == before
 
 
-def test_a_forgotten_transaction_keeps_the_log_from_nobody_for_long(view: EventStore, connect: Connect) -> None:
+def test_a_forgotten_transaction_keeps_the_log_from_nobody_for_long(view: PlatformStore, connect: Connect) -> None:
     """In the simple protocol it looks like a transaction of one statement."""
     append(view, "a")
     forgotten = connect()
@@ -104,7 +104,7 @@ def test_a_forgotten_transaction_keeps_the_log_from_nobody_for_long(view: EventS
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ])
-def test_a_sequencer_at_work_is_left_alone(view: EventStore, connect: Connect, level: IsolationLevel) -> None:
+def test_a_sequencer_at_work_is_left_alone(view: PlatformStore, connect: Connect, level: IsolationLevel) -> None:
     consumer = connect(autocommit=False)
     consumer.isolation_level = level
     for connection in (view.connection, consumer):
@@ -113,13 +113,13 @@ def test_a_sequencer_at_work_is_left_alone(view: EventStore, connect: Connect, l
     pump(view, "v")
     view.attend_log(10)
     append(view, "a")
-    assert EventStore(consumer).stream_events("v", 10) == []
+    assert PlatformStore(consumer).stream_events("v", 10) == []
     assert value(consumer, IDLES) != "10s"
     assert view.sequence_events() == 1  # nobody holds the sequencer's row
 
 
 @pytest.mark.parametrize(("away_s", "hands_over"), [(14, False), (16, True)])
-def test_a_call_hands_over_where_nobody_did_for_15_seconds(view: EventStore, away_s: int, hands_over: bool) -> None:
+def test_a_call_hands_over_where_nobody_did_for_15_seconds(view: PlatformStore, away_s: int, hands_over: bool) -> None:
     """A sequencer leaves a view alone for ten seconds while nothing is new for it."""
     began = datetime(2030, 1, 1, tzinfo=UTC)
     set_clock(view.connection, began.isoformat())

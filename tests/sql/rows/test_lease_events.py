@@ -5,13 +5,14 @@ from functools import partial
 from uuid import uuid4
 
 from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.rows.test_answers import locks
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
 
-Answer = Callable[[EventStore, Delivery, int | None], object]
+Answer = Callable[[PlatformStore, Delivery, int | None], object]
 
 ANSWERS: dict[str, Answer] = {
     "ack_event": lambda s, e, token: s.ack_event("v", e.decider_id, e.offset, token),
@@ -22,7 +23,7 @@ ANSWERS: dict[str, Answer] = {
 }
 
 
-def settle(store: EventStore) -> None:
+def settle(store: PlatformStore) -> None:
     """Let every lock and wait be over, acknowledge what is left, and go on at the wall's time."""
     factories.set_clock(store.connection, "2040-01-01 00:00:00+00")
     while events := store.lease_events("v", 100, 1):
@@ -30,7 +31,7 @@ def settle(store: EventStore) -> None:
     factories.set_clock(store.connection, "")
 
 
-def each_answer(store: EventStore, **more: Answer) -> Iterator[tuple[str, Answer]]:
+def each_answer(store: PlatformStore, **more: Answer) -> Iterator[tuple[str, Answer]]:
     """Yield each answer, with a new stream that has one event to deliver."""
     for name, answer in {**ANSWERS, **more}.items():
         settle(store)
@@ -38,10 +39,10 @@ def each_answer(store: EventStore, **more: Answer) -> Iterator[tuple[str, Answer
         yield name, answer
 
 
-def test_a_late_answer_changes_nothing_and_the_new_holders_counts(view: EventStore, connect: Connect) -> None:
+def test_a_late_answer_changes_nothing_and_the_new_holders_counts(view: PlatformStore, connect: Connect) -> None:
     for with_token in (True, False):
         for name, answer in each_answer(view):
-            holder, third = EventStore(connect()), EventStore(connect())
+            holder, third = PlatformStore(connect()), PlatformStore(connect())
             late, held = factories.take_over(view, holder)
             before = locks(view)
             refused = factories.refusal(NotInFlight, partial(answer, view, late, late.lease_token))
@@ -56,7 +57,7 @@ def test_a_late_answer_changes_nothing_and_the_new_holders_counts(view: EventSto
             assert answer(third, held, held.lease_token if with_token else None), name
 
 
-def test_after_the_lock_ended_an_answer_needs_its_token(view: EventStore) -> None:
+def test_after_the_lock_ended_an_answer_needs_its_token(view: PlatformStore) -> None:
     for name, answer in each_answer(view):
         factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
         (event,) = view.lease_events("v", 1, 60)
@@ -72,10 +73,10 @@ def test_after_the_lock_ended_an_answer_needs_its_token(view: EventStore) -> Non
         assert answer(view, event, event.lease_token), name
 
 
-def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(view: EventStore, connect: Connect) -> None:
+def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(view: PlatformStore, connect: Connect) -> None:
     for ends in ("commit", "rollback"):
         for _, answer in each_answer(view):
-            former, holder = EventStore(connect()), EventStore(connect(autocommit=False))
+            former, holder = PlatformStore(connect()), PlatformStore(connect(autocommit=False))
             factories.set_clock(former.connection, "2030-01-01 00:00:00+00")
             (late,) = former.lease_events("v", 1, 60)
             factories.set_clock(holder.connection, "2030-01-01 00:01:00+00")
@@ -92,17 +93,17 @@ def test_an_answer_during_a_takeover_counts_only_if_that_is_rolled_back(view: Ev
                 assert answered.result(patience())
 
 
-def test_an_event_that_its_consumers_die_of_is_parked_after_max_attempts(view: EventStore, connect: Connect) -> None:
+def test_an_event_that_its_consumers_die_of_is_parked_after_max_attempts(view: PlatformStore, connect: Connect) -> None:
     view.register_view("v", max_attempts=3)
     factories.pump(view, "v", "poison", "poison", "other")
     for attempt in (1, 2, 3):
         consumer = connect()
         factories.set_clock(consumer, f"2030-01-0{attempt} 00:00:00+00")
-        events = {event.decider_id: event for event in EventStore(consumer).lease_events("v", 10, 60)}
+        events = {event.decider_id: event for event in PlatformStore(consumer).lease_events("v", 10, 60)}
         event = events.pop("poison")
         assert event.attempt == attempt
         for other in events.values():
-            EventStore(consumer).ack_event("v", other.decider_id, other.offset, other.lease_token)
+            PlatformStore(consumer).ack_event("v", other.decider_id, other.offset, other.lease_token)
         factories.terminate(view.connection, consumer.info.backend_pid)
         factories.pump(view, "v", "other")
     factories.set_clock(view.connection, "2030-01-04 00:00:00+00")
@@ -114,7 +115,7 @@ def test_an_event_that_its_consumers_die_of_is_parked_after_max_attempts(view: E
     assert "parked" in str(refused.detail)
 
 
-def test_of_what_is_leased_ahead_a_delivery_begun_is_an_attempt(view: EventStore) -> None:
+def test_of_what_is_leased_ahead_a_delivery_begun_is_an_attempt(view: PlatformStore) -> None:
     view.register_view("v", max_attempts=2)
     factories.pump(view, "v", "poison", "innocent")
 
@@ -152,7 +153,7 @@ def test_of_what_is_leased_ahead_a_delivery_begun_is_an_attempt(view: EventStore
     assert len(view.dead_letters("v")) == 2
 
 
-def test_a_dead_letter_says_what_failed_before_its_last_consumer_died(view: EventStore) -> None:
+def test_a_dead_letter_says_what_failed_before_its_last_consumer_died(view: PlatformStore) -> None:
     view.register_view("v", max_attempts=2)
     factories.pump(view, "v", "a")
     for day in (1, 2, 3):
@@ -164,7 +165,7 @@ def test_a_dead_letter_says_what_failed_before_its_last_consumer_died(view: Even
     assert letter.last_error == "The lock ended without an answer, at delivery 2. Before that: no such customer"
 
 
-def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: EventStore) -> None:
+def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: PlatformStore) -> None:
     view.register_view("v", max_attempts=1)
     factories.pump(view, "v", "dies", "waits")
     factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
@@ -176,15 +177,15 @@ def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: EventStore) -
     assert len(view.dead_letters("v")) == 2
 
 
-def test_a_session_killed_in_its_answer_changes_nothing(view: EventStore, connect: Connect) -> None:
+def test_a_session_killed_in_its_answer_changes_nothing(view: PlatformStore, connect: Connect) -> None:
     many: Answer = lambda store, event, token: store.ack_events("v", [event.offset], [token or 0])  # noqa: E731
     for _, answer in each_answer(view, ack_events=many):
         consumer, gate = connect(), connect(autocommit=False)
-        (event,) = EventStore(consumer).lease_events("v")
+        (event,) = PlatformStore(consumer).lease_events("v")
         before = locks(view)
         gate.execute("select from event_store.stream_locks for update")
         answered = factories.start_blocked(
-            view, consumer, partial(answer, EventStore(consumer), event, event.lease_token)
+            view, consumer, partial(answer, PlatformStore(consumer), event, event.lease_token)
         )
         factories.terminate(view.connection, consumer.info.backend_pid)
         assert answered.exception(patience()) is not None
@@ -193,12 +194,12 @@ def test_a_session_killed_in_its_answer_changes_nothing(view: EventStore, connec
         assert answer(view, event, event.lease_token)
 
 
-def test_an_answer_that_is_given_twice_at_once_counts_once(view: EventStore, connect: Connect) -> None:
+def test_an_answer_that_is_given_twice_at_once_counts_once(view: PlatformStore, connect: Connect) -> None:
     for answer in (ANSWERS["ack_event"], ANSWERS["nack_event"], ANSWERS["fail_event"]):
         factories.append(view, decider_id := str(uuid4()))
         factories.pump(view, "v")
         (event,) = [e for e in view.lease_events("v", 100) if e.decider_id == decider_id]
-        stores = [EventStore(connect()) for _ in range(3)]
+        stores = [PlatformStore(connect()) for _ in range(3)]
         results = factories.at_once([partial(answer, s, event, event.lease_token) for s in stores])
         errors = [result.exception() for result in results]
         assert sorted(type(error).__name__ for error in errors) == ["NoneType", "NotInFlight", "NotInFlight"]

@@ -10,33 +10,34 @@ import psycopg
 import pytest
 
 from millrace.resources.errors import NotInFlight, NotViewOwner
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append_to, pump, refusal, rows, set_clock
 from tests.support.logins import logins
+from tests.support.sql_calls import get_events
 from tests.support.views.pooler import PROGRAM, pooled
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer")
 
-Client = Callable[[], EventStore]
+Client = Callable[[], PlatformStore]
 
 
 @pytest.fixture
-def client(dsn: str, view: EventStore) -> Iterator[Client]:
+def client(dsn: str, view: PlatformStore) -> Iterator[Client]:
     """Yield a maker of clients that share one session."""
     assert view.is_registered("v")
     # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, ExitStack() as opened:
         address = opened.enter_context(pooled(dsn, Path(folder), 1))
-        yield lambda: EventStore(opened.enter_context(psycopg.connect(address, autocommit=True)))
+        yield lambda: PlatformStore(opened.enter_context(psycopg.connect(address, autocommit=True)))
 
 
-def test_connections_as_psycopg_makes_them_call_as_often_as_they_like(view: EventStore, client: Client) -> None:
+def test_connections_as_psycopg_makes_them_call_as_often_as_they_like(view: PlatformStore, client: Client) -> None:
     for each in [client() for _ in range(3)] * 10:
         append_to(each, "a")
-    assert len(view.get_events("a", "order")) == 30
+    assert len(get_events(view, "a", "order")) == 30
 
 
-def test_the_answer_to_a_redelivery_counts_from_whichever_session_it_comes(view: EventStore, client: Client) -> None:
+def test_the_answer_to_a_redelivery_counts_from_whichever_session_it_comes(view: PlatformStore, client: Client) -> None:
     """Without tokens, as fstore-sql's clients answer."""
     append_to(view, "innocent", "innocent")
     set_clock(view.connection, "2020-01-01 00:00:00+00")
@@ -53,7 +54,7 @@ def test_the_answer_to_a_redelivery_counts_from_whichever_session_it_comes(view:
     assert view.dead_letters("v") == []
 
 
-def test_a_late_answer_is_refused_though_clients_share_a_session(view: EventStore, client: Client) -> None:
+def test_a_late_answer_is_refused_though_clients_share_a_session(view: PlatformStore, client: Client) -> None:
     pump(view, "v", "a")
     late, holder = client(), client()
     (mine,) = late.lease_events("v", 1, 3600)
@@ -63,7 +64,7 @@ def test_a_late_answer_is_refused_though_clients_share_a_session(view: EventStor
     holder.ack_event("v", "a", held.offset, held.lease_token)
 
 
-def test_nothing_stays_on_a_pooled_session(view: EventStore, client: Client) -> None:
+def test_nothing_stays_on_a_pooled_session(view: PlatformStore, client: Client) -> None:
     view.register_view("b", "-infinity", mode="bulk")
     append_to(view, "a")
     consumer = client()
@@ -74,7 +75,7 @@ def test_nothing_stays_on_a_pooled_session(view: EventStore, client: Client) -> 
     assert [poll.consumers for poll in view.poll_views() if poll.view == "b"] == [2]
 
 
-def test_clients_that_set_a_role_share_a_session_and_no_rights(view: EventStore, client: Client) -> None:
+def test_clients_that_set_a_role_share_a_session_and_no_rights(view: PlatformStore, client: Client) -> None:
     with logins(view.connection) as login:
         names = [login("event_store_consumer").info.user for _ in range(2)]
         clients = {name: client() for name in names}

@@ -4,7 +4,7 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, append_to, pump, rows, set_clock, start_blocked, value
 from tests.support.patience import patience
 
@@ -15,17 +15,17 @@ LOCKS_READ: LiteralString = """
 
 
 @pytest.fixture
-def view(orders: EventStore) -> EventStore:
+def view(orders: PlatformStore) -> PlatformStore:
     """Return a store with a rows view `v` that wants everything."""
     orders.register_view("v", "-infinity")
     return orders
 
 
-def fetched(store: EventStore, limit: int = 100) -> list[tuple[str, int]]:
+def fetched(store: PlatformStore, limit: int = 100) -> list[tuple[str, int]]:
     return [(event.decider_id, event.offset) for event in store.stream_events("v", limit)]
 
 
-def test_it_gives_each_streams_next_event_the_oldest_first(view: EventStore) -> None:
+def test_it_gives_each_streams_next_event_the_oldest_first(view: PlatformStore) -> None:
     a1, b1, a2, _ = append_to(view, "a", "b", "a", "b")
     append(view, "a", decider="invoice")  # another stream
     pump(view, "v", *[f"o-{n}" for n in range(7)])
@@ -38,22 +38,22 @@ def test_it_gives_each_streams_next_event_the_oldest_first(view: EventStore) -> 
     assert fetched(view) == []
 
 
-def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: EventStore, connect: Connect) -> None:
+def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: PlatformStore, connect: Connect) -> None:
     consumer = connect(autocommit=False)
     for connection in (view.connection, consumer):
         set_clock(connection, "2030-01-01 00:00:00+00")
     pump(view, "v", "a")
     consumer.execute("select pg_current_xact_id()")
-    assert len(EventStore(consumer).stream_events("v", 10)) == 1
+    assert len(PlatformStore(consumer).stream_events("v", 10)) == 1
     append(view, "b")
-    assert EventStore(consumer).stream_events("v", 10) == []
+    assert PlatformStore(consumer).stream_events("v", 10) == []
     assert view.sequence_events() == 1  # nobody holds the sequencer's lock
 
 
 # A17
 
 
-def test_a_hot_stream_does_not_starve_nor_starves_others(view: EventStore) -> None:
+def test_a_hot_stream_does_not_starve_nor_starves_others(view: PlatformStore) -> None:
     """New streams come as fast as events are consumed, a hot one has much to do: each waits its turn."""
     pump(view, "v", *["hot"] * 50, "cold")
     order = []
@@ -67,7 +67,7 @@ def test_a_hot_stream_does_not_starve_nor_starves_others(view: EventStore) -> No
     assert order.count("new-0") == order.count("new-5") == 1
 
 
-def test_a_look_older_than_its_lock_leases_no_acknowledged_event(view: EventStore, connect: Connect) -> None:
+def test_a_look_older_than_its_lock_leases_no_acknowledged_event(view: PlatformStore, connect: Connect) -> None:
     """It looks at a free stream, another one takes and acknowledges the event, then it gets the lock."""
     pump(view, "v", "a")
     # whoever says so waits at the gate while it looks for the streams that have something pending
@@ -84,7 +84,7 @@ def test_a_look_older_than_its_lock_leases_no_acknowledged_event(view: EventStor
         end $$;
         """
     )
-    gate, older, other = connect(), EventStore(connect()), EventStore(connect())
+    gate, older, other = connect(), PlatformStore(connect()), PlatformStore(connect())
     for store in (older, other):
         set_clock(store.connection, "2030-01-01 00:00:00+00")  # else the ack's time alone would tell
     pump(other, "v")
@@ -102,7 +102,7 @@ def test_a_look_older_than_its_lock_leases_no_acknowledged_event(view: EventStor
     assert rows(view.connection, "select in_flight, attempts from event_store.stream_locks") == [(None, 0)]
 
 
-def test_a_stream_that_is_not_sequenced_keeps_nobody_waiting(view: EventStore, connect: Connect) -> None:
+def test_a_stream_that_is_not_sequenced_keeps_nobody_waiting(view: PlatformStore, connect: Connect) -> None:
     pump(view, "v", "a")
     for decider_id, offset in fetched(view):
         view.ack_event("v", decider_id, offset)
@@ -113,7 +113,7 @@ def test_a_stream_that_is_not_sequenced_keeps_nobody_waiting(view: EventStore, c
     assert [decider_id for decider_id, _ in fetched(view, 1)] == ["b"]
 
 
-def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: EventStore) -> None:
+def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: PlatformStore) -> None:
     """Also where the planner knows nothing of the tables yet."""
     set_clock(view.connection, "2030-01-01 00:00:00+00")  # somebody dispatched within the second
     pump(view, "v", *[f"o-{n}" for n in range(300)])

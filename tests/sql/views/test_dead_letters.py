@@ -3,12 +3,13 @@
 from functools import partial
 
 from millrace.resources.errors import NotParked
-from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.rows.test_answers import locks
 from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, rows, set_clock
 
 
-def park(store: EventStore, *decider_ids: str, view: str = "v", error: str = "no such customer") -> None:
+def park(store: PlatformStore, *decider_ids: str, view: str = "v", error: str = "no such customer") -> None:
     """Fail the next event of these streams until they are parked; the view gives up at once."""
     store.register_view(view, max_attempts=1)
     pump(store, view)
@@ -19,7 +20,7 @@ def park(store: EventStore, *decider_ids: str, view: str = "v", error: str = "no
             store.nack_event(view, event.decider_id, event.offset, event.lease_token)
 
 
-def test_a_dead_letter_names_the_event_that_failed_and_why(view: EventStore) -> None:
+def test_a_dead_letter_names_the_event_that_failed_and_why(view: PlatformStore) -> None:
     placed = append(view, "a")
     append(view, "a", placed.event_id, event="paid")
     append(view, "b")
@@ -32,7 +33,7 @@ def test_a_dead_letter_names_the_event_that_failed_and_why(view: EventStore) -> 
     assert str(letter.parked_at) == "2030-01-01 00:00:00+00:00"
 
 
-def test_what_was_parked_first_comes_first_of_one_view_or_of_all(view: EventStore) -> None:
+def test_what_was_parked_first_comes_first_of_one_view_or_of_all(view: PlatformStore) -> None:
     view.register_view("w", "-infinity")
     append_to(view, "a", "b")
     for second, (name, decider_id) in enumerate([("w", "b"), ("v", "b"), ("v", "a")]):
@@ -42,7 +43,7 @@ def test_what_was_parked_first_comes_first_of_one_view_or_of_all(view: EventStor
     assert [letter.decider_id for letter in view.dead_letters("v")] == ["b", "a"]
 
 
-def test_only_what_the_view_wants_waits_and_is_given_up(view: EventStore) -> None:
+def test_only_what_the_view_wants_waits_and_is_given_up(view: PlatformStore) -> None:
     placed = append(view, "a")
     append(view, "a", placed.event_id, event="paid")
     park(view, "a")
@@ -57,7 +58,7 @@ def test_only_what_the_view_wants_waits_and_is_given_up(view: EventStore) -> Non
     assert locks(view) == []
 
 
-def test_in_bulk_mode_it_is_the_first_event_of_the_batch_that_failed(orders: EventStore) -> None:
+def test_in_bulk_mode_it_is_the_first_event_of_the_batch_that_failed(orders: PlatformStore) -> None:
     orders.register_view("b", "-infinity", mode="bulk", max_attempts=1)
     append_to(orders, "a")
     orders.commit_batch("b", orders.claim_batch("b", "me"))
@@ -70,7 +71,7 @@ def test_in_bulk_mode_it_is_the_first_event_of_the_batch_that_failed(orders: Eve
     assert (letter.offset, letter.waiting) == (failed.offset, 3)
 
 
-def test_an_event_that_is_not_in_the_log_yet_has_not_failed(view: EventStore) -> None:
+def test_an_event_that_is_not_in_the_log_yet_has_not_failed(view: PlatformStore) -> None:
     placed = append(view, "a")
     park(view, "a")
     view.register_view("v", events=["paid"], max_attempts=1)
@@ -82,7 +83,7 @@ def test_an_event_that_is_not_in_the_log_yet_has_not_failed(view: EventStore) ->
     assert [event.offset for event in view.stream_events("v", 9)] == [paid.offset]
 
 
-def drained(store: EventStore) -> list[tuple[str, int]]:
+def drained(store: PlatformStore) -> list[tuple[str, int]]:
     got = []
     while events := store.lease_events("v", 100):
         for event in events:
@@ -91,7 +92,7 @@ def drained(store: EventStore) -> list[tuple[str, int]]:
     return got
 
 
-def test_one_stream_those_of_a_decider_or_all_resume_in_order(view: EventStore) -> None:
+def test_one_stream_those_of_a_decider_or_all_resume_in_order(view: PlatformStore) -> None:
     a1, *_, a2 = append_to(view, "a", "b", "c", "a")
     append(view, "a", decider="invoice")
     park(view, "a", "b", "c")
@@ -105,14 +106,14 @@ def test_one_stream_those_of_a_decider_or_all_resume_in_order(view: EventStore) 
     assert len(drained(view)) == 3
 
 
-def test_retrying_at_once_retries_once(view: EventStore, connect: Connect) -> None:
+def test_retrying_at_once_retries_once(view: PlatformStore, connect: Connect) -> None:
     append_to(view, "a", "b", "c")
     park(view, "a", "b", "c")
-    results = at_once([partial(EventStore(connect()).retry_dead_letters, "v") for _ in range(3)])
+    results = at_once([partial(PlatformStore(connect()).retry_dead_letters, "v") for _ in range(3)])
     assert sorted(result.result() for result in results) == [0, 0, 3]
 
 
-def test_an_event_that_the_stream_does_not_stand_at_is_not_given_up(view: EventStore) -> None:
+def test_an_event_that_the_stream_does_not_stand_at_is_not_given_up(view: PlatformStore) -> None:
     first, second = append_to(view, "a", "a")
     park(view, "a")
     before = locks(view)
@@ -124,16 +125,18 @@ def test_an_event_that_the_stream_does_not_stand_at_is_not_given_up(view: EventS
     assert discarded.offset == first.offset
 
 
-def test_discarding_at_once_discards_one_event(view: EventStore, connect: Connect) -> None:
+def test_discarding_at_once_discards_one_event(view: PlatformStore, connect: Connect) -> None:
     append_to(view, "a", "a")
     park(view, "a")
-    results = at_once([partial(EventStore(connect()).discard_dead_letter, "v", "order", "a", "no") for _ in range(3)])
+    results = at_once(
+        [partial(PlatformStore(connect()).discard_dead_letter, "v", "order", "a", "no") for _ in range(3)]
+    )
     errors = sorted(type(result.exception()).__name__ for result in results)
     assert errors == ["NoneType", "NotParked", "NotParked"]
     assert len(drained(view)) == 1
 
 
-def test_what_is_not_parked_is_not_discarded(view: EventStore) -> None:
+def test_what_is_not_parked_is_not_discarded(view: PlatformStore) -> None:
     append_to(view, "a", "waits")
     park(view, "a")
     before = locks(view)

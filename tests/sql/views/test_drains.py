@@ -6,29 +6,30 @@ from functools import partial
 import pytest
 
 from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store import DrainState, EventStore
+from millrace.resources.event_store import DrainState
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing.captures import table
 from tests.support.factories import Connect, at_once, rows, set_clock, start, terminate, value, wait_blocked
 from tests.support.logins import Login
 
 
 @pytest.fixture
-def drains(store: EventStore) -> EventStore:
+def drains(store: PlatformStore) -> PlatformStore:
     store.register_view("v", "-infinity", mode="bulk")
     set_clock(store.connection, "2030-01-01 00:00:00+00")
     return store
 
 
-def pass_time(store: EventStore, seconds: float) -> None:
+def pass_time(store: PlatformStore, seconds: float) -> None:
     later = value(store.connection, "select event_store_private.clock() + make_interval(secs => %s)", seconds)
     set_clock(store.connection, str(later))
 
 
-def of(store: EventStore, drain: str = "v") -> DrainState:
+def of(store: PlatformStore, drain: str = "v") -> DrainState:
     return store.drain_states(drain)[drain]
 
 
-def test_one_who_asks_gets_a_drain_and_the_next_one_when_that_has_ended(drains: EventStore) -> None:
+def test_one_who_asks_gets_a_drain_and_the_next_one_when_that_has_ended(drains: PlatformStore) -> None:
     assert of(drains) == DrainState("v")
     assert drains.begin_drain("v")
     # each name is a drain of its own, with or without a view
@@ -51,7 +52,7 @@ def test_one_who_asks_gets_a_drain_and_the_next_one_when_that_has_ended(drains: 
     assert not drains.begin_drain("by hand")
 
 
-def test_failures_count_and_the_next_try_waits_until_one_ends_well(drains: EventStore) -> None:
+def test_failures_count_and_the_next_try_waits_until_one_ends_well(drains: PlatformStore) -> None:
     for failures, wait_s in enumerate((5, 10, 20, 40, 60, 60), start=1):
         assert drains.begin_drain("v")
         drains.begin_drain("v", "run")
@@ -72,7 +73,7 @@ def test_failures_count_and_the_next_try_waits_until_one_ends_well(drains: Event
 
 # its run died before it began, or before it was attached, or could not start
 @pytest.mark.parametrize(("owner", "in_time_s"), [("", 30), ("run", 120)])
-def test_a_drain_that_attaches_to_nothing_in_time_failed(drains: EventStore, owner: str, in_time_s: int) -> None:
+def test_a_drain_that_attaches_to_nothing_in_time_failed(drains: PlatformStore, owner: str, in_time_s: int) -> None:
     assert drains.begin_drain("v")
     assert not owner or drains.begin_drain("v", owner)
     pass_time(drains, in_time_s - 1)
@@ -89,11 +90,13 @@ def test_a_drain_that_attaches_to_nothing_in_time_failed(drains: EventStore, own
     assert of(drains) == DrainState("v", ended_s=0.0)
 
 
-def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(drains: EventStore, connect: Connect) -> None:
+def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(
+    drains: PlatformStore, connect: Connect
+) -> None:
     drains.begin_drain("v", "run")
     connection = connect()
     set_clock(connection, "2030-01-01 00:00:00+00")
-    run = EventStore(connection)
+    run = PlatformStore(connection)
     run.attach_consumer("v", "run", 3600)
     pass_time(drains, 3000)
     assert of(drains) == DrainState("v", "run", since_s=3000.0, lives=True)
@@ -105,10 +108,10 @@ def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(drains
     assert of(drains) == DrainState("v", "run", since_s=0.0, failures=1, error=of(drains).error, ended_s=3000.0)
 
 
-def test_a_consumer_of_another_view_says_nothing_of_a_drain(drains: EventStore, login: Login) -> None:
+def test_a_consumer_of_another_view_says_nothing_of_a_drain(drains: PlatformStore, login: Login) -> None:
     set_clock(drains.connection, "")
     drains.begin_drain("v", "run")
-    evil = EventStore(login("event_store_consumer"))
+    evil = PlatformStore(login("event_store_consumer"))
     evil.register_view("evil")
     evil.attach_consumer("evil", "run", 3600)
     assert not of(drains).lives
@@ -118,13 +121,13 @@ def test_a_consumer_of_another_view_says_nothing_of_a_drain(drains: EventStore, 
     assert of(drains).failures == 0
 
 
-def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: EventStore, connect: Connect) -> None:
+def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: PlatformStore, connect: Connect) -> None:
     before = value(drains.connection, "select (pg_postmaster_start_time() - interval '10 s')::text")
     set_clock(drains.connection, before)
     drains.begin_drain("v", "run")
     lost = connect()
     set_clock(lost, before)
-    EventStore(lost).attach_consumer("v", "run")
+    PlatformStore(lost).attach_consumer("v", "run")
     terminate(drains.connection, lost.info.backend_pid)
     pass_time(drains, 129)
     assert (of(drains).lives, of(drains).since_s, of(drains).failures) == (False, 129.0, 0)
@@ -135,12 +138,14 @@ def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: Eve
     assert drains.begin_drain("v")
 
 
-def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(drains: EventStore, connect: Connect) -> None:
+def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(
+    drains: PlatformStore, connect: Connect
+) -> None:
     # of a read model
     drains.register_view("m", "-infinity", mode="bulk", owner="event_store_owner")
     drains.begin_drain("", "old")
     lost = connect()
-    EventStore(lost).attach_consumer("m", "old")
+    PlatformStore(lost).attach_consumer("m", "old")
     terminate(drains.connection, lost.info.backend_pid)
     pass_time(drains, 5)
     assert drains.begin_drain("")
@@ -155,7 +160,7 @@ def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(drains:
     assert of(drains, "") == DrainState("", "new", since_s=0.0, ended_s=0.0)
 
 
-def test_a_capture_lives_while_it_holds_its_lease(drains: EventStore) -> None:
+def test_a_capture_lives_while_it_holds_its_lease(drains: PlatformStore) -> None:
     captures = CaptureStore(drains.connection)
     captures.register_capture("c", "slot_c", "pub_c", [table()])
     drains.begin_drain("c", "run")
@@ -166,7 +171,7 @@ def test_a_capture_lives_while_it_holds_its_lease(drains: EventStore) -> None:
     assert (of(drains, "c").lives, of(drains, "c").failures) == (False, 1)
 
 
-def test_the_drain_of_all_views_says_how_a_view_went_and_ends_no_own_one(drains: EventStore) -> None:
+def test_the_drain_of_all_views_says_how_a_view_went_and_ends_no_own_one(drains: PlatformStore) -> None:
     drains.begin_drain("v")
     drains.end_drain("v", "shared")
     assert of(drains).since_s == 0.0
@@ -177,11 +182,11 @@ def test_the_drain_of_all_views_says_how_a_view_went_and_ends_no_own_one(drains:
     assert of(drains) == DrainState("v", "own", since_s=0.0, ended_s=0.0)
 
 
-def test_of_two_who_ask_at_once_one_gets_it(drains: EventStore, connect: Connect) -> None:
+def test_of_two_who_ask_at_once_one_gets_it(drains: PlatformStore, connect: Connect) -> None:
     drains.end_drain("v", "nobody")
     holder, *askers = connect(autocommit=False), connect(), connect()
     holder.execute("select from event_store.drains for update")
-    asked = [start(partial(EventStore(each).begin_drain, "v")) for each in askers]
+    asked = [start(partial(PlatformStore(each).begin_drain, "v")) for each in askers]
     for each in askers:
         wait_blocked(drains.connection, each.info.backend_pid)
     holder.commit()
@@ -189,13 +194,13 @@ def test_of_two_who_ask_at_once_one_gets_it(drains: EventStore, connect: Connect
 
 
 def test_of_many_who_ask_at_once_one_gets_it(connect: Connect) -> None:
-    sensors = [EventStore(connect()) for _ in range(4)]
+    sensors = [PlatformStore(connect()) for _ in range(4)]
     for drain in map(str, range(20)):
         answers = at_once([partial(sensor.begin_drain, drain) for sensor in sensors])
         assert Counter(each.result() for each in answers) == {True: 1, False: 3}
 
 
-def test_what_is_known_of_a_views_drain_goes_with_the_view(drains: EventStore) -> None:
+def test_what_is_known_of_a_views_drain_goes_with_the_view(drains: PlatformStore) -> None:
     drains.begin_drain("v")
     drains.unregister_view("v")
     assert rows(drains.connection, "select * from event_store.drains") == []

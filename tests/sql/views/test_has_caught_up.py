@@ -4,28 +4,30 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store import EventStore, StreamFailure
+from millrace.resources.event_store import StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append_to, ids_of_one_partition, new_event
+from tests.support.sql_calls import append_events, get_last_event
 from tests.support.views.failing_streams import finish
 
 
 @pytest.fixture
-def views(orders: EventStore) -> EventStore:
+def views(orders: PlatformStore) -> PlatformStore:
     for name in ("old", "new"):
         orders.register_view(name, "-infinity", mode="bulk")
     return orders
 
 
 @pytest.fixture
-def stream(views: EventStore) -> str:
+def stream(views: PlatformStore) -> str:
     return ids_of_one_partition(views.connection, 1)[0]
 
 
-def consume(store: EventStore, view: str, *failing: str) -> None:
+def consume(store: PlatformStore, view: str, *failing: str) -> None:
     finish(store, store.claim_batch(view, "me"), failing, view)
 
 
-def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> None:
+def test_a_view_that_stands_nowhere_behind_has_caught_up(views: PlatformStore) -> None:
     assert views.has_caught_up("new", "old")
     zero, three = (ids_of_one_partition(views.connection, 1, partition)[0] for partition in (0, 3))
     append_to(views, zero, three)
@@ -41,12 +43,12 @@ def test_a_view_that_stands_nowhere_behind_has_caught_up(views: EventStore) -> N
     assert views.has_caught_up("new", "old")
 
 
-def test_events_that_it_does_not_want_keep_no_view_behind(views: EventStore, stream: str) -> None:
+def test_events_that_it_does_not_want_keep_no_view_behind(views: PlatformStore, stream: str) -> None:
     views.register_view("narrow", "-infinity", mode="bulk", events=["paid"])
     append_to(views, *[stream] * 1000)
     consume(views, "old")
     assert views.has_caught_up("narrow", "old")
-    views.append_events([new_event(stream, event="paid")])
+    append_events(views, [new_event(stream, event="paid")])
     views.sequence_events()
     assert views.has_caught_up("narrow", "old")  # neither has it
     consume(views, "old")
@@ -60,7 +62,7 @@ def test_events_that_it_does_not_want_keep_no_view_behind(views: EventStore, str
     assert views.has_caught_up("narrow", "old")
 
 
-def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: EventStore, stream: str) -> None:
+def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: PlatformStore, stream: str) -> None:
     append_to(views, stream, stream)
     consume(views, "new", stream)
     consume(views, "old")
@@ -77,7 +79,7 @@ def test_a_stream_that_failed_in_it_alone_or_earlier_is_behind(views: EventStore
     assert views.has_caught_up("new", "old")
 
 
-def test_a_stream_that_fails_where_the_other_has_not_been_is_not_behind(views: EventStore, stream: str) -> None:
+def test_a_stream_that_fails_where_the_other_has_not_been_is_not_behind(views: PlatformStore, stream: str) -> None:
     append_to(views, stream)
     consume(views, "old")
     consume(views, "new")
@@ -88,12 +90,12 @@ def test_a_stream_that_fails_where_the_other_has_not_been_is_not_behind(views: E
     assert not views.has_caught_up("new", "old")
 
 
-def test_what_the_other_acknowledged_beyond_its_checkpoint_counts(views: EventStore, stream: str) -> None:
+def test_what_the_other_acknowledged_beyond_its_checkpoint_counts(views: PlatformStore, stream: str) -> None:
     append_to(views, stream)
     consume(views, "new")
     append_to(views, stream, stream)
     (lease,) = views.claim_batch("old", "me")
-    last = views.get_last_event(stream, "order")
+    last = get_last_event(views, stream, "order")
     assert last is not None
     with views.connection.transaction():
         views.fail_streams("old", lease, [StreamFailure("order", stream, "no", last.offset)])
@@ -103,7 +105,7 @@ def test_what_the_other_acknowledged_beyond_its_checkpoint_counts(views: EventSt
     assert views.has_caught_up("new", "old")
 
 
-def test_a_stream_that_has_nothing_left_is_not_behind(views: EventStore, stream: str) -> None:
+def test_a_stream_that_has_nothing_left_is_not_behind(views: PlatformStore, stream: str) -> None:
     append_to(views, stream)
     consume(views, "new", stream)
     consume(views, "old")

@@ -5,25 +5,27 @@ from functools import partial
 import pytest
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import Event, EventStore, Seen
+from millrace.resources.event_store import Event, Seen
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, append_to, new_event, pump, purge_all, refusal, rows, set_clock
 from tests.support.logins import Login
+from tests.support.sql_calls import append_events
 from tests.support.views.failing_streams import finish
 
 SEEN = Seen(True, None, None)
 NOT_YET = Seen(False, None, None)
 
 
-def asked(store: EventStore, event: Event, view: str = "v") -> Seen:
+def asked(store: PlatformStore, event: Event, view: str = "v") -> Seen:
     return store.has_seen(view, event.decider, event.decider_id, event.offset)
 
 
-def consumed(store: EventStore, *failing: str, view: str = "v") -> None:
+def consumed(store: PlatformStore, *failing: str, view: str = "v") -> None:
     """Let a bulk view take all that is there; these streams fail."""
     finish(store, store.claim_batch(view, "me"), failing, view)
 
 
-def test_a_rows_view_has_an_event_when_it_is_acknowledged(view: EventStore) -> None:
+def test_a_rows_view_has_an_event_when_it_is_acknowledged(view: PlatformStore) -> None:
     first = append(view)
     second = append(view, previous=first.event_id)
     assert asked(view, first) == NOT_YET  # no position
@@ -43,7 +45,7 @@ def test_a_rows_view_has_an_event_when_it_is_acknowledged(view: EventStore) -> N
     assert asked(view, second) == SEEN
 
 
-def test_a_bulk_view_has_an_event_when_its_batch_is_committed(bulk: EventStore) -> None:
+def test_a_bulk_view_has_an_event_when_its_batch_is_committed(bulk: PlatformStore) -> None:
     event = append(bulk)
     bulk.sequence_events()
     leases = bulk.claim_batch("v", "me")
@@ -62,7 +64,7 @@ def test_a_bulk_view_has_an_event_when_its_batch_is_committed(bulk: EventStore) 
     assert bulk.has_seen("v", "invoice", "o-1", event.offset).never == "not_stored"
 
 
-def test_of_a_stream_that_failed_the_events_before_are_there(orders: EventStore) -> None:
+def test_of_a_stream_that_failed_the_events_before_are_there(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     before = append(orders)
@@ -84,7 +86,7 @@ def test_of_a_stream_that_failed_the_events_before_are_there(orders: EventStore)
     assert asked(orders, failed) == SEEN  # given up counts as acknowledged
 
 
-def test_a_rows_stream_that_failed_or_was_given_back_for_later_waits(orders: EventStore) -> None:
+def test_a_rows_stream_that_failed_or_was_given_back_for_later_waits(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", max_attempts=2)
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     event = append(orders)
@@ -102,7 +104,7 @@ def test_a_rows_stream_that_failed_or_was_given_back_for_later_waits(orders: Eve
     assert asked(orders, event).never == "parked"
 
 
-def test_why_it_never_will(orders: EventStore) -> None:
+def test_why_it_never_will(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", deciders=["order"], events=["placed"])
     event, other = append(orders), append(orders, decider="invoice")
     paid = append(orders, previous=event.event_id, event="paid")
@@ -118,13 +120,13 @@ def test_why_it_never_will(orders: EventStore) -> None:
     assert asked(orders, event) == NOT_YET
 
 
-def test_an_event_that_is_not_committed_is_not_there_for_others(view: EventStore, connect: Connect) -> None:
+def test_an_event_that_is_not_committed_is_not_there_for_others(view: PlatformStore, connect: Connect) -> None:
     with view.connection.transaction():
         event = append(view)
-        assert asked(EventStore(connect()), event).never == "not_stored"
+        assert asked(PlatformStore(connect()), event).never == "not_stored"
 
 
-def declare(store: EventStore, version: int, view: str, *, serves: bool) -> None:
+def declare(store: PlatformStore, version: int, view: str, *, serves: bool) -> None:
     store.connection.execute(
         "insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)"
         " values ('models', %s, %s, %s, %s, '{}')",
@@ -133,7 +135,7 @@ def declare(store: EventStore, version: int, view: str, *, serves: bool) -> None
 
 
 @pytest.mark.parametrize("first", ["models", "models_of_orders"])
-def test_the_name_of_a_read_model_is_the_version_that_serves(orders: EventStore, first: str) -> None:
+def test_the_name_of_a_read_model_is_the_version_that_serves(orders: PlatformStore, first: str) -> None:
     for view in (first, "second"):
         orders.register_view(view, "-infinity", mode="bulk")
     declare(orders, 1, first, serves=True)
@@ -149,7 +151,7 @@ def test_the_name_of_a_read_model_is_the_version_that_serves(orders: EventStore,
     assert asked(orders, event, "models") == asked(orders, event, "second") == SEEN
 
 
-def test_a_view_of_another_consumer_does_not_answer_for_a_read_model(orders: EventStore, login: Login) -> None:
+def test_a_view_of_another_consumer_does_not_answer_for_a_read_model(orders: PlatformStore, login: Login) -> None:
     orders.register_view("models", "-infinity", mode="bulk")
     orders.register_view("of_models", "-infinity", mode="bulk")
     event = append(orders)
@@ -160,12 +162,14 @@ def test_a_view_of_another_consumer_does_not_answer_for_a_read_model(orders: Eve
     consumed(orders, view="of_models")
     assert asked(orders, event, "models") == SEEN
     orders.unregister_view("models")
-    refused = refusal(Malformed, partial(EventStore(login("event_store_consumer")).register_view, "models", "infinity"))
+    refused = refusal(
+        Malformed, partial(PlatformStore(login("event_store_consumer")).register_view, "models", "infinity")
+    )
     assert "its versions are consumed as of_models" in str(refused.detail)
 
 
-def test_two_deciders_that_share_an_id_are_two_streams(view: EventStore) -> None:
-    view.append_events([new_event("o-1"), new_event("o-1", decider="invoice")])
+def test_two_deciders_that_share_an_id_are_two_streams(view: PlatformStore) -> None:
+    append_events(view, [new_event("o-1"), new_event("o-1", decider="invoice")])
     pump(view, "v")
     first, second = sorted(view.lease_events("v", 10), key=lambda event: event.decider)
     view.ack_event("v", "o-1", first.offset, first.lease_token)

@@ -3,14 +3,14 @@
 import re
 
 from millrace.resources.errors import MillraceError, UnknownView, WrongMode
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.read_models.stored.store import ReadModelStore
 from millrace.resources.signing import made_secret
 from tests.support.factories import refusal, rows
 
 
-def calls_of(store: EventStore, mode: str) -> set[str]:
+def calls_of(store: PlatformStore, mode: str) -> set[str]:
     """Return the public functions that refuse a view of another mode: those that ask for it, and their callers."""
     query = """
         select proname, prosrc, pronamespace <> 'event_store_private'::regnamespace and prosecdef from pg_proc
@@ -26,7 +26,7 @@ def calls_of(store: EventStore, mode: str) -> set[str]:
     return found & {name for name, _, for_everybody in functions if for_everybody} - {"raise_low_water_mark"}
 
 
-def test_the_hint_names_every_call_of_each_mode(orders: EventStore) -> None:
+def test_the_hint_names_every_call_of_each_mode(orders: PlatformStore) -> None:
     orders.register_view("rows")
     orders.register_view("bulk", mode="bulk")
     said = str(refusal(WrongMode, lambda: orders.claim_batch("rows", "me")).hint)
@@ -35,7 +35,7 @@ def test_the_hint_names_every_call_of_each_mode(orders: EventStore) -> None:
     assert {mode: set(calls) for mode, calls in named.items()} == {m: calls_of(orders, m) for m in ("rows", "bulk")}
 
 
-def test_for_a_read_model_the_hint_names_the_views_of_its_versions(store: EventStore) -> None:
+def test_for_a_read_model_the_hint_names_the_views_of_its_versions(store: PlatformStore) -> None:
     models = ReadModelStore(store.connection)
     models.declare_version("n", 1, "n_first", "one", True, [])
     models.declare_version("n", 2, "n_v2", "two", False, [])
@@ -56,7 +56,7 @@ OF_ANY_VIEW = {
 }  # fmt: skip
 
 
-def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders: EventStore) -> None:
+def test_every_call_refuses_a_view_that_is_not_there_or_of_the_other_mode(orders: PlatformStore) -> None:
     orders.register_view("rows")
     orders.register_view("bulk", mode="bulk")
     for_rows, for_bulk = calls_of(orders, "rows"), calls_of(orders, "bulk")

@@ -1,16 +1,16 @@
 """What every view is doing, in numbers; a view that is given events, or no more; the log of what operators did."""
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.views.test_dead_letters import park
 from tests.support.factories import append, append_to, pump, set_clock
 
 
-def numbers(store: EventStore, view: str = "v") -> tuple[int, ...]:
+def numbers(store: PlatformStore, view: str = "v") -> tuple[int, ...]:
     (info,) = store.view_info(view)
     return (info.behind, info.in_flight, info.waiting, info.dead_letters, info.leased_partitions, info.consumers)
 
 
-def test_of_a_rows_view_it_counts_what_its_streams_do(view: EventStore) -> None:
+def test_of_a_rows_view_it_counts_what_its_streams_do(view: PlatformStore) -> None:
     set_clock(view.connection, "2030-01-01 00:00:00+00")
     assert numbers(view) == (0, 0, 0, 0, 0, 0)
     append_to(view, "a", "b", "c", "d", "d")
@@ -31,7 +31,7 @@ def test_of_a_rows_view_it_counts_what_its_streams_do(view: EventStore) -> None:
     assert numbers(view) == (0, 0, 1, 1, 0, 0)
 
 
-def test_of_a_bulk_view_it_counts_leases_and_what_lies_ahead(bulk: EventStore) -> None:
+def test_of_a_bulk_view_it_counts_leases_and_what_lies_ahead(bulk: PlatformStore) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(30)])
     bulk.sequence_events()
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
@@ -45,7 +45,7 @@ def test_of_a_bulk_view_it_counts_leases_and_what_lies_ahead(bulk: EventStore) -
     assert numbers(bulk) == (lag, 0, 0, 0, 0, 0)
 
 
-def test_it_counts_live_consumers_and_says_mode_and_whether_it_is_enabled(view: EventStore) -> None:
+def test_it_counts_live_consumers_and_says_mode_and_whether_it_is_enabled(view: PlatformStore) -> None:
     view.register_view("b", mode="bulk")
     view.enable_view("b", False)
     view.attach_consumer("v")
@@ -53,7 +53,7 @@ def test_it_counts_live_consumers_and_says_mode_and_whether_it_is_enabled(view: 
     assert infos == [("b", "bulk", False, 0), ("v", "rows", True, 1)]
 
 
-def test_a_disabled_view_is_given_nothing_and_may_still_answer(view: EventStore) -> None:
+def test_a_disabled_view_is_given_nothing_and_may_still_answer(view: PlatformStore) -> None:
     append_to(view, *"abcd", "late")
     pump(view, "v")
     a, b, c, d = view.lease_events("v", 4)
@@ -74,7 +74,7 @@ def test_a_disabled_view_is_given_nothing_and_may_still_answer(view: EventStore)
     assert {event.decider_id for event in view.lease_events("v", 10)} == {"c", "d", "late"}
 
 
-def test_a_disabled_bulk_view_commits_what_it_leased_and_claims_no_more(bulk: EventStore) -> None:
+def test_a_disabled_bulk_view_commits_what_it_leased_and_claims_no_more(bulk: PlatformStore) -> None:
     append_to(bulk, *[f"o-{n}" for n in range(9)])
     leases = bulk.claim_batch("v", "owner")
     bulk.enable_view("v", False)
@@ -85,7 +85,7 @@ def test_a_disabled_bulk_view_commits_what_it_leased_and_claims_no_more(bulk: Ev
     assert len(bulk.claim_batch("v", "owner")) == 1
 
 
-def test_the_newest_entries_of_the_audit_log_come_first(orders: EventStore) -> None:
+def test_the_newest_entries_of_the_audit_log_come_first(orders: PlatformStore) -> None:
     for name in ("v", "w"):
         orders.register_view(name)
         orders.enable_view(name, False, reason=f"{name} rests")

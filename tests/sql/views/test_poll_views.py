@@ -5,13 +5,15 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store import EventStore, StreamFailure, ViewPoll
+from millrace.resources.event_store import StreamFailure, ViewPoll
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.views.test_view_lag import FILTERS, random_events
 from tests.support import factories
 from tests.support.patience import wait_until
+from tests.support.sql_calls import append_events
 
 
-def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
+def test_there_is_one_row_for_each_view(orders: PlatformStore) -> None:
     factories.append_to(orders, "o-1", "o-2", "o-3")
     orders.register_view("pushed", "-infinity", 300, 2, "http://localhost")
     orders.register_view("bulk", "-infinity", mode="bulk")
@@ -24,7 +26,9 @@ def test_there_is_one_row_for_each_view(orders: EventStore) -> None:
     ]
 
 
-def test_consumers_count_once_by_name_until_their_sessions_end(orders: EventStore, connect: factories.Connect) -> None:
+def test_consumers_count_once_by_name_until_their_sessions_end(
+    orders: PlatformStore, connect: factories.Connect
+) -> None:
     for view in ("v", "w"):
         orders.register_view(view, "-infinity", mode="bulk")
 
@@ -33,7 +37,7 @@ def test_consumers_count_once_by_name_until_their_sessions_end(orders: EventStor
         assert (v.consumers, w.consumers) == (info.consumers, 0)
         return info.consumers
 
-    nameless = [EventStore(connect()), EventStore(connect())]
+    nameless = [PlatformStore(connect()), PlatformStore(connect())]
     for store in nameless:
         store.attach_consumer("v")
         store.attach_consumer("v", "run 1")
@@ -48,7 +52,7 @@ def test_consumers_count_once_by_name_until_their_sessions_end(orders: EventStor
     wait_until(lambda: counted() == 0, "the consumers of a session that was killed are gone")
 
 
-def test_a_consumer_whose_pid_another_session_got_is_gone(bulk: EventStore) -> None:
+def test_a_consumer_whose_pid_another_session_got_is_gone(bulk: PlatformStore) -> None:
     """As after a restart of the server."""
     bulk.attach_consumer("v", "run 1")
     bulk.begin_drain("v", "run 1")
@@ -61,9 +65,11 @@ def test_a_consumer_whose_pid_another_session_got_is_gone(bulk: EventStore) -> N
     assert lives() == [0, False]
 
 
-def test_if_postgres_hides_when_a_session_began_its_pid_decides(bulk: EventStore, connect: factories.Connect) -> None:
+def test_if_postgres_hides_when_a_session_began_its_pid_decides(
+    bulk: PlatformStore, connect: factories.Connect
+) -> None:
     other = connect()
-    EventStore(other).attach_consumer("v", "run 1")
+    PlatformStore(other).attach_consumer("v", "run 1")
     for hidden in ("select", "update event_store.consumers set session_began_at = null"):
         bulk.connection.execute(hidden.encode())
         assert bulk.poll_views()[0].consumers == 1
@@ -71,7 +77,7 @@ def test_if_postgres_hides_when_a_session_began_its_pid_decides(bulk: EventStore
     wait_until(lambda: bulk.poll_views()[0].consumers == 0, "it ended")
 
 
-def test_on_a_pooled_session_a_consumer_counts_until_its_time_is_over(bulk: EventStore) -> None:
+def test_on_a_pooled_session_a_consumer_counts_until_its_time_is_over(bulk: PlatformStore) -> None:
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     bulk.attach_consumer("v", "run 1", 60)
     factories.set_clock(bulk.connection, "2030-01-01 00:00:59+00")
@@ -82,7 +88,7 @@ def test_on_a_pooled_session_a_consumer_counts_until_its_time_is_over(bulk: Even
     assert factories.rows(bulk.connection, "select consumer from event_store.consumers") == [("run 2",)]
 
 
-def test_in_rows_mode_free_locks_count_until_nothing_is_left(view: EventStore) -> None:
+def test_in_rows_mode_free_locks_count_until_nothing_is_left(view: PlatformStore) -> None:
     factories.append_to(view, "o-1", "o-1", "o-2")
     view.sequence_events()
     view.dispatch_events("v")
@@ -95,24 +101,26 @@ def test_in_rows_mode_free_locks_count_until_nothing_is_left(view: EventStore) -
 
 
 @pytest.mark.parametrize("when", ["before the ack", "while the ack is open"])
-def test_an_event_that_came_during_a_delivery_counts(view: EventStore, connect: factories.Connect, when: str) -> None:
+def test_an_event_that_came_during_a_delivery_counts(
+    view: PlatformStore, connect: factories.Connect, when: str
+) -> None:
     factories.append_to(view, "o-1")
     factories.pump(view, "v")
     (event,) = view.stream_events("v")  # nothing is after it
     consumer = connect(autocommit=False)
     if when == "while the ack is open":
-        EventStore(consumer).ack_event("v", "o-1", event.offset)
+        PlatformStore(consumer).ack_event("v", "o-1", event.offset)
     factories.append_to(view, "o-1")
     assert view.poll_views()[0].due == 0  # without its position nobody would be given it
     factories.pump(view, "v")
     if when == "before the ack":
-        EventStore(consumer).ack_event("v", "o-1", event.offset)
+        PlatformStore(consumer).ack_event("v", "o-1", event.offset)
     consumer.commit()
     assert view.poll_views()[0].due == 1
     assert len(view.stream_events("v")) == 1
 
 
-def test_streams_that_caught_up_are_not_due_and_cost_a_look_up_each(view: EventStore) -> None:
+def test_streams_that_caught_up_are_not_due_and_cost_a_look_up_each(view: PlatformStore) -> None:
     factories.append_many(view.connection, 1000)
     factories.pump(view, "v")
     view.ack_events("v", [event.offset for event in view.stream_events("v", 1000)])
@@ -121,7 +129,7 @@ def test_streams_that_caught_up_are_not_due_and_cost_a_look_up_each(view: EventS
     assert factories.buffers(view.connection, "select event_store_platform.poll_views()") < 6000
 
 
-def test_only_the_named_views_are_asked(orders: EventStore) -> None:
+def test_only_the_named_views_are_asked(orders: PlatformStore) -> None:
     for view in ("a", "b", "c"):
         orders.register_view(view, "-infinity", mode="bulk")
     factories.append_to(orders, "o-1")
@@ -131,7 +139,7 @@ def test_only_the_named_views_are_asked(orders: EventStore) -> None:
     assert len(orders.poll_views(None)) == 3
 
 
-def test_events_that_a_view_does_not_want_never_make_it_due(orders: EventStore) -> None:
+def test_events_that_a_view_does_not_want_never_make_it_due(orders: PlatformStore) -> None:
     for mode in ("rows", "bulk"):
         orders.register_view(f"paid {mode}", "-infinity", mode=mode, events=["paid"])
         orders.register_view(f"invoices {mode}", "-infinity", mode=mode, deciders=["invoice"])
@@ -140,17 +148,17 @@ def test_events_that_a_view_does_not_want_never_make_it_due(orders: EventStore) 
         orders.sequence_events()
         assert {row.due for row in orders.poll_views()} == {0}
     assert {row.ahead for row in orders.poll_views()} == {100}
-    orders.append_events([factories.new_event("o-1", event="paid"), factories.new_event("i-1", decider="invoice")])
+    append_events(orders, [factories.new_event("o-1", event="paid"), factories.new_event("i-1", decider="invoice")])
     orders.sequence_events()
     assert [(row.due, row.ahead) for row in orders.poll_views()] == [(1, 102)] * 4
 
 
-def test_each_view_is_told_what_it_wants_from_where_it_stands(orders: EventStore) -> None:
+def test_each_view_is_told_what_it_wants_from_where_it_stands(orders: PlatformStore) -> None:
     for view, filters in FILTERS.items():
         orders.register_view(view, "-infinity", mode="bulk", **filters)  # type: ignore[arg-type]
     random = Random(7)
     for step in range(25):
-        orders.append_events(random_events(random))
+        append_events(orders, random_events(random))
         orders.sequence_events()
         query = """
             select view, count("offset") from event_store.checkpoints c
@@ -166,7 +174,7 @@ def test_each_view_is_told_what_it_wants_from_where_it_stands(orders: EventStore
                 orders.commit_batch(view, leases)
 
 
-def test_what_is_far_behind_is_counted_to_a_thousand(orders: EventStore) -> None:
+def test_what_is_far_behind_is_counted_to_a_thousand(orders: PlatformStore) -> None:
     (decider_id,) = factories.ids_of_one_partition(orders.connection, 1)
     factories.append_to(orders, *[decider_id] * 1500)
     orders.sequence_events()
@@ -177,7 +185,7 @@ def test_what_is_far_behind_is_counted_to_a_thousand(orders: EventStore) -> None
     assert polled == [("all", 1000, 1500), ("invoice", 0, 1500), ("order", 1000, 1500)]
 
 
-def test_of_what_no_poll_looks_at_a_view_is_told_until_it_is_passed_over(orders: EventStore) -> None:
+def test_of_what_no_poll_looks_at_a_view_is_told_until_it_is_passed_over(orders: PlatformStore) -> None:
     for n in range(10):  # each has a tenth of what is looked at
         orders.register_view(f"invoice-{n}", "-infinity", mode="bulk", deciders=["invoice"])
     (decider_id,) = factories.ids_of_one_partition(orders.connection, 1)
@@ -188,7 +196,7 @@ def test_of_what_no_poll_looks_at_a_view_is_told_until_it_is_passed_over(orders:
     assert [(row.due, row.ahead) for row in orders.poll_views(["invoice-3"])] == [(0, 0)]
 
 
-def test_streams_to_be_tried_again_and_locked_ones_are_told_apart(orders: EventStore) -> None:
+def test_streams_to_be_tried_again_and_locked_ones_are_told_apart(orders: PlatformStore) -> None:
     orders.register_view("v", "-infinity", mode="bulk", max_attempts=2)
     factories.set_clock(orders.connection, "2030-01-01 00:00:00+00")
     factories.append_to(orders, "o-1", "o-2", "o-3")
@@ -218,7 +226,7 @@ def test_streams_to_be_tried_again_and_locked_ones_are_told_apart(orders: EventS
     assert told() == (1, 1, 1, 0)
 
 
-def test_a_stream_with_a_lock_and_nothing_left_is_not_due(bulk: EventStore) -> None:
+def test_a_stream_with_a_lock_and_nothing_left_is_not_due(bulk: PlatformStore) -> None:
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     factories.append_to(bulk, "o-1")
     (lease,) = bulk.claim_batch("v", "me")
@@ -230,7 +238,7 @@ def test_a_stream_with_a_lock_and_nothing_left_is_not_due(bulk: EventStore) -> N
     assert (row.due, row.retries, row.locked) == (0, 0, 1)
 
 
-def test_a_poll_with_nothing_ahead_reads_no_event_and_no_other_view(orders: EventStore) -> None:
+def test_a_poll_with_nothing_ahead_reads_no_event_and_no_other_view(orders: PlatformStore) -> None:
     orders.register_view("mine", "-infinity", mode="bulk", events=["paid"])
     factories.append_many(orders.connection, 500)
     orders.sequence_events()

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from millrace.resources.errors import Malformed
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.signing import made_secret
 from millrace.resources.subscriptions.store import PushStore
 from tests.support.factories import Connect, at_once, refusal, rows, set_clock
@@ -14,7 +14,7 @@ FIRST, SECOND, THIRD = made_secret(), made_secret(), made_secret()
 
 
 @pytest.fixture
-def pushes(store: EventStore) -> PushStore:
+def pushes(store: PlatformStore) -> PushStore:
     store.register_view("hook", "-infinity")
     set_clock(store.connection, "2030-01-01 00:00:00+00")
     return PushStore(store.connection)
@@ -43,7 +43,7 @@ def test_there_are_two_at_most_and_a_lost_one_is_gone_at_once(pushes: PushStore)
     assert pushes.push_secrets("hook") == [FIRST]
 
 
-def test_each_change_is_audited_without_the_secret(store: EventStore, pushes: PushStore) -> None:
+def test_each_change_is_audited_without_the_secret(store: PlatformStore, pushes: PushStore) -> None:
     pushes.set_push_secret("hook", FIRST, reason="new receiver")
     pushes.drop_push_secret("hook", "no receiver")
     pushes.drop_push_secret("hook")

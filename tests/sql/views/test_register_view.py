@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from millrace.resources.errors import Malformed, WrongMode
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, append_to, refusal, rows, set_clock
+from tests.support.sql_calls import BatchEvent, append_events
 
 
-def progress(store: EventStore) -> list[tuple[Any, ...]]:
+def progress(store: PlatformStore) -> list[tuple[Any, ...]]:
     return rows(store.connection, "select * from event_store.checkpoints order by view, partition")
 
 
-def drained(store: EventStore, view: str) -> int:
+def drained(store: PlatformStore, view: str) -> int:
     leases = store.claim_batch(view, "owner")
     if leases:
         store.commit_batch(view, leases)
@@ -25,7 +26,7 @@ def drained(store: EventStore, view: str) -> int:
 
 
 @pytest.mark.parametrize("mode", ["rows", "bulk"])
-def test_registering_again_never_moves_progress(orders: EventStore, mode: str) -> None:
+def test_registering_again_never_moves_progress(orders: PlatformStore, mode: str) -> None:
     append_to(orders, *[f"o-{n}" for n in range(20)])
     orders.register_view("v", "-infinity", mode=mode)
     if mode == "bulk":
@@ -40,7 +41,7 @@ def test_registering_again_never_moves_progress(orders: EventStore, mode: str) -
         assert progress(orders) == before
 
 
-def test_registering_again_changes_what_is_stated_and_no_other_setting(orders: EventStore) -> None:
+def test_registering_again_changes_what_is_stated_and_no_other_setting(orders: PlatformStore) -> None:
     url = "http://localhost/hook"
     set_clock(orders.connection, "2026-01-01 00:00:00+00")
     made = orders.register_view("v", None, 60, 5, url, deciders=["order"], events=["paid"], max_attempts=9)
@@ -56,7 +57,7 @@ def test_registering_again_changes_what_is_stated_and_no_other_setting(orders: E
         assert orders.register_view(mode, mode=mode).mode == orders.register_view(mode).mode == mode
 
 
-def test_what_is_empty_clears_a_url_and_a_filter(orders: EventStore) -> None:
+def test_what_is_empty_clears_a_url_and_a_filter(orders: PlatformStore) -> None:
     orders.register_view("v", edge_function_url="http://localhost/hook", deciders=["order"], events=["paid"])
     view = orders.register_view("v", edge_function_url="")
     assert (view.edge_function_url, view.deciders, view.events) == (None, ["order"], ["paid"])
@@ -69,7 +70,7 @@ def test_what_is_empty_clears_a_url_and_a_filter(orders: EventStore) -> None:
 
 
 @pytest.mark.parametrize(("mode", "other"), [("rows", "bulk"), ("bulk", "rows")])
-def test_a_view_stays_in_its_mode_until_it_is_unregistered(orders: EventStore, mode: str, other: str) -> None:
+def test_a_view_stays_in_its_mode_until_it_is_unregistered(orders: PlatformStore, mode: str, other: str) -> None:
     made = orders.register_view("v", "-infinity", mode=mode, version=2)
     assert f"is in mode {mode}" in str(refusal(WrongMode, partial(orders.register_view, "v", mode=other)).detail)
     # an older program changes nothing
@@ -81,7 +82,7 @@ def test_a_view_stays_in_its_mode_until_it_is_unregistered(orders: EventStore, m
         refusal(Malformed, partial(orders.register_view, "v", edge_function_url="http://localhost/hook"))
 
 
-def test_start_at_counts_with_its_time_zone(orders: EventStore) -> None:
+def test_start_at_counts_with_its_time_zone(orders: PlatformStore) -> None:
     for hour in (9, 10, 11):
         set_clock(orders.connection, f"2026-01-01 {hour}:00:00+00")
         append(orders, f"o-{hour}")
@@ -93,7 +94,7 @@ def test_start_at_counts_with_its_time_zone(orders: EventStore) -> None:
     assert [drained(orders, view) for view in ("zoned", "no zone", "after")] == [2, 1, 0]
 
 
-def test_a_view_starts_now_unless_it_says_otherwise(orders: EventStore) -> None:
+def test_a_view_starts_now_unless_it_says_otherwise(orders: PlatformStore) -> None:
     append_to(orders, *[f"o-{n}" for n in range(20)])
     orders.register_view("now", mode="bulk")
     orders.register_view("all", "-infinity", mode="bulk")
@@ -102,7 +103,7 @@ def test_a_view_starts_now_unless_it_says_otherwise(orders: EventStore) -> None:
     assert [drained(orders, view) for view in ("now", "all", "later")] == [1, 21, 1]
 
 
-def test_any_name_is_a_name(orders: EventStore) -> None:
+def test_any_name_is_a_name(orders: PlatformStore) -> None:
     append(orders)
     for view in ("é" * 100, "a'b\"c\\d%e", "{x}", "NULL", " "):
         orders.register_view(view, "-infinity", lock_timeout_s=3600, pooling_delay_s=2**31 - 1)
@@ -114,21 +115,21 @@ def test_any_name_is_a_name(orders: EventStore) -> None:
     assert "begins with no -" in str(refusal(Malformed, partial(orders.register_view, "-x")).detail)
 
 
-def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders: EventStore) -> None:
+def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders: PlatformStore) -> None:
     """Random ones: those that repeat are compressed."""
     decider, event, view = token_hex(512), token_hex(512), token_hex(100)
     orders.register_decider_event(decider, event, "d")
     orders.register_view(view, "-infinity", deciders=[decider], events=[event])
-    orders.append_events([NewEvent(decider, token_hex(512), event, data={})])
+    append_events(orders, [BatchEvent(decider, token_hex(512), event, data={})])
     orders.sequence_events()
     orders.dispatch_events(view)
     assert len(orders.lease_events(view)) == 1
 
 
-def test_settings_change_while_a_consumer_keeps_its_transaction_open(view: EventStore, connect: Connect) -> None:
+def test_settings_change_while_a_consumer_keeps_its_transaction_open(view: PlatformStore, connect: Connect) -> None:
     append_to(view, "a", "b")
     view.sequence_events()
-    consumer = EventStore(connect(autocommit=False))
+    consumer = PlatformStore(connect(autocommit=False))
     assert consumer.dispatch_events("v") == 2
     assert len(consumer.lease_events("v", 1)) == 1
     view.connection.execute("set lock_timeout = '2s'")
@@ -136,7 +137,7 @@ def test_settings_change_while_a_consumer_keeps_its_transaction_open(view: Event
     assert not view.enable_view("v", False).enabled
 
 
-def test_a_lower_version_changes_no_settings_and_a_higher_one_does(orders: EventStore) -> None:
+def test_a_lower_version_changes_no_settings_and_a_higher_one_does(orders: PlatformStore) -> None:
     assert orders.register_view("v", max_attempts=2, version=2).version == 2
     assert (orders.register_view("v", max_attempts=1, version=1).max_attempts, len(orders.audit_log("v"))) == (2, 1)
     assert orders.register_view("v", max_attempts=4, version=2).max_attempts == 4

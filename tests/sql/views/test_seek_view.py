@@ -8,13 +8,14 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import PositionOutOfRange, ViewInUse
-from millrace.resources.event_store import EventStore, Seek
+from millrace.resources.event_store import Seek
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.views.failing_streams import finish
 
 
 @pytest.fixture
-def log(bulk: EventStore) -> EventStore:
+def log(bulk: PlatformStore) -> PlatformStore:
     """Fill positions 3 to 9 of log partition 0, an event a minute; set the bulk view `v` and the rows view `r` to 5."""
     streams = factories.ids_of_one_partition(bulk.connection, 2)
     for minute in range(10):
@@ -30,14 +31,14 @@ def log(bulk: EventStore) -> EventStore:
     return bulk
 
 
-def placed(store: EventStore) -> list[UUID]:
+def placed(store: PlatformStore) -> list[UUID]:
     """Return all events in their order."""
     return [
         row[0] for row in factories.rows(store.connection, 'select event_id from event_store.events order by "offset"')
     ]
 
 
-def position(store: EventStore, view: str) -> int:
+def position(store: PlatformStore, view: str) -> int:
     at: LiteralString = "select position from event_store.checkpoints where view = %s and partition = 0"
     return int(factories.value(store.connection, at, view))
 
@@ -63,7 +64,7 @@ REFUSED: list[tuple[str, int, str]] = [
 ]
 
 
-def test_each_kind_moves_to_its_place_and_a_dry_run_only_says_so(log: EventStore) -> None:
+def test_each_kind_moves_to_its_place_and_a_dry_run_only_says_so(log: PlatformStore) -> None:
     before = factories.everything(log)
     for view in ("v", "r"):
         for kind, offset, timestamp, to_position in PLACES:
@@ -76,7 +77,7 @@ def test_each_kind_moves_to_its_place_and_a_dry_run_only_says_so(log: EventStore
         assert factories.everything(log) == before
 
 
-def test_a_place_that_the_log_does_not_hold_is_refused(log: EventStore) -> None:
+def test_a_place_that_the_log_does_not_hold_is_refused(log: PlatformStore) -> None:
     before = factories.everything(log)
     for kind, offset, detail in REFUSED:
         for dry_run in (False, True):
@@ -87,7 +88,7 @@ def test_a_place_that_the_log_does_not_hold_is_refused(log: EventStore) -> None:
     assert factories.everything(log) == before
 
 
-def test_beyond_the_mark_the_view_waits_and_then_goes_on(log: EventStore) -> None:
+def test_beyond_the_mark_the_view_waits_and_then_goes_on(log: PlatformStore) -> None:
     (stream, *_) = factories.ids_of_one_partition(log.connection, 1)
     for view in ("v", "r"):
         log.seek_view(view, "RESET_TO_OFFSET", 12, partition=0)
@@ -103,7 +104,7 @@ def test_beyond_the_mark_the_view_waits_and_then_goes_on(log: EventStore) -> Non
     assert [event.event_id for event in log.stream_events("r")] == [third[0].event_id]
 
 
-def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: EventStore) -> None:
+def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: PlatformStore) -> None:
     for kind, to_position in (("RESUME_OR_EARLIEST", 3), ("RESUME_OR_LATEST", 10)):
         log.connection.execute("update event_store.checkpoints set position = 1 where view = 'v' and partition = 0")
         note = "the position 1 lies below the earliest position"
@@ -111,7 +112,7 @@ def test_a_saved_position_that_is_not_kept_any_more_is_reported(log: EventStore)
         assert log.seek_view("v", kind, partition=0)[0].note is None
 
 
-def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
+def test_locks_and_dead_letters_go_and_are_counted(log: PlatformStore) -> None:
     streams = factories.ids_of_one_partition(log.connection, 2)
     finish(log, log.claim_batch("v", "me"), streams)
     log.register_view("v", mode="bulk", max_attempts=2)
@@ -133,7 +134,7 @@ def test_locks_and_dead_letters_go_and_are_counted(log: EventStore) -> None:
     assert delivered == placed(log)[3:]
 
 
-def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there(log: EventStore) -> None:
+def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there(log: PlatformStore) -> None:
     factories.pump(log, "r")
     assert position(log, "r") == 10
     (seek,) = log.seek_view("r", "RESET_TO_LATEST", partition=0)
@@ -141,12 +142,12 @@ def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there(log: Eve
     assert log.stream_events("r", 10) == []
 
 
-def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, connect: factories.Connect) -> None:
+def test_a_seek_and_consumers_at_once_never_lose_an_event(log: PlatformStore, connect: factories.Connect) -> None:
     """Whatever comes first, after the last seek to the earliest position everything is delivered."""
     factories.set_clock(log.connection, "")
 
     def drain() -> int:
-        store, taken = EventStore(connect()), 0
+        store, taken = PlatformStore(connect()), 0
         for _ in range(30):
             if leases := store.claim_batch("v", "me"):
                 store.commit_batch("v", leases)
@@ -154,7 +155,7 @@ def test_a_seek_and_consumers_at_once_never_lose_an_event(log: EventStore, conne
         return taken
 
     def seek() -> int:
-        store, moved = EventStore(connect()), 0
+        store, moved = PlatformStore(connect()), 0
         for n in range(30):
             try:
                 store.seek_view("v", ("RESET_TO_EARLIEST", "RESET_TO_LATEST")[n % 2], partition=0)

@@ -3,12 +3,13 @@
 from functools import partial
 
 from millrace.resources.errors import LeaseLost, NotInFlight, UnknownView, ViewInUse
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.views.test_dead_letters import park
 from tests.support.factories import Connect, append, append_to, at_once, pump, refusal, set_clock, value
+from tests.support.sql_calls import get_events
 
 
-def test_everything_of_the_view_goes_and_nothing_of_others(view: EventStore) -> None:
+def test_everything_of_the_view_goes_and_nothing_of_others(view: PlatformStore) -> None:
     append_to(view, "a", "b", "c")
     park(view, "a")
     view.register_view("kept", "-infinity")
@@ -19,24 +20,24 @@ def test_everything_of_the_view_goes_and_nothing_of_others(view: EventStore) -> 
     refusal(UnknownView, lambda: view.stream_events("v"))
     assert view.dead_letters() == []
     assert view.view_info() == kept
-    assert len(view.get_events("a", "order")) == 1
+    assert len(get_events(view, "a", "order")) == 1
     view.unregister_view("kept")
     for table in ("views", "checkpoints", "stream_locks", "dispatches"):
         assert view.connection.execute(f"select from event_store.{table}".encode()).fetchall() == [], table
 
 
-def test_unregistering_at_once_removes_once(view: EventStore, connect: Connect) -> None:
-    results = at_once([partial(EventStore(connect()).unregister_view, "v") for _ in range(3)])
+def test_unregistering_at_once_removes_once(view: PlatformStore, connect: Connect) -> None:
+    results = at_once([partial(PlatformStore(connect()).unregister_view, "v") for _ in range(3)])
     errors = [result.exception() for result in results]
     assert errors.count(None) == 1
     assert all(isinstance(error, UnknownView | ViewInUse) for error in errors if error)
     assert value(view.connection, "select count(*) from event_store.audit_log where operation <> 'register_view'") == 1
 
 
-def test_an_answer_to_a_former_view_of_the_name_is_refused(view: EventStore, connect: Connect) -> None:
+def test_an_answer_to_a_former_view_of_the_name_is_refused(view: PlatformStore, connect: Connect) -> None:
     append_to(view, "a", "a")
     pump(view, "v")
-    former, holder = EventStore(connect()), EventStore(connect())
+    former, holder = PlatformStore(connect()), PlatformStore(connect())
     set_clock(former.connection, "2030-01-01 00:00:00+00")
     (late,) = former.lease_events("v", 1, 60)
     for store in (view, former, holder):
@@ -60,7 +61,7 @@ def test_an_answer_to_a_former_view_of_the_name_is_refused(view: EventStore, con
     holder.ack_event("v", "a", held.offset)
 
 
-def test_a_lease_of_a_former_view_of_the_name_commits_nothing(bulk: EventStore) -> None:
+def test_a_lease_of_a_former_view_of_the_name_commits_nothing(bulk: PlatformStore) -> None:
     append(bulk, "a")
     set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     old = bulk.claim_batch("v", "owner", lease_s=60)

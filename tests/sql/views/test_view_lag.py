@@ -4,8 +4,10 @@ from random import Random
 from typing import LiteralString
 
 from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import EventStore, NewEvent, PartitionLag, StreamFailure
+from millrace.resources.event_store import PartitionLag, StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
+from tests.support.sql_calls import BatchEvent, append_events
 
 FILTERS: dict[str, dict[str, list[str]]] = {
     "all": {},
@@ -43,7 +45,7 @@ COUNTED: LiteralString = """
 READ: LiteralString = "select pg_stat_get_xact_tuples_fetched('event_store.events_pkey'::regclass)"
 
 
-def test_lag_is_mark_minus_position_and_0_at_the_end(bulk: EventStore) -> None:
+def test_lag_is_mark_minus_position_and_0_at_the_end(bulk: PlatformStore) -> None:
     zero, three = (factories.ids_of_one_partition(bulk.connection, 1, partition)[0] for partition in (0, 3))
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     factories.append_to(bulk, zero, zero, three)
@@ -59,7 +61,7 @@ def test_lag_is_mark_minus_position_and_0_at_the_end(bulk: EventStore) -> None:
     assert sum(each.behind for each in bulk.view_lag("v")) == 0
 
 
-def test_in_rows_mode_what_waits_in_a_lock_is_pending(view: EventStore) -> None:
+def test_in_rows_mode_what_waits_in_a_lock_is_pending(view: PlatformStore) -> None:
     (decider_id,) = factories.ids_of_one_partition(view.connection, 1)
     factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
     factories.append_to(view, decider_id, decider_id)
@@ -73,7 +75,7 @@ def test_in_rows_mode_what_waits_in_a_lock_is_pending(view: EventStore) -> None:
     assert view.view_lag("v")[0].lag == 1
 
 
-def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: EventStore) -> None:
+def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: PlatformStore) -> None:
     factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 2) * 2)
     orders.sequence_events()
     archive = ArchiveStore(orders.connection)
@@ -92,13 +94,13 @@ def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: Ev
 MOST = 10_000  # events read to count by; a tenth of the default, which the first test below holds
 
 
-def lags(store: EventStore, view: str) -> list[PartitionLag]:
+def lags(store: PlatformStore, view: str) -> list[PartitionLag]:
     """Ask for the lag as view_lag does, and read so many events at most."""
     columns = 'partition, "position", high_water_mark, behind, lag, lag_seconds, exact'
     return store._all(PartitionLag, f"select {columns} from event_store_private.lags(%s, %s)", ([view], MOST))
 
 
-def random_events(random: Random) -> list[NewEvent]:
+def random_events(random: Random) -> list[BatchEvent]:
     """Make up to eleven events of two kinds and two deciders."""
     return [
         factories.new_event(f"o-{random.randrange(9)}", event=random.choice(["placed", "paid"]), decider=decider)
@@ -106,7 +108,7 @@ def random_events(random: Random) -> list[NewEvent]:
     ]
 
 
-def behind(orders: EventStore, events: int) -> None:
+def behind(orders: PlatformStore, events: int) -> None:
     """Put bulk views with a filter, and one without, so many events of 16 log partitions behind."""
     factories.append_many(orders.connection, events)
     orders.sequence_events()
@@ -116,7 +118,7 @@ def behind(orders: EventStore, events: int) -> None:
     orders.register_view("paid", "-infinity", mode="bulk", events=["paid"])
 
 
-def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: EventStore) -> None:
+def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: PlatformStore) -> None:
     behind(orders, 5000)
     assert sum(lag.lag for lag in orders.view_lag("all")) == 5000
     with orders.connection.transaction():
@@ -126,14 +128,14 @@ def test_a_view_without_a_filter_reads_one_event_of_each_log_partition(orders: E
     assert factories.buffers(orders.connection, "select event_store.view_lag('all')") < 400
 
 
-def test_a_hundred_thousand_events_are_read_at_most(store: EventStore) -> None:
+def test_a_hundred_thousand_events_are_read_at_most(store: PlatformStore) -> None:
     query: LiteralString = (
         "select pg_get_expr(proargdefaults, 0) from pg_proc where proname = any (%s) order by proname"
     )
     assert factories.rows(store.connection, query, ["lags", "view_info"]) == [("100000",), ("NULL::text, 100000",)]
 
 
-def test_a_filtered_view_is_counted_up_to_so_many_positions_then_at_least(orders: EventStore) -> None:
+def test_a_filtered_view_is_counted_up_to_so_many_positions_then_at_least(orders: PlatformStore) -> None:
     behind(orders, MOST)
     for view, wanted in (("placed", MOST), ("paid", 0)):
         found = lags(orders, view)
@@ -153,7 +155,7 @@ def test_a_filtered_view_is_counted_up_to_so_many_positions_then_at_least(orders
     assert [sum(lag.lag for lag in lags(orders, "all"))] == [16_000]
 
 
-def test_of_a_view_further_behind_99_events_behind_checkpoints_are_counted(orders: EventStore) -> None:
+def test_of_a_view_further_behind_99_events_behind_checkpoints_are_counted(orders: PlatformStore) -> None:
     orders.register_view("99", "-infinity")
     orders.register_view("100", "-infinity")
     factories.append_to(orders, *["a"] * 99)
@@ -174,13 +176,13 @@ def test_of_a_view_further_behind_99_events_behind_checkpoints_are_counted(order
         assert (sum(lag.lag for lag in found), all(lag.exact for lag in found)) == (MOST + 101, exact)
 
 
-def test_lag_is_what_is_counted_event_by_event(orders: EventStore) -> None:
+def test_lag_is_what_is_counted_event_by_event(orders: PlatformStore) -> None:
     for view, wanted in FILTERS.items():
         orders.register_view(view, "-infinity", mode="bulk", max_attempts=2, **wanted)  # type: ignore[arg-type]
     random = Random(11)
     for step in range(25):
         factories.set_clock(orders.connection, f"2030-01-01 00:00:{step:02}+00")
-        orders.append_events(random_events(random))
+        append_events(orders, random_events(random))
         orders.sequence_events()
         found = {view: orders.view_lag(view) for view in sorted(FILTERS)}
         each = [(view, lag.partition, lag.lag, lag.lag_seconds) for view, lags in found.items() for lag in lags]
@@ -199,7 +201,7 @@ def test_lag_is_what_is_counted_event_by_event(orders: EventStore) -> None:
                 orders.commit_batch(view, leases)
 
 
-def test_a_view_that_has_all_it_wants_has_no_lag_whatever_is_ahead(orders: EventStore) -> None:
+def test_a_view_that_has_all_it_wants_has_no_lag_whatever_is_ahead(orders: PlatformStore) -> None:
     for n in range(20):
         orders.register_view(f"paid-{n:02}", "-infinity", mode="bulk", events=["paid"])
     for _ in range(4):
@@ -214,7 +216,7 @@ def test_a_view_that_has_all_it_wants_has_no_lag_whatever_is_ahead(orders: Event
         assert factories.value(orders.connection, READ) - before == 2000
 
 
-def test_what_is_read_is_bounded_for_all_views_together(orders: EventStore) -> None:
+def test_what_is_read_is_bounded_for_all_views_together(orders: PlatformStore) -> None:
     for n in range(10):
         orders.register_view(f"new-{n}", mode="bulk", events=["paid"])
         orders.register_view(f"old-{n}", "-infinity", mode="bulk", events=["placed"])
@@ -240,7 +242,7 @@ def test_what_is_read_is_bounded_for_all_views_together(orders: EventStore) -> N
         assert old.lag_seconds > 0
 
 
-def test_lags_of_up_to_date_views_cost_a_look_up_each(orders: EventStore) -> None:
+def test_lags_of_up_to_date_views_cost_a_look_up_each(orders: PlatformStore) -> None:
     for n in range(100):
         orders.register_view(f"view-{n:03}", "-infinity", mode="bulk", events=["paid"])
     factories.append_to(orders, *factories.ids_of_one_partition(orders.connection, 1))
@@ -249,7 +251,7 @@ def test_lags_of_up_to_date_views_cost_a_look_up_each(orders: EventStore) -> Non
     assert factories.buffers(orders.connection, "select event_store.view_info()") < 100 * 16 * 8
 
 
-def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(view: EventStore) -> None:
+def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(view: PlatformStore) -> None:
     factories.append_many(view.connection, 4000)
     view.sequence_events()
     factories.pump(view, "v")
@@ -267,7 +269,7 @@ def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(view: EventS
     assert (some.lag, some.exact) == (0, False)
 
 
-def test_however_many_views_there_are_they_share_what_is_read(orders: EventStore) -> None:
+def test_however_many_views_there_are_they_share_what_is_read(orders: PlatformStore) -> None:
     (stream,) = factories.ids_of_one_partition(orders.connection, 1)
     factories.append_to(orders, *[stream] * 60)
     orders.sequence_events()

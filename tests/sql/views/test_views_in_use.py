@@ -8,28 +8,29 @@ from typing import Any
 import pytest
 
 from millrace.resources import errors
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.patience import patience
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
-OPERATIONS: dict[str, Callable[[EventStore, str], object]] = {
+OPERATIONS: dict[str, Callable[[PlatformStore, str], object]] = {
     "remove": lambda store, view: store.unregister_view(view),
     "move": lambda store, view: store.seek_view(view, "RESET_TO_EARLIEST"),
 }
-TRIED: dict[str, Callable[[EventStore, str], object]] = {
+TRIED: dict[str, Callable[[PlatformStore, str], object]] = {
     **OPERATIONS,
     "say where": lambda store, view: store.seek_view(view, "RESET_TO_EARLIEST", dry_run=True),
 }
 
 
-def at(store: EventStore, seconds: int) -> EventStore:
+def at(store: PlatformStore, seconds: int) -> PlatformStore:
     factories.set_clock(store.connection, (NOON + timedelta(seconds=seconds)).isoformat())
     return store
 
 
 @pytest.fixture
-def views(orders: EventStore) -> EventStore:
+def views(orders: PlatformStore) -> PlatformStore:
     """Return a store at noon with a view of each mode, for each of which two events wait."""
     for mode in ("rows", "bulk"):
         orders.register_view(mode, "-infinity", mode=mode)
@@ -38,18 +39,18 @@ def views(orders: EventStore) -> EventStore:
     return at(orders, 0)
 
 
-def lease(store: EventStore, view: str) -> Any:  # noqa: ANN401 - what the view's mode gives
+def lease(store: PlatformStore, view: str) -> Any:  # noqa: ANN401 - what the view's mode gives
     return store.lease_events(view, 1, 60) if view == "rows" else store.claim_batch(view, "run 7", 1, 60)
 
 
-def answer(store: EventStore, held: list[Any]) -> None:
+def answer(store: PlatformStore, held: list[Any]) -> None:
     if isinstance(held[0], Delivery):
         store.ack_event("rows", held[0].decider_id, held[0].offset, held[0].lease_token)
     else:
         store.commit_batch("bulk", held)
 
 
-def refused(store: EventStore, view: str, why: str) -> None:
+def refused(store: PlatformStore, view: str, why: str) -> None:
     """Try each operation: it is refused for this reason, waits for nobody and changes nothing."""
     store.connection.execute("set lock_timeout = '30s'")
     before = factories.everything(store)
@@ -58,7 +59,7 @@ def refused(store: EventStore, view: str, why: str) -> None:
     assert factories.everything(store) == before
 
 
-def done(store: EventStore, view: str) -> None:
+def done(store: PlatformStore, view: str) -> None:
     """Try each operation, which succeeds; nothing of it stays."""
     for operation in TRIED.values():
         with store.connection.transaction(force_rollback=True):
@@ -66,7 +67,7 @@ def done(store: EventStore, view: str) -> None:
 
 
 @pytest.mark.parametrize(("view", "why"), [("rows", "1 events are in flight, the last until"), ("bulk", "by run 7")])
-def test_what_a_consumer_holds_is_in_use_until_it_ends(views: EventStore, view: str, why: str) -> None:
+def test_what_a_consumer_holds_is_in_use_until_it_ends(views: PlatformStore, view: str, why: str) -> None:
     held = lease(views, view)
     refused(views, view, why)
     refused(at(views, 59), view, why)
@@ -75,7 +76,7 @@ def test_what_a_consumer_holds_is_in_use_until_it_ends(views: EventStore, view: 
     done(views, view)
 
 
-USES: dict[tuple[str, str], Callable[[EventStore, Any], object]] = {
+USES: dict[tuple[str, str], Callable[[PlatformStore, Any], object]] = {
     ("rows", "is still open"): lambda store, _: store.lease_events("rows", 2, 60),
     ("rows", "still open"): lambda store, _: store.dispatch_events("rows"),
     ("rows", "still open "): answer,
@@ -85,13 +86,15 @@ USES: dict[tuple[str, str], Callable[[EventStore, Any], object]] = {
 
 
 @pytest.mark.parametrize("ends", ["rollback", "kill"])
-def test_a_view_is_in_use_while_a_transaction_used_it(views: EventStore, connect: factories.Connect, ends: str) -> None:
+def test_a_view_is_in_use_while_a_transaction_used_it(
+    views: PlatformStore, connect: factories.Connect, ends: str
+) -> None:
     for number, ((view, why), use) in enumerate(USES.items()):
         now = 1000 * number
         held = lease(at(views, now), view)
         factories.append_to(views, "c")
         views.sequence_events()
-        consumer = at(EventStore(connect()), now + 60)
+        consumer = at(PlatformStore(connect()), now + 60)
         consumer.connection.autocommit = False
         use(consumer, held)
         refused(at(views, now + 60), view, why.strip())
@@ -112,13 +115,13 @@ LATE: dict[tuple[str, str], type[errors.MillraceError]] = {
 
 @pytest.mark.parametrize(("operation", "view"), LATE)
 def test_while_an_operation_is_open_nothing_is_given_out_and_answers_wait(
-    views: EventStore, connect: factories.Connect, operation: str, view: str
+    views: PlatformStore, connect: factories.Connect, operation: str, view: str
 ) -> None:
     held = lease(views, view)
     factories.append_to(views, "c")
     views.sequence_events()
     views.register_view("other", "-infinity", mode="bulk")
-    operator, late = EventStore(connect(autocommit=False)), EventStore(connect())
+    operator, late = PlatformStore(connect(autocommit=False)), PlatformStore(connect())
     at(operator, 60)
     OPERATIONS[operation](operator, view)
     at(views, 60).connection.execute("set lock_timeout = '30s'")
@@ -136,7 +139,7 @@ def test_while_an_operation_is_open_nothing_is_given_out_and_answers_wait(
     factories.refusal(LATE[operation, view], lambda: answered.result(patience()))
 
 
-def test_the_view_of_a_read_model_is_refused_whether_or_not_it_is_in_use(views: EventStore) -> None:
+def test_the_view_of_a_read_model_is_refused_whether_or_not_it_is_in_use(views: PlatformStore) -> None:
     factories.give_to_read_model(views.connection, "bulk")
     for _ in range(2):
         before = factories.everything(views)

@@ -2,12 +2,13 @@
 
 import pytest
 
-from millrace.resources.event_store import EventStore, WantingView
+from millrace.resources.event_store import WantingView
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append
 
 
 @pytest.fixture
-def views(orders: EventStore) -> EventStore:
+def views(orders: PlatformStore) -> PlatformStore:
     orders.register_view("all", "-infinity")
     orders.register_view("orders", "-infinity", deciders=["order"])
     orders.register_view("paid", "-infinity", events=["paid"], owner="event_store_owner")
@@ -18,11 +19,11 @@ def views(orders: EventStore) -> EventStore:
     return orders
 
 
-def wanting(store: EventStore, known: list[int]) -> list[str]:
+def wanting(store: PlatformStore, known: list[int]) -> list[str]:
     return [each.view for each in store.wanting_views(known)]
 
 
-def test_views_that_want_a_kind_that_came_and_no_others(views: EventStore) -> None:
+def test_views_that_want_a_kind_that_came_and_no_others(views: PlatformStore) -> None:
     every = ["all", "invoices", "orders", "paid"]
     assert wanting(views, []) == every
     known = views.announce_positions([])
@@ -37,7 +38,7 @@ def test_views_that_want_a_kind_that_came_and_no_others(views: EventStore) -> No
     assert wanting(views, views.announce_positions(known)) == []
 
 
-def test_where_more_than_a_thousand_came_none_is_read_and_all_are_asked(views: EventStore) -> None:
+def test_where_more_than_a_thousand_came_none_is_read_and_all_are_asked(views: PlatformStore) -> None:
     known = views.announce_positions([])
     append(views, "o-1")
     views.sequence_events()

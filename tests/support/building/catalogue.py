@@ -16,7 +16,7 @@ from millrace import avg, count, first, last, max_, min_, read_model, stream_id,
 from millrace.resources.archive.writer import archive_partition
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import drain
@@ -26,6 +26,7 @@ from tests.support.building.read_models import DECIDER, EVENTS, random_events
 from tests.support.building.shared_drains import TOGETHER, why_away
 from tests.support.factories import ARABIC
 from tests.support.patience import patience
+from tests.support.sql_calls import append_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,14 +151,14 @@ IN_PARTS = ("everything", "going_across", "machines", "values_of_types", "model_
 class Catalogue:
     """A log, and by door and by the name of the model the rows that were built of it."""
 
-    store: EventStore
+    store: PlatformStore
     rows: dict[str, dict[str, Rows]]
 
 
 def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0) -> Catalogue:
     """Append to an empty store in parts, build each part by rounds and by drains, and then all of it anew."""
     dice = random.Random(seed)
-    store = EventStore(psycopg.connect(dsn, autocommit=True))
+    store = PlatformStore(psycopg.connect(dsn, autocommit=True))
     for decider in (DECIDER, OTHER, ODD, REFUSED_BY):
         for event in EVENTS:
             store.register_decider_event(decider, event, f"it was {event}")
@@ -174,8 +175,8 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
 
     with Drain(dsn, every, lambda: spark, "rounds") as shared:
         for part, number in enumerate((1, dice.randint(41, 60), dice.randint(1, 60))):
-            store.append_events(random_events(dice, number))
-            store.append_events(random_documents(dice, 2 * number, [OTHER]))
+            append_events(store, random_events(dice, number))
+            append_events(store, random_documents(dice, 2 * number, [OTHER]))
             append_json(store, ODD, odd_values(part))
             shared.run(budget_s=patience(), idle_s=0)
             for name in DOORS["drain"]:
@@ -201,7 +202,7 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
     return Catalogue(store, rows)
 
 
-def empty(store: EventStore, model: ReadModel) -> None:
+def empty(store: PlatformStore, model: ReadModel) -> None:
     for table in (model.state_table, *([model.parts_table] if model.crosses_streams else [])):
         store.connection.execute(f"delete from read_models.{table}".encode())
 

@@ -12,13 +12,15 @@ import pytest
 
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import Event, EventStore, NewEvent
+from millrace.resources.event_store import Event
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER, EVENTS, random_events
 from tests.support.factories import Connect, rows, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent, append_events, get_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +34,7 @@ machines = cast("ReadModel", models.machines)
 
 
 @pytest.fixture
-def things(store: EventStore) -> EventStore:
+def things(store: PlatformStore) -> PlatformStore:
     for event in EVENTS:
         store.register_decider_event(DECIDER, event, f"a thing was {event}")
     return store
@@ -43,17 +45,17 @@ def observer(connect: Connect) -> psycopg.Connection:
     return connect()
 
 
-def fill(store: EventStore, number: int, seed: int = 1) -> None:
-    store.append_events(random_events(random.Random(seed), number))
+def fill(store: PlatformStore, number: int, seed: int = 1) -> None:
+    append_events(store, random_events(random.Random(seed), number))
 
 
-def thing(decider_id: str, **data: object) -> NewEvent:
-    return NewEvent(DECIDER, decider_id, "made", uuid4(), data, uuid4())
+def thing(decider_id: str, **data: object) -> BatchEvent:
+    return BatchEvent(DECIDER, decider_id, "made", uuid4(), data, uuid4())
 
 
-def all_events(store: EventStore) -> list[Event]:
+def all_events(store: PlatformStore) -> list[Event]:
     streams = store.connection.execute("select distinct decider, decider_id from event_store.events").fetchall()
-    events = [event for decider, decider_id in streams for event in store.get_events(decider_id, decider)]
+    events = [event for decider, decider_id in streams for event in get_events(store, decider_id, decider)]
     return sorted(events, key=lambda event: event.offset)
 
 
@@ -87,7 +89,7 @@ def staged(consumer: Consumer) -> Consumer:
     return consumer
 
 
-def assert_equals_a_clean_run(store: EventStore, *models: ReadModel) -> None:
+def assert_equals_a_clean_run(store: PlatformStore, *models: ReadModel) -> None:
     """Assert that read models, or `Everything`, have all events, and the rows that a loop in Python makes of them."""
     events = all_events(store)
     for model in models or [Everything]:
@@ -124,7 +126,7 @@ def held(connection: psycopg.Connection, statement: str) -> Iterator[None]:
         yield
 
 
-def busiest(store: EventStore) -> int:
+def busiest(store: PlatformStore) -> int:
     return int(
         value(store.connection, "select partition from event_store.event_log group by 1 order by count(*) desc limit 1")
     )

@@ -11,18 +11,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from millrace.resources.event_log_source import COLUMNS, EventLogOptions, EventLogReader
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import ids_of_one_partition, register_orders
+from tests.support.sql_calls import BatchEvent, append_events
 
 
-def fill(store: EventStore) -> EventStore:
+def fill(store: PlatformStore) -> PlatformStore:
     """Let log partition 0 hold five events, partition 1 three, partition 2 one, all others none."""
     register_orders(store)
     for partition, number in ((0, 5), (1, 3), (2, 1)):
         (decider_id,) = ids_of_one_partition(store.connection, 1, partition)
-        store.append_events(
-            NewEvent(("order", "invoice")[n % 2], decider_id, "placed" if n < 2 else "paid", uuid4(), {"n": n}, uuid4())
-            for n in range(number)
+        append_events(
+            store,
+            (
+                BatchEvent(
+                    ("order", "invoice")[n % 2], decider_id, "placed" if n < 2 else "paid", uuid4(), {"n": n}, uuid4()
+                )
+                for n in range(number)
+            ),
         )
     store.sequence_events()
     return store
@@ -32,18 +38,18 @@ def fill(store: EventStore) -> EventStore:
 KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "ключ", "tick`", "100%", "%s", "A", "a"]
 
 
-def append_odd(store: EventStore) -> None:
+def append_odd(store: PlatformStore) -> None:
     """Append one event of an odd stream whose data has such keys, and values of every kind."""
     data = {key: f"value of {key}" for key in KEYS} | {
         "null": None, "number": 12.50, "big": 10**30, "truth": True,
         "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}}, "empty": "",
         "text": "a'b\"c\\d\ne\U0001f600",
     }  # fmt: skip
-    store.append_events([NewEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
+    append_events(store, [BatchEvent("order", 'it\'s \\ "ü"', "placed", uuid4(), data, uuid4())])
     store.sequence_events()
 
 
-def append_json(store: EventStore, decider: str, values: Sequence[tuple[str, str, str]]) -> None:
+def append_json(store: PlatformStore, decider: str, values: Sequence[tuple[str, str, str]]) -> None:
     """Append (stream, event, data as JSON): Python's numbers would not hold what the JSON says."""
     store.connection.execute(
         """

@@ -8,11 +8,11 @@ from typing import cast
 
 from millrace import fold
 from millrace.ops import ReadModel
-from millrace.resources.event_store import NewEvent
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.read_models import DECIDER
 from tests.support.patience import wait_until
+from tests.support.sql_calls import BatchEvent
 
 
 @fold(view="hanging", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
@@ -34,7 +34,7 @@ def hanging(state: State | None, event: FoldEvent) -> State:
 Hanging = cast("ReadModel", hanging)
 
 
-def hang_at(path: Path, decider_id: str = "endless", *, stubborn: bool) -> NewEvent:
+def hang_at(path: Path, decider_id: str = "endless", *, stubborn: bool) -> BatchEvent:
     """Make an event at which the fold hangs; a stubborn one catches everything that is to end it."""
     return thing(decider_id, hang=str(path), stubborn=stubborn)
 

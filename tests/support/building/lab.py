@@ -10,7 +10,7 @@ from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.drain import Drain
 from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import drains, poison, shared_drains
 from tests.support.building.drains import Everything
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Lab(EventStore):
+class Lab(PlatformStore):
     """A store, how one connects to it, and a session of Spark."""
 
     def __init__(self, connection: psycopg.Connection, dsn: str, spark: "SparkSession") -> None:
@@ -93,5 +93,5 @@ class Lab(EventStore):
 
 
 @pytest.fixture
-def lab(things: EventStore, dsn: str, spark: "SparkSession") -> Lab:
+def lab(things: PlatformStore, dsn: str, spark: "SparkSession") -> Lab:
     return Lab(things.connection, dsn, spark)

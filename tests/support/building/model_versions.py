@@ -5,7 +5,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count, last, max_, min_
 from millrace.resources.read_models.stored.versions import ensure_version
@@ -19,11 +19,11 @@ Impossible = replace(Everything, columns={"least": min_("data.text", type="date"
 Wider = replace(EventsOf, columns={**EventsOf.columns, "seen": max_("created_at")})
 
 
-def consume(store: EventStore, model: ReadModel, limit: int = 1_000_000) -> None:
+def consume(store: PlatformStore, model: ReadModel, limit: int = 1_000_000) -> None:
     store.commit_batch(model.view, store.claim_batch(model.view, "test", limit))
 
 
-def caught_up(store: EventStore, declared: ReadModel) -> ReadModel:
+def caught_up(store: PlatformStore, declared: ReadModel) -> ReadModel:
     """Make a version that has consumed all events."""
     model = ensure_version(store.connection, declared)
     consume(store, model)
@@ -45,7 +45,7 @@ def columns(connection: psycopg.Connection) -> list[str]:
 
 
 @pytest.fixture
-def built(things: EventStore) -> ReadModel:
+def built(things: PlatformStore) -> ReadModel:
     """Make the first version, which serves and has consumed all events."""
     fill(things, 40)
     return caught_up(things, EventsOf)

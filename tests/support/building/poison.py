@@ -5,13 +5,14 @@ from typing import cast
 
 import psycopg
 
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel, read_model
 from millrace.resources.read_models.declared.words import count, field, stream_id, sum_
 from tests.support.building.drains import Everything, all_events, close, rows_of, thing
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER
 from tests.support.factories import rows
+from tests.support.sql_calls import BatchEvent, get_events
 
 
 @read_model(view="amounts", deciders=[DECIDER], key=["owner"])
@@ -45,18 +46,18 @@ def at(dsn: str, seconds: int) -> str:
     return f"{dsn}&options=-c%20event_store.clock%3D2030-01-01T00:{seconds // 60:02}:{seconds % 60:02}Z"
 
 
-def poison(decider_id: str) -> NewEvent:
+def poison(decider_id: str) -> BatchEvent:
     return thing(decider_id, worth="a lot")
 
 
-def locks(store: EventStore) -> list[tuple[str, int]]:
+def locks(store: PlatformStore) -> list[tuple[str, int]]:
     return rows(store.connection, "select decider_id, attempts from event_store.stream_locks order by 1")
 
 
-def assert_holds_all_but(store: EventStore, given_up: Collection[int], model: ReadModel = Everything) -> None:
+def assert_holds_all_but(store: PlatformStore, given_up: Collection[int], model: ReadModel = Everything) -> None:
     events = [event for event in all_events(store) if event.offset not in given_up]
     assert close(rows_of(store.connection, model)) == close(expected_rows(model, events))
 
 
-def offsets_of(store: EventStore, decider_id: str) -> list[int]:
-    return [event.offset for event in store.get_events(decider_id, DECIDER)]
+def offsets_of(store: PlatformStore, decider_id: str) -> list[int]:
+    return [event.offset for event in get_events(store, decider_id, DECIDER)]

@@ -10,10 +10,10 @@ from uuid import UUID
 import psycopg
 
 from millrace import all_, any_, avg, count, field, first, last, max_, min_, set_union, stream_id, sum_
-from millrace.resources.event_store import NewEvent
 from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building.read_models import DECIDER, EVENTS
+from tests.support.sql_calls import BatchEvent
 
 OTHER = "widget"
 # a field of data: its type, and values that the type holds exactly
@@ -103,7 +103,7 @@ def of_lines(model: ReadModel) -> ReadModel:
 
 def random_documents(
     dice: random.Random, number: int, deciders: Sequence[str] = (DECIDER, DECIDER, OTHER)
-) -> list[NewEvent]:
+) -> list[BatchEvent]:
     """Return events of these deciders, with any of the fields, and maybe with lines that have any of them."""
 
     def fields() -> dict[str, object]:
@@ -114,7 +114,7 @@ def random_documents(
         }
 
     return [
-        NewEvent(
+        BatchEvent(
             dice.choice(deciders),
             f"id-{dice.randrange(15)}",
             dice.choice(EVENTS),

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import millrace as m
-from millrace.resources.event_store import Event, NewEvent
+from millrace.resources.event_store import Event
 from millrace.rows import FoldEvent, State
 from millrace.spark import recompute
 from tests.support.building.oracle import Rows
+from tests.support.sql_calls import BatchEvent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -135,10 +136,10 @@ def uses(events: "DataFrame") -> "DataFrame":
     )
 
 
-def random_events(dice: random.Random, number: int) -> list[NewEvent]:
+def random_events(dice: random.Random, number: int) -> list[BatchEvent]:
     """Events with fields that are there, missing, null, unicode, large and small."""
     return [
-        NewEvent(
+        BatchEvent(
             DECIDER,
             f"thing-{dice.randrange(12)}",
             dice.choice(EVENTS),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 import psycopg
 
 from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import Crossing, Everything, machines
@@ -50,7 +50,7 @@ def why_away(shared: Drain) -> dict[str, str | None]:
     return {member.declared.view: member.away for member in shared.members}
 
 
-def consumers(store: EventStore, view: str) -> int:
+def consumers(store: PlatformStore, view: str) -> int:
     return next(poll.consumers for poll in store.poll_views([view]))
 
 

@@ -7,12 +7,12 @@ from typing import cast
 
 from millrace import fold
 from millrace.ops import ReadModel
-from millrace.resources.event_store import NewEvent
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.hanging import processes
 from tests.support.building.read_models import DECIDER
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import BatchEvent
 
 
 @fold(view="waiting", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
@@ -32,7 +32,7 @@ def waiting(state: State | None, event: FoldEvent) -> State:
 Waiting = cast("ReadModel", waiting)
 
 
-def stop_at(path: Path) -> NewEvent:
+def stop_at(path: Path) -> BatchEvent:
     return thing("sleeper", wait=str(path))
 
 

@@ -14,8 +14,9 @@ from millrace.resources.capture.backfilled_rows import BackfilledRows
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, rows
+from tests.support.sql_calls import get_events
 
 START = Lsn.parse("0/1000")
 STEP = 0x100
@@ -233,7 +234,7 @@ def events(store: CaptureStore, decider: str = T) -> list[tuple[str, str]]:
 
 
 def stream(store: CaptureStore, key: object, decider: str = T) -> list[tuple[str, Any]]:
-    found = EventStore(store.connection).get_events(decider_id(key), decider)
+    found = get_events(PlatformStore(store.connection), decider_id(key), decider)
     return [(event.event, event.data["record"] and event.data["record"]["v"]) for event in found]
 
 

@@ -8,11 +8,13 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from millrace.resources.event_store import EventStore, Json
+from millrace.resources.event_store import Json
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import start
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_event
 
-Work = Callable[[EventStore], None]
+Work = Callable[[PlatformStore], None]
 
 
 class Appender:
@@ -26,12 +28,19 @@ class Appender:
         self._numbers = count()
         self._next: UUID | None = None
 
-    def __call__(self, store: EventStore) -> None:
+    def __call__(self, store: PlatformStore) -> None:
         if self._next is None:
             self._next, self._number = uuid4(), next(self._numbers)
         try:
-            store.append_event(
-                self._event, self._next, self._decider, f"{self._prefix}-{self._number}", self._data, self._next, None
+            append_event(
+                store,
+                self._event,
+                self._next,
+                self._decider,
+                f"{self._prefix}-{self._number}",
+                self._data,
+                self._next,
+                None,
             )
         except psycopg.Error as error:
             self.refused.append(error.sqlstate)
@@ -47,7 +56,7 @@ class BulkConsumer:
         self.consumed: list[UUID] = []
         self._view = view
 
-    def __call__(self, store: EventStore) -> None:
+    def __call__(self, store: PlatformStore) -> None:
         leases = store.claim_batch(self._view, "old code", 50, 5)
         found = [event.event_id for lease in leases for event in store.read_batch(self._view, lease)]
         if leases:
@@ -66,7 +75,7 @@ def going_on(dsn: str, *works: Work) -> Iterator[None]:
             try:
                 if connection is None:
                     connection = psycopg.connect(dsn, autocommit=True, connect_timeout=5)
-                work(EventStore(connection))
+                work(PlatformStore(connection))
                 stop.wait(0.01)
             except psycopg.Error:
                 if connection is not None and connection.closed:

@@ -15,7 +15,7 @@ class Counting:
     def __call__(self, transaction: Transaction) -> Json:
         self.runs += 1
         total = (transaction.state("total") or 0) + 1
-        transaction.append_events([new_event("a")])
+        transaction.append_all([new_event("a").alone])
         transaction.set_state("total", total)
         if self.fails:
             raise self.fails.pop(0)

@@ -5,9 +5,10 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, new_event, register_orders, rows
+from tests.support.sql_calls import BatchEvent
 
 START = "2030-01-01 00:00:00+00"
 LATER = "2030-01-01 00:01:00+00"
@@ -17,7 +18,7 @@ LATER = "2030-01-01 00:01:00+00"
 def producer(connect: Connect) -> ProducerStore:
     """Return a store in which the producer p is registered, at epoch 1 and sequence 0."""
     store = ProducerStore(connect())
-    register_orders(EventStore(store.connection))
+    register_orders(PlatformStore(store.connection))
     store.register_producer("p")
     return store
 
@@ -40,13 +41,13 @@ def opened(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: in
 def staged(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: int = 60, **state: int) -> UUID:
     """Begin a message and stage two events and some state."""
     transaction = opened(store, sequence, epoch=epoch, timeout_s=timeout_s)
-    store.add_events(transaction, two_events())
+    store.add_events(transaction, [each.alone for each in two_events()])
     for key, value in state.items():
         store.add_state_change(transaction, key, value)
     return transaction
 
 
-def two_events() -> list[NewEvent]:
+def two_events() -> list[BatchEvent]:
     return [new_event("a"), new_event("b")]
 
 

@@ -11,9 +11,11 @@ import psycopg
 from millrace.resources.consumers.consumer import consume
 from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.event_store import Delivery, EventStore
+from millrace.resources.event_store import Delivery
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import new_event, start, value
 from tests.support.patience import patience, wait_until
+from tests.support.sql_calls import append_events
 
 
 @dataclass
@@ -35,7 +37,7 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
     running = Running(stop, start(run), counters)
     views = [each.view for each in subscriptions]
     with psycopg.connect(dsn, autocommit=True) as connection:
-        store = EventStore(connection)
+        store = PlatformStore(connection)
         wait_until(lambda: running.ended.done() or all(map(store.is_registered, views)), "views are registered")
     try:
         yield running
@@ -45,22 +47,24 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
     running.ended.result(0)
 
 
-def fill(store: EventStore, streams: int, events: int = 3, prefix: str = "s") -> None:
+def fill(store: PlatformStore, streams: int, events: int = 3, prefix: str = "s") -> None:
     """Append so many events to each of so many streams: placed, paid, shipped, and so on."""
     names = ("placed", "paid", "shipped")
-    store.append_events(new_event(f"{prefix}-{s}", event=names[n % 3]) for n in range(events) for s in range(streams))
+    append_events(
+        store, (new_event(f"{prefix}-{s}", event=names[n % 3]) for n in range(events) for s in range(streams))
+    )
 
 
-def owed(store: EventStore, view: str) -> int:
+def owed(store: PlatformStore, view: str) -> int:
     return sum(each.lag for each in store.view_lag(view))
 
 
-def wait_consumed(store: EventStore, view: str) -> None:
+def wait_consumed(store: PlatformStore, view: str) -> None:
     store.sequence_events()
     wait_until(lambda: owed(store, view) == 0, f"{view} has all events")
 
 
-def wait_waking(store: EventStore, state: Callable[[], bool], what: str) -> None:
+def wait_waking(store: PlatformStore, state: Callable[[], bool], what: str) -> None:
     """Wait until a state is there, and let every stream's wait be over meanwhile."""
 
     def there() -> bool:
@@ -73,7 +77,7 @@ def wait_waking(store: EventStore, state: Callable[[], bool], what: str) -> None
     wait_until(there, what)
 
 
-def wait_locked(store: EventStore, view: str, number: int) -> None:
+def wait_locked(store: PlatformStore, view: str, number: int) -> None:
     query = "select count(*) from event_store.stream_locks where view = %s and in_flight is not null"
     wait_until(lambda: value(store.connection, query, view) == number, f"{number} events in flight")
 

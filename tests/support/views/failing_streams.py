@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import Event, EventStore, Lease, StreamFailure
+from millrace.resources.event_store import Event, Lease, StreamFailure
+from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.bulk.test_claim_batch import bulk
 from tests.support.factories import ids_of_one_partition, rows, set_clock
 
@@ -14,7 +15,7 @@ __all__ = ["bulk"]
 Delivered = list[tuple[str, UUID]]
 
 
-def at(store: EventStore, seconds: int) -> None:
+def at(store: PlatformStore, seconds: int) -> None:
     """Move this session's clock to so many seconds after its beginning."""
     set_clock(store.connection, (datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat())
 
@@ -23,11 +24,11 @@ def failure(decider_id: str, error: str = "no such customer") -> StreamFailure:
     return StreamFailure("order", decider_id, error)
 
 
-def read(store: EventStore, leases: list[Lease], view: str = "v") -> list[Event]:
+def read(store: PlatformStore, leases: list[Lease], view: str = "v") -> list[Event]:
     return [event for lease in leases for event in store.read_batch(view, lease)]
 
 
-def finish(store: EventStore, leases: list[Lease], poisoned: Collection[str] = (), view: str = "v") -> Delivered:
+def finish(store: PlatformStore, leases: list[Lease], poisoned: Collection[str] = (), view: str = "v") -> Delivered:
     """Do as a drain does with its leases: streams that are poisoned fail; return what was acknowledged."""
     done: Delivered = []
     with store.connection.transaction():
@@ -41,19 +42,19 @@ def finish(store: EventStore, leases: list[Lease], poisoned: Collection[str] = (
     return done
 
 
-def state(store: EventStore) -> object:
+def state(store: PlatformStore) -> object:
     return (
         rows(store.connection, "select c::text from event_store.checkpoints c order by view, partition"),
         rows(store.connection, "select k::text from event_store.stream_locks k order by view, decider_id, decider"),
     )
 
 
-def locks(store: EventStore) -> list[tuple[str, int]]:
+def locks(store: PlatformStore) -> list[tuple[str, int]]:
     return rows(store.connection, "select decider_id, attempts from event_store.stream_locks order by 1")
 
 
 @pytest.fixture
-def streams(bulk: EventStore) -> list[str]:
+def streams(bulk: PlatformStore) -> list[str]:
     """Three streams of log partition 0, at the beginning of the clock."""
     at(bulk, 0)
     return ids_of_one_partition(bulk.connection, 3)

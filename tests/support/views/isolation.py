@@ -8,12 +8,12 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from tests.support.factories import Connect
 
 Result = TypeVar("Result")
-Session = Callable[[], EventStore]
+Session = Callable[[], PlatformStore]
 
 REPEATABLE_READ, SERIALIZABLE = IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE
 
@@ -23,20 +23,20 @@ def of_two(first: IsolationLevel, second: IsolationLevel) -> list[object]:
     return [pytest.param(first, id=first.name), pytest.param(second, id=second.name, marks=pytest.mark.long)]
 
 
-def session(connect: Connect, level: IsolationLevel | None) -> EventStore:
+def session(connect: Connect, level: IsolationLevel | None) -> PlatformStore:
     connection = connect(autocommit=False)
     connection.isolation_level = level
-    return EventStore(connection)
+    return PlatformStore(connection)
 
 
-def snapshot_of(connect: Connect, level: IsolationLevel | None) -> EventStore:
+def snapshot_of(connect: Connect, level: IsolationLevel | None) -> PlatformStore:
     """Open a session in a transaction that sees the store as it is now, whatever others commit from now on."""
     store = session(connect, level)
     store.connection.execute("select")
     return store
 
 
-def opener(opens: Callable[[Connect, IsolationLevel | None], EventStore], *levels: object) -> Callable[..., Session]:
+def opener(opens: Callable[[Connect, IsolationLevel | None], PlatformStore], *levels: object) -> Callable[..., Session]:
     """Make the fixture of what opens sessions of these levels."""
 
     @pytest.fixture(params=levels, ids=str)

@@ -9,12 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.subscriptions import push
 from millrace.resources.subscriptions.push import push_events
 from tests.support.factories import new_event, pump, register_orders, rows
 from tests.support.patience import patience
 from tests.support.running.http_servers import Silent, serving
+from tests.support.sql_calls import append_events
 
 Answer = Callable[[dict[str, Any]], int | tuple[int, bytes]]
 
@@ -73,15 +74,15 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def pushed(store: EventStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> EventStore:
+def pushed(store: PlatformStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> PlatformStore:
     monkeypatch.setattr(push, "RETRY_MS", 0)
     register_orders(store)
     store.register_view("hook", "-infinity", pooling_delay_s=0, edge_function_url=receiver.url)
     return store
 
 
-def place(store: EventStore, *decider_ids: str, events: tuple[str, ...] = ("placed", "paid", "shipped")) -> None:
-    store.append_events(new_event(decider_id, event=event) for event in events for decider_id in decider_ids)
+def place(store: PlatformStore, *decider_ids: str, events: tuple[str, ...] = ("placed", "paid", "shipped")) -> None:
+    append_events(store, (new_event(decider_id, event=event) for event in events for decider_id in decider_ids))
     pump(store, "hook")
 
 
@@ -103,7 +104,7 @@ def locks(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
     return rows(connection, "select decider_id, in_flight from event_store.stream_locks where in_flight is not null")
 
 
-def wake(store: EventStore) -> None:
+def wake(store: PlatformStore) -> None:
     store.connection.execute(
         "update event_store.stream_locks set locked_until = event_store_private.clock() where parked_at is null"
     )

@@ -22,8 +22,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
-from millrace.resources.event_store import EventStore, NewEvent
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, assert_locks_know_versions, refusal, rows, set_clock, terminate
+from tests.support.sql_calls import BatchEvent, append_events
 from tests.support.views.view_model import PARTITIONS, Consumer, Entry, Model, Name, Stream, Transaction
 from tests.support.views.view_sessions import Sessions
 
@@ -95,7 +96,7 @@ class Life(Model, RuleBasedStateMachine):
         self.sequence(0)
         endless = self.sessions.endless
         endless.connection.execute("begin")
-        endless.append_events([NewEvent("order", "endless", "placed", uuid4(), {}, uuid4())])
+        append_events(endless, [BatchEvent("order", "endless", "placed", uuid4(), {}, uuid4())])
 
     def succeeds_if_idle(self, call: Callable[[], object]) -> bool:
         """Do what a view in use refuses; return whether it was done."""
@@ -157,7 +158,7 @@ class Life(Model, RuleBasedStateMachine):
                     log[name] = [*log[name], entry]
         return log
 
-    def positions_of(self, store: EventStore) -> dict[int, int]:
+    def positions_of(self, store: PlatformStore) -> dict[int, int]:
         return dict(rows(store.connection, "select partition, position from event_store.checkpoints where view = 'v'"))
 
     @invariant()
@@ -224,10 +225,10 @@ class Life(Model, RuleBasedStateMachine):
 
     # Appending and sequencing ------------------------------------------------------------------------------
 
-    def new_events(self, batch: Sequence[tuple[int, str]]) -> list[tuple[Name, NewEvent]]:
+    def new_events(self, batch: Sequence[tuple[int, str]]) -> list[tuple[Name, BatchEvent]]:
         names = [(self.sessions.streams[number], event) for number, event in batch]
         return [
-            (name, NewEvent(*name, event, uuid4(), {}, uuid4()))
+            (name, BatchEvent(*name, event, uuid4(), {}, uuid4()))
             for name, event in names
             if name not in self.uncommitted  # the second writer would wait
         ]
@@ -235,7 +236,7 @@ class Life(Model, RuleBasedStateMachine):
     @rule(batch=batches)
     def append(self, batch: list[tuple[int, str]]) -> None:
         if events := self.new_events(batch):
-            stored = self.operator.append_events([event for _, event in events])
+            stored = append_events(self.operator, [event for _, event in events])
             for (name, event), row in zip(events, stored, strict=True):
                 self.appended[name].append((row.offset, event.event, self.now))
 
@@ -248,7 +249,7 @@ class Life(Model, RuleBasedStateMachine):
         writer = self.sessions.writer
         writer.connection.execute("begin")
         events = self.new_events(batch)
-        stored = writer.append_events([event for _, event in events])
+        stored = append_events(writer, [event for _, event in events])
         for (name, event), row in zip(events, stored, strict=True):
             self.uncommitted.setdefault(name, []).append((row.offset, event.event, self.now))
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.resources.event_store import EventStore, Lease
+from millrace.resources.event_store import Lease
+from millrace.resources.event_store.platform import PlatformStore
 
 PARTITIONS = 4
 NEVER = 10**9
@@ -91,7 +92,7 @@ class Transaction:
 @dataclass
 class Consumer:
     name: str
-    store: EventStore
+    store: PlatformStore
     transaction: Transaction | None = None
 
     @property

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from millrace.resources.event_store import EventStore
+from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, ids_of_one_partition, register_orders
 from tests.support.views.view_model import PARTITIONS, Consumer, Name
 
@@ -14,10 +14,10 @@ class Sessions:
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self.operator = register_orders(EventStore(self.connection()))
+        self.operator = register_orders(PlatformStore(self.connection()))
         self.operator.connection.execute("delete from event_store.partitions where partition >= %s", (PARTITIONS,))
-        self.writer = EventStore(self.connection())
-        self.endless = EventStore(self.connection())
+        self.writer = PlatformStore(self.connection())
+        self.endless = PlatformStore(self.connection())
         self.consumers = [self.consumer(number) for number in range(3)]
         ids = [
             id_
@@ -36,9 +36,9 @@ class Sessions:
         return connection
 
     def consumer(self, number: int) -> Consumer:
-        return Consumer(f"consumer {number}", EventStore(self.connection()))
+        return Consumer(f"consumer {number}", PlatformStore(self.connection()))
 
-    def everyone(self) -> Iterator[EventStore]:
+    def everyone(self) -> Iterator[PlatformStore]:
         yield from (self.operator, self.writer, self.endless, *(consumer.store for consumer in self.consumers))
 
     def begin_life(self) -> None:

@@ -1,0 +1,115 @@
+"""The calls of SQL functions that the client has other words for, argument by argument: to test the functions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from msgspec import Struct, structs
+
+from millrace.resources.event_store import Event, Json, NewEvent, StreamEvents
+from millrace.resources.event_store.ids import uuid7
+from millrace.resources.event_store.json_text import jsonb, written
+from millrace.resources.event_store.sql_functions import SqlFunctions
+
+
+@dataclass(frozen=True)
+class BatchEvent:
+    """An event of a batch with all that `append_events` takes; what is None is not stated."""
+
+    decider: str
+    decider_id: str
+    event: str
+    event_id: UUID = field(default_factory=uuid7)
+    data: Json = None
+    command_id: UUID = field(default_factory=uuid7)
+    event_version: int = 1
+    final: bool = False
+    expected_version: int | None = None
+    metadata: Json = None
+    previous_id: UUID | None = None
+
+    @property
+    def alone(self) -> StreamEvents:
+        """The event as producers send it."""
+        event = NewEvent(
+            self.event,
+            self.data,
+            event_id=self.event_id,
+            command_id=self.command_id,
+            event_version=self.event_version,
+            final=self.final,
+            metadata=self.metadata,
+        )
+        return StreamEvents(self.decider, self.decider_id, (event,), self.expected_version)
+
+
+class BatchedEvent(Struct, frozen=True):
+    """A row of `append_events`, and the event's stream."""
+
+    event_id: UUID
+    previous_id: UUID | None
+    offset: int
+    version: int
+    appended: bool
+    decider: str = ""
+    decider_id: str = ""
+
+
+def append_event(
+    store: SqlFunctions,
+    event: str,
+    event_id: UUID,
+    decider: str,
+    decider_id: str | UUID,
+    data: Json,
+    command_id: UUID,
+    previous_id: UUID | None,
+    event_version: int = 1,
+    *,
+    final: bool = False,
+    expected_version: int | None = None,
+    metadata: Json = None,
+) -> Event:
+    """Call `append_event`, and leave out what `get_events` does not give."""
+    stored = store._one(
+        Event,
+        "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        (
+            event,
+            event_id,
+            decider,
+            decider_id,
+            jsonb(data),
+            command_id,
+            previous_id,
+            event_version,
+            final,
+            expected_version,
+            None if metadata is None else jsonb(metadata),
+        ),
+    )
+    return structs.replace(stored, version=None)
+
+
+def append_events(store: SqlFunctions, events: Iterable[BatchEvent]) -> list[BatchedEvent]:
+    """Call `append_events`."""
+    given = list(events)
+    rare = {"expected_version", "metadata", "previous_id"}
+    stated = [{k: v for k, v in vars(event).items() if v is not None or k not in rare} for event in given]
+    rows = store._all(BatchedEvent, "select * from event_store.append_events(%s::jsonb)", (written(stated),))
+    return [
+        BatchedEvent(
+            row.event_id, row.previous_id, row.offset, row.version, row.appended, event.decider, event.decider_id
+        )
+        for row, event in zip(rows, given, strict=True)
+    ]
+
+
+def get_events(store: SqlFunctions, decider_id: str | UUID, decider: str) -> list[Event]:
+    """Call `get_events`."""
+    return store._all(Event, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
+
+
+def get_last_event(store: SqlFunctions, decider_id: str | UUID, decider: str) -> Event | None:
+    """Call `get_last_event`."""
+    return store._first(Event, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
