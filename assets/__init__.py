@@ -1,4 +1,4 @@
-"""The asset graph, one file per stage. Bodies call functions of `resources`, and show the outcome."""
+"""The asset graph, one file per stage: bodies call functions of `resources`, and show the outcome."""
 
 import re
 

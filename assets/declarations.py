@@ -1,4 +1,4 @@
-"""Find what a user declared: events, read models, captures, reports and more of a package, its programs.
+"""Finds and loads what a user declared in a package: events, read models, captures, reports and more.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
       events/               Pydantic models; a file each, or one module events.py; each of these is optional
@@ -10,12 +10,8 @@
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
-A file that fails to load costs only itself: the others load, nothing of it is removed from the store, and a `Fault`
-says where it fails. Of two things of one name in one room neither counts, and of two rooms that of the later one does
-not: a `Fault` says so.
-
-Belongs here: finding and loading. Not here: the words to declare with (`millrace`), what is made of declarations
-(`millrace.platform_defs`).
+A file that fails to load costs only itself: the others load, and nothing of it is removed from the store. Of two things
+of one name in one room neither counts, and of two rooms that of the later one does not. A `Fault` says each.
 """
 
 import importlib
@@ -244,8 +240,6 @@ def fault_in(package: str, part: str, error: Exception) -> Fault:
 
 
 class _Found:
-    """What was found so far, and where."""
-
     def __init__(self, package: str) -> None:
         self.package = package
         self.things: list[tuple[str, object]] = []

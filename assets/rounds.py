@@ -1,8 +1,7 @@
 """Drains of many views: one run that consumes every view that is due, in rounds.
 
-The run belongs to no partition. It records the progress of each view on the view's own partition of
-`consumption/view_events`, and on those of its read model, as a run of its own would. A view that fails leaves, and a
-run of its own is started for it: that one is red.
+The run belongs to no partition: it records each view's progress as a run of the view's own would. A view that fails
+leaves, and a run of its own is started for it: that one is red.
 """
 
 from collections.abc import Callable, Iterable, Mapping

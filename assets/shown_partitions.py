@@ -1,10 +1,8 @@
 """The log partitions of a read model on its page in Dagster: which are green, and making them green or red.
 
-Dagster takes a partition for failed where its newest event is a planned materialization of a run that failed. It plans
-one for each partition that a run is started for; a drain is started for a view, and learns only in the end which log
-partitions made no progress. So a drain that fails plans those late, under its own run: their page then leads to that
-run and its error. Dagster has no public call for that. The event is built from the form in which Dagster stores it,
-which later versions have to read, too.
+Dagster takes a partition for failed where its newest event is a planned materialization of a run that failed. A drain
+learns only in the end which log partitions made no progress, so one that fails plans those late, under its own run.
+Dagster has no public call for that: the event is built in the form that Dagster stores and later versions have to read.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The checks of read models as Dagster's pages show them: a verdict stays to be seen beside what is materialized.
+"""The checks of read models on Dagster's pages: the last verdict stays to be seen beside what is materialized after it.
 
 Dagster shows a verdict only of an asset's newest materialization, and drains record one each few minutes. A verdict
 that is said again names the materialization that it is of: clocks do not decide whether it is seen.

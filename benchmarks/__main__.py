@@ -1,7 +1,4 @@
-"""Runs one of the measurements: `python -m benchmarks WHICH [its options]`, or `make bench ARGS='WHICH …'`.
-
-Belongs here: which there are. Not here: what each measures, and its options.
-"""
+"""Runs one of the measurements: `python -m benchmarks WHICH [its options]`, or `make bench ARGS='WHICH …'`."""
 
 import runpy
 import sys

@@ -1,8 +1,7 @@
 """Measures appending to the event store, and prints each line's ratio beside its target.
 
-Everything runs on one temporary server, the two sides in turn (A B A B …); a number is the median of the rounds. The
-baseline is the schema of fstore-sql in a database of its own: its repository has it as `schema.sql`. A text that was
-saved from its page is fine too: what comes before the first line `-- ####` is left out.
+Both sides run on one temporary server in turn (A B A B …); a number is the median of the rounds. The baseline is the
+schema of fstore-sql: the `schema.sql` of its repository, or a text saved from its page, read from `-- ####` on.
 
     python -m benchmarks append --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
         [--events 1000000]

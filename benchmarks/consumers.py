@@ -1,8 +1,7 @@
-"""Consumers of functions: how many events a second `consume` hands to a handler that does nothing; and pushes to a URL.
+"""Measures how many events a second `consume` hands to a handler that does nothing, and pushes to a URL.
 
 Beside the first is the loop that a user of fstore-sql writes: stream_events(100), then an ack_event each. Both sides
-have the same backlog; the consumer has eight threads, and shares the machine with its server. Pushes go to a receiver
-that answers after 50 ms, for sixteen streams at once beside one.
+have the same backlog and eight threads. Pushes go to a receiver that answers after 50 ms, for sixteen streams and one.
 
     python -m benchmarks consumers --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
 """

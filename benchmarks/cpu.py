@@ -1,7 +1,4 @@
-"""Time on a CPU, which other work on the machine does not change as it changes the time on the clock.
-
-Belongs here: that of a process, of a server with all its backends, of one call. Not here: what is measured.
-"""
+"""Time on a CPU of a process, of a server with all its backends, of a call: other work hardly changes it."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +21,7 @@ def with_children(pid: int) -> float:
     own = process.cpu_times()
     seconds = own.user + own.system + own.children_user + own.children_system
     for child in process.children():
-        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+        with suppress(psutil.NoSuchProcess):
             times = child.cpu_times()
             seconds += times.user + times.system
     return float(seconds)

@@ -1,13 +1,9 @@
 """Measures what it costs to read a read model beside a plain table with the same rows, types and primary key.
 
-Belongs here: reads by SQL on a server of its own, and how many relations a version of a model is. Not here: how rows
-come into a model (`views`, `spark`): they are merged as the product merges them, and read as `read_models.<name>` only.
-
-Both sides are vacuumed and analyzed, have the same indexes, and are read in turn on one connection. A
-ratio is the median of the rounds' ratios of Postgres' CPU, parallel workers included; beside it are the CPU of this
-process and the time on the clock. Rows by their keys are read at random, the same ones on both sides, each planned
-anew (`prepare=False`) or prepared. Beside a row with a lookup are two reads of plain tables: the row itself, and the
-one that it looks up.
+Both sides are vacuumed and analyzed, have the same indexes, and are read in turn on one connection. A ratio is the
+median of the rounds' ratios of Postgres' CPU, parallel workers included; beside it are this process's CPU and time on
+the clock. Rows by their keys are read at random, the same ones on both sides, planned anew (`prepare=False`) or
+prepared. Beside a row with a lookup are two reads of plain tables: the row itself, and the one that it looks up.
 
     python -m benchmarks reads [--rows 1000000] [--reads 1000] [--rounds 9] [--postgres /usr/lib/postgresql/15/bin]
 """

@@ -1,7 +1,4 @@
-"""The servers that a benchmark starts: ours, or other programs with their own settings.
-
-Belongs here: starting one, saying which it is. Not here: what is measured on it.
-"""
+"""The servers that a benchmark starts: ours, or other programs with their own settings."""
 
 import argparse
 from collections.abc import Iterator

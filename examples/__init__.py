@@ -1,1 +1,1 @@
-"""Examples of what a user of Millrace writes. Nothing of the product imports them."""
+"""Examples of what a user of Millrace writes; nothing of the product imports them."""

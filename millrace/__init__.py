@@ -6,7 +6,7 @@
 
 Public are the names here and in `millrace.errors`, `events`, `rows`, `capture`, `producers`, `tracing`, `spark`, `ops`
 and `testing`; nothing else is. The names here are looked up when they are first used: every process imports this
-package, and few need Spark or Dagster. Not here: what they name; nothing inside imports from these modules.
+package, and few need Spark or Dagster. Nothing inside imports from these modules.
 """
 
 from importlib.util import find_spec

@@ -1,7 +1,4 @@
-"""Importing a module when one of its names is first used.
-
-Belongs here: how. Not here: which names; each module that does so has its own table.
-"""
+"""Importing a module when one of its names is first used; each module that does so has its own table of names."""
 
 import sys
 from collections.abc import Callable, Mapping

@@ -71,9 +71,6 @@ tried again. `given_back` counts the events that it wants later.
 It needs no fixture and no plugin, and works in each process of pytest-xdist. Stores are on a real Postgres, models are
 built on a real Spark (`millrace.testing_servers`). `given` takes an event store or a session of the caller's as `dsn=`,
 `spark=`.
-
-Belongs here: what tests of declarations need, for users and for us. Not here: anything that runs outside of
-tests.
 """
 
 import random

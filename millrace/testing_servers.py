@@ -2,8 +2,6 @@
 
 The first store of a process starts a Postgres in a temporary folder. The first model opens a Spark session: a local
 one, or where `SPARK_REMOTE` or `SPARK_MASTER` say.
-
-Belongs here: starting and ending them. Not here: what tests do with them (`millrace.testing`).
 """
 
 import atexit

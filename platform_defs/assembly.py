@@ -1,4 +1,4 @@
-"""Everything that Dagster loads, assembled. Nothing here talks to a database."""
+"""Everything that Dagster loads, assembled; nothing here talks to a database."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,4 @@
-"""The sensors of captures: each starts a run when its source has changes.
-
-Belongs here: gathering the facts, and refusing what could only fail. Not here: asking for runs (`sensors`), the
-decision (`decision`), capturing (`millrace.resources.capture`).
-"""
+"""The sensors of captures: each starts a run when its source has changes, unless it could only fail."""
 
 from dataclasses import replace
 from datetime import UTC

@@ -1,7 +1,4 @@
-"""The sensors that say in Dagster when a view becomes late, when it is fresh again, and how subscriptions stand.
-
-Every hour the check of the model says it, too.
-"""
+"""The sensors that say in Dagster when a view becomes late, when it is fresh again, and how subscriptions stand."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Who may talk to the UI: a gate in front of Dagster's webserver, which asks nobody anything.
 
-Belongs here: which requests pass. Not here: starting the webserver (`dagster_internals.web`), what it answers.
-
 A web page that a developer has open can send requests to this machine, and so can a name that points here. Dagster's
 webserver runs a mutation that comes by GET, or as a form, or from a foreign page. Through the gate passes:
 

@@ -1,7 +1,6 @@
 """The sensors that start drains: one per declared view, one for all of these, one for views of the database only.
 
-Each tick of a sensor costs Dagster some 30 ms of CPU. So the sensors of many views look rarely, and `poll_read_models`
-looks at all of them often.
+A tick costs Dagster some 30 ms of CPU: sensors of many views look rarely, and `poll_read_models` looks at all often.
 """
 
 from collections.abc import Collection, Iterable, Sequence

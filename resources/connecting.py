@@ -1,11 +1,9 @@
 """Connections to Postgres that notice when nobody answers, and read texts and times as they are written.
 
-Belongs here: opening them, the settings that each has, how long one waits for an answer, which errors pass by
-themselves. Not here: which server it is (`postgres.dsn`), when to connect anew; ADBC's sessions
-(`event_log_source.in_utf8`).
+Not here: which server it is (`postgres.dsn`); ADBC's sessions (`event_log_source.in_utf8`).
 
 The kernel tells of a peer that is gone. It tells nothing of a proxy that went silent, or of a server process that
-stands still: their sockets are in order. So who must go on states how long an answer may take.
+stands still. So who must go on states how long an answer may take.
 """
 
 import math

@@ -86,7 +86,6 @@ def _make(
     columns: Mapping[str, tuple[str, str]],
     key: Sequence[str],
 ) -> None:
-    """Make a report's table, with its comments, for readers."""
     # where it is there, nobody needs the right to make one
     if connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone() is None:
         connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))

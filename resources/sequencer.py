@@ -158,7 +158,6 @@ class _Rounds:
         except (MillraceError, psycopg.Error) as error:
             if self.store.connection.closed or isinstance(error, connecting.NO_WRITES):
                 raise
-            # twice as long after each further error
             pause_s = min(2 * self.aside.get(view, (PAUSE_S / 2, 0.0))[0], PATIENCE_S)
             self.aside[view] = pause_s, time.monotonic() + pause_s
             why = str(error).partition("\n")[0]

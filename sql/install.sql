@@ -370,7 +370,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9fa15eec07ef2fac69c8633c4a3fff9668a2c0dc129e0e4ec310ae76ca20c450'),
+  (0, 'e1625deba042f4b3b1d15aee93c5616d778a135ccdc963160295b6889b0f3bfe'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

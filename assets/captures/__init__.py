@@ -1,4 +1,1 @@
-"""Change capture as assets: each declared capture as Dagster shows and runs it (`asset`).
-
-Declarations are in a user's own package, with the words of `millrace`; `millrace.assets.declarations` finds them.
-"""
+"""Change capture as assets: how Dagster shows and runs each declared capture."""

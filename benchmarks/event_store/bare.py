@@ -1,7 +1,4 @@
-"""A bare table beside the event store's: the same columns and indexes, without triggers, foreign keys or functions.
-
-Belongs here: that table, and rows for it. Not here: what is measured.
-"""
+"""A bare table beside the event store's: the same columns and indexes, without triggers, foreign keys or functions."""
 
 from collections.abc import Mapping, Sequence
 

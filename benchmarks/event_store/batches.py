@@ -1,8 +1,7 @@
-"""Batches: append_events against a bare COPY of the same rows.
+"""Batches: append_events against a bare COPY of the same rows, in events per second of the backend's CPU.
 
-The COPY writes into a table with the same columns and indexes; it moves no stream, checks nothing, and returns nothing.
-Both sides are given ready text. A number is events per second of the backend's CPU, which other work on the machine
-does not change.
+Both sides are given ready text. The COPY writes into the same columns and indexes; it moves no stream, checks nothing,
+and returns nothing.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""What every line shares: the server, its databases, rounds in turn, pgbench, and the table of results.
-
-Belongs here: how something is measured. Not here: what is measured (a module per line or group of lines).
-"""
+"""How each line is measured: the server, its databases, rounds in turn, pgbench, and the table of results."""
 
 import os
 import re

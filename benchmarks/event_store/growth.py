@@ -1,4 +1,4 @@
-"""Does a call cost more in a large store? Two stores take turns, one with 100,000 events and one with many more.
+"""Whether a call costs more in a large store: a store with 100,000 events and one with many more take turns.
 
 Each round appends some events and takes them through the log, a rows view and a bulk view that are not behind. Batches
 come with random ids and with ids that rise with time. The numbers are CPU of the backend. Then the WAL of an event of a

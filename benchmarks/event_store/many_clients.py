@@ -1,8 +1,7 @@
 """Many clients that meet: hundreds behind a pool in transaction mode, and 32 that all append to one stream.
 
-Of the hundreds most append to a stream of their own; one append in ten goes to one of a hundred that all share, where
-clients meet and all but one are refused. Beside them the sequencer runs. Somebody looks all the time which session
-waits for a lock.
+One append in ten of the hundreds goes to one of a hundred shared streams, where all but one are refused. The sequencer
+runs beside them, and sessions that wait for a lock are looked for all the time.
 """
 
 import tempfile

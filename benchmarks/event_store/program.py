@@ -1,7 +1,4 @@
-"""The program of a measurement of the event store: its options, and the run of its lines.
-
-Belongs here: what such programs share. Not here: their lines (`benchmarks.append`, `benchmarks.consumers`).
-"""
+"""The options and the run of a program that measures the event store (`append`, `consumers`)."""
 
 import argparse
 import logging

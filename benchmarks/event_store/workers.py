@@ -1,7 +1,4 @@
-"""Work that is done at the same time, in processes of their own: threads wait for each other's Python.
-
-Belongs here: starting it together, when it ends, and the sequencer beside it. Not here: the comparisons.
-"""
+"""Work that is started at the same time in processes of their own, for threads would wait for each other's Python."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

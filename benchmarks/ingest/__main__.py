@@ -1,7 +1,7 @@
 """Measures how events come in from outside, and prints each line's ratio beside its target.
 
-Everything runs on two temporary servers, one with the stores and one with the sources of change capture. The sides are
-measured in turn (A B A B …), and a number is the median of the rounds.
+Two temporary servers run, one with the stores and one with the sources of change capture. The sides are measured in
+turn (A B A B …), and a number is the median of the rounds.
 
     python -m benchmarks ingest [--only NAME …] [--rounds 3] [--small] [--postgres DIR]
 """

@@ -1,7 +1,4 @@
-"""What every line of ingestion has beside what all benchmarks share: a second server, whose databases are captured.
-
-Belongs here: both servers, the CPU of each process. Not here: what is measured, what a source does (`sources`).
-"""
+"""What the lines of ingestion share: both servers, of which one has captured databases, and the CPU of each process."""
 
 import os
 import tempfile

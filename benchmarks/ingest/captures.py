@@ -1,8 +1,4 @@
-"""Change capture: changes per second from the slot to events, and the price of a large transaction in rate and memory.
-
-The other reader of the same log is pg_recvlogical; it throws the changes away. A capture keeps them, and makes them
-events.
-"""
+"""Captured changes per second beside pg_recvlogical, which throws them away, and the price of a large transaction."""
 
 import resource
 from concurrent.futures import ProcessPoolExecutor

@@ -1,6 +1,6 @@
 """Exactly-once producers: how much more a message costs than a plain append, and how fast duplicates are answered.
 
-All sides give the same client the same events, made before, each in a stream of its own. The plain side commits each
+Each side gives the same client the same events, made before, each in a stream of its own. The plain side commits each
 call by itself.
 """
 

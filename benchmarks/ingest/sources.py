@@ -1,7 +1,4 @@
-"""A source that changes, its capture, and copies of the capture's slot, which give others the same changes.
-
-Belongs here: making changes, and the pipeline they go through. Not here: what is measured.
-"""
+"""A source that changes, its capture, and copies of the capture's slot, which give others the same changes."""
 
 import os
 import subprocess

@@ -1,8 +1,7 @@
 """Measures rebuilding a read model, and prints each line's ratio beside its target.
 
-Everything runs on one temporary server and in one local Spark session, the two sides in turn (A B A B …); a number is
-the median of the rounds. Beside each number stands the most memory that Spark's driver, its Python workers and Postgres
-took meanwhile.
+Both sides run in turn (A B A B …) on one temporary server and in one local Spark session; a number is the median of the
+rounds. Beside it stands the most memory that Spark's driver, its Python workers and Postgres took meanwhile.
 
     python -m benchmarks rebuild [--only NAME …] [--events 1000000] [--rounds 3] [--small] [--postgres DIR]
 """

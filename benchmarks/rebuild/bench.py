@@ -1,7 +1,4 @@
-"""What every line shares: the server, the session, logs of a size, rounds in turn, memory, and the table of results.
-
-Belongs here: how something is measured. Not here: what is measured (a module per group of lines).
-"""
+"""How each line is measured: the server, the session, logs of a size, rounds in turn, memory, the table of results."""
 
 import os
 import tempfile

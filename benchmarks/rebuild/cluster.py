@@ -1,8 +1,6 @@
 """A rebuild on a standalone master with two workers of one core each, beside the same in a local session.
 
-Belongs here: the master, what Spark's event log says of tasks, memory. Not here: the rebuild (`rebuild_program`).
-
-All run on this machine: its cores are shared, so CPU seconds and the shares of tasks say more than the time it takes.
+All share this machine's cores, so CPU seconds and the shares of tasks say more than the time it takes.
 """
 
 import json

@@ -1,7 +1,6 @@
-"""Rebuilds a read model twice in a session of its own and says when the second one begins and ends; `cluster` runs it.
+"""Rebuilds a read model twice in a process of its own, for a process has one Spark master; `cluster` runs it.
 
-A program, because a process has one master. It waits for a line before and after the second rebuild: meanwhile it is
-measured.
+It waits for a line before and after the second rebuild: meanwhile it is measured.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""A backlog of several views: rounds for all against a drain of each view's own.
-
-Belongs here: many pending events, on stores with the same log. Not here: a few new events, again and again (`rounds`).
-"""
+"""A backlog of several views: rounds for all against a drain of each view's own."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,4 @@
-"""What the lines share: a server, a Spark Connect server as `millrace up` has it, a shop's events, seconds on a CPU.
-
-Belongs here: how something is measured. Not here: what is measured (a module per group of lines).
-"""
+"""How each line is measured: a server, Spark Connect as `millrace up` has it, a shop's events, seconds on a CPU."""
 
 import os
 import random

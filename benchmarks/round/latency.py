@@ -1,7 +1,4 @@
-"""How late a row is: from the commit of an append to the row in a read model, while many views trickle.
-
-Belongs here: a shared drain at work beside a steady stream of appends. Not here: a round by itself (`rounds`).
-"""
+"""How late a row is: from the commit of an append to the row in a read model, while many views trickle."""
 
 import threading
 import time

@@ -1,7 +1,4 @@
-"""Forty read models of the kinds that a shop has: columns by stream and across streams, and folds.
-
-Belongs here: the models. Not here: their events (the example shop's), what is measured.
-"""
+"""Forty read models of the kinds that a shop has: columns by stream and across streams, and folds."""
 
 from dataclasses import replace
 from typing import Any, cast

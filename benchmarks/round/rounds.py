@@ -1,7 +1,4 @@
-"""A round of new events for several views: a drain of each view's own against rounds for all.
-
-Belongs here: the cost of a few new events, again and again, with everything warm. Not here: a large backlog, latency.
-"""
+"""A warm round of few new events for several views: a drain of each view's own against rounds for all."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -2,8 +2,6 @@
 
 The command line finds `app` here because the shop is the package of declarations. What is imported at the top is
 imported for `millrace --help` too, so what does the work is imported where it is done.
-
-Belongs here: options, how results look. Not here: what is simulated (`simulator`, `customers_simulator`).
 """
 
 import logging

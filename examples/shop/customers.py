@@ -1,8 +1,4 @@
-"""The customer database of the example shop, beside its event store: one ordinary table.
-
-Belongs here: where it is and what it has. Not here: its changes (`customers_simulator`), how they are captured
-(`captures/crm.py`).
-"""
+"""The customer database of the example shop, beside its event store: where it is, and its one ordinary table."""
 
 import os
 

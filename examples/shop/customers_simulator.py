@@ -1,7 +1,4 @@
-"""Simulates the people who keep the shop's customers: rows come, change and go, as in any application's table.
-
-Belongs here: the statements. Not here: the table (`customers`), what becomes of its changes.
-"""
+"""Simulates the people who keep the shop's customers: rows come, change and go, as in any application's table."""
 
 import logging
 import random

@@ -1,7 +1,6 @@
-"""The example domain: a shop with customers, orders, payments and shipments.
+"""The events of the example shop: those of customers, orders, payments and shipments, and which of them end a stream.
 
-Belongs here: which events its deciders may append and which of them end a stream. Not here: in which order they happen;
-that is `lives`.
+Not here: in which order they happen (`lives`).
 
 Ids are `customer-…`, `order-…`, `payment-…` and `shipment-…`; every event of a payment or shipment names its order and
 its customer.

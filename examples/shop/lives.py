@@ -1,8 +1,4 @@
-"""Plans the lives of the shop's orders: from being placed to being delivered or cancelled.
-
-Belongs here: what happens to an order, in which order, how often. Pure: a plan depends on its random generator alone.
-Not here: what the events mean (`events`), and appending them (`simulator`).
-"""
+"""Plans the lives of the shop's orders, from placed to delivered or cancelled: only its random generator decides."""
 
 import random
 from dataclasses import dataclass

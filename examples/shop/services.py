@@ -1,9 +1,7 @@
-"""The shop's own processes of `millrace up`: what appends orders, and what changes customers.
+"""The shop's own processes of `millrace up`: `simulate` appends orders, and `crm` changes customers.
 
-    simulate   appends events of the shop, to the embedded event store only: events cannot be removed
-    crm        changes the customers in a database of their own, beside the embedded event store only
-
-Belongs here: which processes there are, and when. Not here: what they do (`simulator`, `customers_simulator`).
+`simulate` appends to the embedded event store only: events cannot be removed. The customers are in a database of their
+own, beside the embedded event store only.
 """
 
 import os

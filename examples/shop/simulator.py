@@ -1,7 +1,4 @@
-"""Simulates the shop: many orders live at once, and their events come interleaved.
-
-Belongs here: how the events are appended, how fast, and for how long. Not here: which ones; `lives` plans an
-order's life when the order is placed.
+"""Simulates the shop: many orders live at once, and their events come interleaved, as `lives` plans each order.
 
 One step of a life chosen at random happens at a time. Only unfinished orders are kept in memory, `MOST_LIVES` at most.
 The same seed gives the same lives; ids carry a number of the run, so runs never meet. Orders that a stopped run left
@@ -101,8 +98,6 @@ class _Running:
 
 
 class _Run:
-    """One run: its unfinished lives and its counts."""
-
     def __init__(self, session: "_Session", chance: random.Random) -> None:
         self._session = session
         self._chance = chance

@@ -211,7 +211,6 @@ def _meant(store: PlatformStore, name: str) -> list[str]:
 
 
 def _enable(store: PlatformStore, view: str, enabled: bool, reason: str | None) -> bool:
-    """Enable or disable a view; return whether that changed anything."""
     (before,) = store.view_info(view)
     store.enable_view(view, enabled, reason=reason)
     return before.enabled != enabled

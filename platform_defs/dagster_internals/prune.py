@@ -4,8 +4,7 @@ With a run Dagster forgets what it materialized, and shows as missing what nothi
 while it has the newest materialization of an asset or of one of its partitions.
 
 An evaluation of a check outlives its run, and some belong to no run at all. Dagster has no call that forgets them, so
-they are deleted from its tables, whose names are written here: dagster is pinned, and a test looks. The newest one of
-each check stays.
+they are deleted from its tables, whose names are written here: dagster is pinned. The newest one of each check stays.
 """
 
 from datetime import UTC, datetime, timedelta

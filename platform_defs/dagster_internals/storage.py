@@ -1,8 +1,7 @@
 """Dagster's Postgres storage with connections that are kept.
 
-dagster-postgres opens a connection for every statement, which costs the server fifteen times the CPU of the
-statements themselves when forty sensors tick. It has no option for that, so its engines are replaced after it
-made them: `_engine` is private, so dagster is pinned and a test counts connections.
+dagster-postgres opens a connection for every statement, which costs the server fifteen times the CPU of the statements
+themselves when forty sensors tick. It has no option for that, so its private `_engine` is replaced: dagster is pinned.
 """
 
 from collections.abc import Mapping

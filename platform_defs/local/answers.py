@@ -1,7 +1,7 @@
 """What the services of `millrace up` are asked: each something that only its working part can answer.
 
-Spark and the code server are asked by gRPC in plain bytes: the modules that Spark and Dagster have for it would take
-90 MB here, or are private to them. The versions are pinned, and a test asks the real servers.
+Spark and the code server are asked by gRPC in plain bytes, and are pinned: the modules that Spark and Dagster have for
+it would take 90 MB here, or are private to them.
 """
 
 import time

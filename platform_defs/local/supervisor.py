@@ -174,8 +174,6 @@ class Supervisor:
 
 
 class _Child:
-    """One service's process and what is known about it."""
-
     def __init__(self, service: Service, home: Path) -> None:
         self.service = service
         self.log = home / "logs" / f"{service.name}.log"

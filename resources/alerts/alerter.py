@@ -2,8 +2,7 @@
 
 Any number of alerters may run on one store: a message is claimed for half a minute by who sends it. It is sent once,
 unless its sender is killed before it could say so, or stands still for longer: then once more, with the same
-`webhook-id`. The loop works on a connection of its own, in autocommit: no transaction is open while a receiver is
-asked.
+`webhook-id`. No transaction is open while a receiver is asked.
 """
 
 import logging

@@ -1,7 +1,4 @@
-"""How a message looks: the JSON that Standard Webhooks asks for, or the text that Slack takes.
-
-A body depends on what is stored only: it is the same for every try.
-"""
+"""How a message looks, the same on every try: the JSON of Standard Webhooks, or the text of Slack."""
 
 import json
 from dataclasses import dataclass

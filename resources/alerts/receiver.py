@@ -1,7 +1,7 @@
 """Who alerts are sent to: what the settings say, one signed request, and what its answer means for an operator.
 
-A message has the three headers of Standard Webhooks: `webhook-id` is the same for every try, `webhook-timestamp` is
-when it was tried, and `webhook-signature` signs both and the body.
+By Standard Webhooks `webhook-id` is the same for every try, `webhook-timestamp` is when it was tried, and
+`webhook-signature` signs both and the body.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """Reads Parquet that somebody else may have written, in bounded memory.
 
 A column that repeats one value has it once in the file: some kilobytes decode to any number of gigabytes. So texts are
-read as their dictionary has them, and decoded a few megabytes at a time. What a file states of its own sizes is looked
-at before anything is decoded: in its footer, and in the header of each page, which is what Arrow makes room for.
+read as their dictionary has them, and the sizes in the footer and in each page's header are judged before anything is
+decoded.
 """
 
 import math

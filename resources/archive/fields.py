@@ -1,9 +1,8 @@
 """Fields of `data` that have a column of their own in a file of the archive, so that nobody parses `data` for them.
 
-The column of a field has the text that Postgres' `data #>> array[<field>]` gives, for each event of the file: null
-where the event has no such field, and where it is a JSON null. Which fields get one is decided before the file is
-written, from some of its events: those that are a short scalar in all of these. While it is written, Postgres tells
-each field without a column, of every event. A file's footer names its fields with a column and those without.
+The column has the text that Postgres' `data #>> array[<field>]` gives, for each event: null where the event has no such
+field, and where it is a JSON null. The fields are chosen before the file is written: those that are a short scalar in
+all events that are looked at. A file's footer names its fields with a column and those without.
 """
 
 import json

@@ -1,8 +1,6 @@
-"""One file of the archive: a range of one log partition in Parquet, whose name is the range.
+"""One file of the archive: writes, reads and checks a range of one log partition in Parquet, whose name is the range.
 
-Belongs here: writing a file so that it is whole or not there, reading and checking one. Not here: which (`writer`).
-
-A file is read back after it is written. The same range of the same log gives the same content.
+The same range of the same log gives the same content.
 """
 
 import hashlib

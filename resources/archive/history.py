@@ -1,7 +1,7 @@
 """The whole log as one Spark DataFrame: the files of the archive and Postgres above them, each event once.
 
-Columns, types, filters and `extract` are those of the source `event_log`. Spark's tasks read the files themselves: the
-folder must have the same path on the driver and on every worker.
+Columns, types, filters and `extract` are those of the source `event_log`. The folder must have the same path on the
+driver and on every worker.
 """
 
 import json

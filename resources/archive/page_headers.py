@@ -1,7 +1,6 @@
 """What each page of a Parquet file says of its own size: Arrow makes room for as much before it decodes a page.
 
-The footer's sizes are somebody's word; these are the ones that are gone by. Of Thrift's compact protocol it reads as
-much as such a header needs.
+Arrow goes by these sizes, not by the footer's. Of Thrift's compact protocol only what such a header needs is read.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Deletes events from Postgres, in pieces: those that are archived, checked and needed by no view.
 
-`raise_low_water_mark.sql` has the rule which events are still needed. A kill or an interruption does no harm: no reader
-reads below the low-water mark, and the next call deletes the rest.
+A kill does no harm: no reader reads below the low-water mark, and the next call deletes the rest. Not here: the rule
+which events are still needed (`raise_low_water_mark.sql`).
 """
 
 from collections.abc import Callable, Sequence

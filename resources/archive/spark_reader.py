@@ -1,8 +1,7 @@
 """Reads archived files in Spark's tasks: the wanted columns and fields, by Arrow, without Spark's Parquet reader.
 
-Not here: the proof that a file is the listed one, and files that Spark reads by itself (`whole_files`).
-
-A file that is missing or has another number of rows fails its task; a read never returns fewer rows.
+A file that is missing or has another number of rows fails its task. Not here: the proof that a file is the listed one,
+and files that Spark reads by itself (`whole_files`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

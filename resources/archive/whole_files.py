@@ -1,12 +1,8 @@
 """Proves that archived files are those that were listed, and reads whole ones by Spark's own Parquet reader.
 
-Belongs here: that proof, for every reader, and the plan. Not here: files of which a part is read, or that have no
-column for a wanted field (`spark_reader`), which files these are (`history`).
-
-Spark's reader takes a third of the time of ours, and trusts a file: one that somebody else wrote may decode to any
-number of gigabytes in the JVM that all tasks share, and one with fewer rows gives fewer rows. So it is given only files
-that are, byte for byte, what our writer wrote, read back in bounded memory and listed with a SHA-256 in Postgres. The
-proof reads each file once, in Spark's tasks.
+That reader takes a third of the time of ours, and trusts a file, which may decode to any number of gigabytes or have
+fewer rows. So it gets only files that are, byte for byte, what our writer wrote, read back and listed. Not here: files
+of which a part is read, or that have no column for a wanted field (`spark_reader`).
 """
 
 import json

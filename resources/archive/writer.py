@@ -4,9 +4,9 @@
     p0003/p0003-000000000000000-000000001000000.parquet                positions 0 to 1,000,000 of log partition 3
     p0003/.p0003-….parquet.<32 hexadecimal digits>.tmp                 unfinished; the next run sweeps it after a kill
 
-The table `event_store.archive_files` lists a file in the transaction that marks its events as archived. A file that is
-not listed is never read. After a kill at any moment the next run goes on: it writes the same range again, under the
-same name. One process at a time writes the archive of a log partition; its lock ends with its database session.
+A file is listed in the transaction that marks its events as archived; one that is not listed is never read. After a
+kill the next run writes the same range again, under the same name. One process at a time writes the archive of a log
+partition; its lock ends with its database session.
 """
 
 import os

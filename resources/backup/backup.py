@@ -1,10 +1,8 @@
 """A backup: the log up to one consistent cut, in Parquet, and the tables beside it.
 
-The cut is one snapshot of Postgres: the high-water marks, what the log lost of each stream, views, checkpoints, locks
-and dead letters, deciders, producers with their results and state, and the audit log. A later append is not in it. The
-log below the marks never changes, so each of its files is read in a snapshot of its own: while somebody holds one, no
-dead row version can be removed. A later backup into the same folder keeps the files of the log and adds newer events.
-The manifest is written last: after a kill at any moment the backup before is whole.
+The cut is one snapshot of Postgres. The log below its marks never changes, so each of its files is read in a snapshot
+of its own: while somebody holds one, no dead row version can be removed. A later backup into the same folder adds newer
+events. The manifest is written last: after a kill at any moment the backup before is whole.
 
 Not in a backup: read models with their views, which are built anew from the first event; the position of a change
 capture in its source, which goes on meanwhile; the roles and settings of the database.

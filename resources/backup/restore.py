@@ -1,11 +1,8 @@
 """Restores a backup into an empty event store: all of it in one transaction, or nothing.
 
-Not here: the rule which store is empty (`begin_restore.sql`), the checks at the end (`finish_restore.sql`).
-
-A restore brings back all events with their offsets, versions and times, the order of the log, deciders, views with
-their checkpoints, locks and dead letters, producers with their results and state, and the audit log. It brings no read
-models: they are built anew from the first event. After a kill the store is as empty as before, and the next call begins
-anew.
+It brings back all events with their offsets, versions and times, and the tables of `state_tables`, but no read models:
+they are built anew from the first event. Not here: the rule which store is empty (`begin_restore.sql`), the checks at
+the end (`finish_restore.sql`).
 """
 
 import io

@@ -1,7 +1,4 @@
-"""The backfills of a capture: the rows that its tables held already, chunk by chunk, between the changes.
-
-Belongs here: which table is next, how large a chunk is, when it is appended. Not here: its rows (`backfilled_rows`).
-"""
+"""The backfills of a capture: which table is next, how large a chunk is, and when it is appended."""
 
 import json
 import logging

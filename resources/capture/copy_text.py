@@ -1,7 +1,4 @@
-"""Changes as the text that the event store takes: lines for COPY, members of a JSON array.
-
-It is written fast: a whole table of it passes here.
-"""
+"""Changes as the text that the event store takes: lines for COPY, members of a JSON array."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from millrace.resources.capture.decoding.change import Change
 from millrace.resources.capture.decoding.pgoutput import Lsn
 
-# the columns of a line, in its order
 COPIED_COLUMNS = (
     "source_generation, commit_lsn, commit_idx, xid, committed_at, decider, decider_id, action, event_id, command_id, data,"
     " fault, raw, relation"

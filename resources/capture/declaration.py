@@ -1,6 +1,6 @@
-"""What a capture is: tables of a source database whose changes become events.
+"""What a user writes: the tables of a source database whose changes become events.
 
-Belongs here: what is wrong with a declaration by itself. Not here: what the source says to it (`source.readiness`).
+Not here: what the source says to a declaration (`source.readiness`).
 """
 
 import re

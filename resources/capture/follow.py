@@ -1,7 +1,4 @@
-"""A capture that goes on until somebody stops it: one drain after another, without Dagster.
-
-It outlasts restarts of both servers, and another process that has the lease.
-"""
+"""A capture without Dagster: one drain after another until somebody stops it, also through restarts of both servers."""
 
 import logging
 import threading

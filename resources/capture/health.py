@@ -1,7 +1,4 @@
-"""How a capture is: its slot on the source, what waits in the store, whether a run would find something to do.
-
-Belongs here: looking. Not here: repairing (`setup`).
-"""
+"""How a capture is: its slot on the source, what waits in the store, whether a run would find something to do."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

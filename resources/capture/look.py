@@ -1,7 +1,6 @@
 """What a capture's plan is made from: looks at its source and at the store, which change nothing on either.
 
-There are two looks, first at the tables and under the lease at slot and source, for the lease has to be held before
-anything is compared: whoever had it may have gone on.
+Slot and source are looked at under the lease only: whoever had it before may have gone on.
 """
 
 from collections.abc import Iterable

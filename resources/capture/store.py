@@ -210,8 +210,6 @@ class EndedVerification:
 
 
 class _LsnLoader(Loader):
-    """Loads a pg_lsn as an `Lsn`."""
-
     def load(self, data: Buffer) -> Lsn:
         return Lsn.parse(bytes(data).decode())
 

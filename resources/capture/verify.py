@@ -1,9 +1,8 @@
-"""Verifying a captured table: comparing it with its streams, chunk by chunk, while it changes and while it is captured.
+"""Verifies a captured table: compares it with its streams, chunk by chunk, while it changes and is captured.
 
     begun -> chunk read -> captured up to what it saw -> compared -> … -> ended
 
-It needs no lease. Where nobody captures, it does so itself; beside a process that does, it waits for that. Killed
-anywhere, it is begun anew: what is an event by then is as its stream says.
+It needs no lease: it captures itself where nobody does. Killed anywhere, it is begun anew.
 """
 
 import os
@@ -30,7 +29,6 @@ from millrace.resources.connecting import connect
 from millrace.resources.errors import CaptureInUse, LeaseLost, MillraceError
 from millrace.resources.patience import PATIENCE_S, POLL_S
 
-# keys that are shown
 MOST_EXAMPLES = 20
 
 

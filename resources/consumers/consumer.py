@@ -1,8 +1,8 @@
 """Consuming: leases the events of subscriptions, and lets threads handle them.
 
 A consumer has one thread that leases, one that answers, and one for each handler that may run at once. The store gives
-one event of a stream at a time; the next one comes after the answer. So order needs no care here but for a stream
-whose handler still runs although its lock is somebody else's: its next event is not handled beside it.
+one event of a stream at a time, so order needs no care here but for a stream whose handler still runs although its lock
+is somebody else's: its next event is not handled beside it.
 """
 
 import logging

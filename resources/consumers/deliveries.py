@@ -1,11 +1,7 @@
 """What one consumer holds: events that wait for a thread, events that are being handled, answers for the store.
 
-Not here: calling the store (`acknowledge`), leasing and threads (`consumer`).
-
-An event is in `ready` or in `running`, or answered. It leaves them by `dict.pop`, which gives it to one thread only.
-
-An event of which a process may have died is handled while no other such one is, nor waits for the store to have its
-answer: if this process dies, too, it died of that one.
+An event leaves `ready` and `running` by `dict.pop`, which gives it to one thread only. An event of which a process may
+have died is handled alone among such, until the store has its answer: if this process dies, too, it died of that one.
 """
 
 import threading

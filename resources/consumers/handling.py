@@ -1,8 +1,7 @@
-"""Calling a handler for one event, in a thread of its own: a plain function, an async one, or one with a connection.
+"""Calls a handler for one event, in a thread of its own: a plain function, an async one, or one with a connection.
 
-A handler with a connection gets one with an open transaction. When it returns, the acknowledgement joins that
-transaction, and both commit together: exactly once. If the acknowledgement does not count any more, both are rolled
-back.
+The acknowledgement joins the transaction of a handler with a connection, and both commit together: exactly once. If the
+acknowledgement does not count any more, both are rolled back.
 """
 
 import asyncio

@@ -1,8 +1,4 @@
-"""Builds a read model as it was at a recorded moment of the log.
-
-Where it fails, what was begun is removed. Killed anywhere, the next call goes on: rows count only once they are
-recorded as built. Of several calls for one moment one builds, and the others wait for it.
-"""
+"""Builds a read model as it was at a recorded moment of the log."""
 
 import threading
 import time

@@ -1,10 +1,9 @@
 """Reads errors of a build: whether Spark is gone, whose fault it is, and the one line to tell of it.
 
-An error is told by its class, its SQLSTATE and Spark's condition, never by a word in its text: an event may hold any
-word. An error of Python in a task reaches us as text alone. The class that was raised stands in it at a place that no
-value reaches: after the lines of the first traceback, which are indented.
+Not here: the reactions to them (`staged`, `round`).
 
-Belongs here: errors of Spark and of Postgres. Not here: the reactions to them (`staged`, `round`).
+An error is told by its class, its SQLSTATE and Spark's condition, never by a word in its text, which an event may hold.
+The class of a task's error in Python stands where no value reaches: after the indented lines of the first traceback.
 """
 
 import builtins

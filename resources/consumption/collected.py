@@ -1,10 +1,9 @@
 """The Spark plan of a round: constant, for all models at once, and executed again and again.
 
-Belongs here: the plan, and the rows of each model that come out of it. Not here: what its task reads
-(`collected_task`), when it runs and what is committed (`round`).
+Not here: what its task reads (`collected_task`), when it runs and what is committed (`round`).
 
-One task reads, and one aggregate of slots builds the rows of all models of columns. It groups by model, log partition
-and key, which all lie in that one task: Spark exchanges nothing. Folds are done in the task.
+One task reads and does the folds, and one aggregate of slots builds the rows of all models of columns. It groups by
+model, log partition and key, which all lie in that one task: Spark exchanges nothing.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What the Spark task of a round does: read what an owner has leased, once, and give each model its events in slots.
 
-The task is the same in every round. What it reads stands in the store: the leases of its owner. So Spark plans once.
-It says under which leases it read, and the driver commits nothing else.
+Spark plans once, because the task is the same in every round: what it reads stands in the store, as leases. It says
+under which leases it read, and the driver commits nothing else.
 """
 
 import io

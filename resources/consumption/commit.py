@@ -1,13 +1,10 @@
-"""Effect and position commit together: the second of Millrace's three ideas.
+"""The transactions of a batch, in which effect and position commit together.
 
-One transaction changes the rows of a read model, moves its checkpoints, and hands failing streams over to their
-locks. If a process dies, at any moment, all of these changes are there or none is. The events of a batch that did not
-commit are read again. A commit whose reply was lost needs no care: the next claim starts at the checkpoint.
-`commit_batch` comes before the effect: it locks the checkpoints and refuses a lease that was taken over, so a late
-consumer cannot change a row.
+Not here: building it (`staged`, `round`), the statements on rows (`read_models.stored.merge`).
 
-Belongs here: the transactions of a batch. Not here: building it (`staged`, `round`), the statements on rows
-(`read_models.stored.merge`).
+One transaction changes the rows of a read model, moves its checkpoints, and hands failing streams over to their locks.
+A commit whose reply was lost needs no care: the next claim starts at the checkpoint. `commit_batch` comes before the
+effect: it locks the checkpoints and refuses a lease that was taken over, so a late consumer cannot change a row.
 """
 
 import time

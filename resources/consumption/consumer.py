@@ -1,8 +1,4 @@
-"""One consumer of one view: a drain of that view by itself, and rebuilds.
-
-A stream that fails is handed over to its lock in the transaction that commits all others of its batch. A later batch
-tries it again. In the end it becomes a dead letter.
-"""
+"""One consumer of one view: a drain of that view by itself, and rebuilds."""
 
 import threading
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""Compares a declaration with what serves: builds it up to where that stands.
-
-Where it fails, the copy is removed. Killed anywhere, the next call goes on with the same copy, for an hour. Of several
-calls for one copy one builds, and the others wait.
-"""
+"""Compares a declaration with what serves: builds it up to where that stands, in a copy that goes where it fails."""
 
 import time
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """A drain: rounds, as long as there is something to do, of many views or of one by itself.
 
-Of many views one takes part while no other consumer has it. Where a run of its own does, it leaves, and comes back when
-that run is over. It leaves, too, where it fails, is slow, or waits for a lock; it comes back when its own run ended
-well. A view's consumers tell whether a drain serves it: the drain is attached to those that take part, and to no other.
+Of many views one takes part while no other consumer has it: it leaves for a run of its own, until that is over. It
+leaves, too, where it fails, is slow, or waits for a lock; it comes back when its own run ended well. A view's consumers
+tell whether a drain serves it: the drain is attached to those that take part, and to no other.
 """
 
 import threading

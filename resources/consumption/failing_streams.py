@@ -1,19 +1,14 @@
-"""Finds the streams that make a batch fail, and the event that each of them fails at.
+"""Finds the streams that make a batch fail, and the event that each fails at: a search without Spark and Postgres.
 
-Belongs here: the choice of what is looked at next, as a search without Spark and Postgres. Not here: looking at a part
-and building it (`parts`), handing over a stream that fails (`commit`).
+Not here: looking at a part and building it (`parts`), events that a build misreads (`misread`).
 
-Events that a build misreads are no matter of a search: the build tells of them, and goes on without (`misread`). Where
-something else is the reason (rows that Postgres refuses, a function of whole streams, a process that crashes), the
-search goes by halves. It builds one half of a part, then the other. A half that can be built is kept, so that each good
-stream is built once. A half that fails is divided again: by a hash of the stream while its streams are many, then by
-name. One failing stream among n takes about 1.5 log2(n) + 3 builds; each further one as much, less the divisions that
-it shares. So this search names some tens of streams, and the next batch goes on. After a rebuild there is no next
-batch: its search goes on as long as it has time.
+The search builds one half of a part, then the other. A half that can be built is kept, so that each good stream is
+built once. A half that fails is divided again: by a hash of the stream while its streams are many, then by name. One
+failing stream among n takes about 1.5 log2(n) + 3 builds; each further one as much, less the divisions that it shares.
+So a search names some tens of streams, and the next batch goes on. After a rebuild there is no next batch: its search
+goes on as long as it has time.
 
-The search gives up where it would not end soon, or where the reason is not in single streams: see `End`. The batch
-knows how long a search may take. Of many streams it first tries a few, each by itself: where all of these fail, they
-share the reason, and it says so at once.
+Of many streams it first tries a few, each by itself: where all of these fail, they share the reason (`End`).
 """
 
 import hashlib
@@ -152,8 +147,6 @@ class Findings(Generic[Kept]):
 
 
 class _GivenUp(Exception):
-    """The search ends before everything is found."""
-
     def __init__(self, end: End) -> None:
         self.end = end
         super().__init__(end)

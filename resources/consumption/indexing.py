@@ -1,7 +1,6 @@
 """Makes the declared indexes of read models while a drain goes on.
 
-A drain looks once, when it takes up a model. So of two deployments that declare different indexes the one whose drain
-began last decides, and a drain that goes on for long undoes nothing.
+A drain looks once, when it takes up a model: where two deployments declare different indexes, the later drain decides.
 """
 
 import logging

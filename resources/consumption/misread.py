@@ -1,8 +1,4 @@
-"""Leaves out the events that a build misreads, so that all others are built.
-
-A value may be none of its column's type, or a fold's function fail at an event. The build goes on, and says so of each
-such event. Its stream then waits from there on.
-"""
+"""Leaves out the events that a build misreads, and what follows them in their streams, so that all others are built."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

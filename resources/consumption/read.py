@@ -1,6 +1,6 @@
 """Reads the events that leases deliver to a read model, in Spark's tasks: from Postgres, and from the archive.
 
-A task reads as a stream, and what is made of an event is made in that task: no more of a range is held than one batch.
+A task reads as a stream, and builds from what it reads: it holds no more of a range than one batch.
 """
 
 import json

@@ -1,15 +1,12 @@
 """One round: claim, build, commit; of many views at once, or of one by itself, with all that this one is due.
 
-Belongs here: the way from claims to commits, by which door rows go, and what happens to a view that fails. Not here:
-the plan for many (`collected`), the door for many events and the search for failing streams (`staged`), which views
-take part (`drain`).
+Not here: the plan for many (`collected`), the door for many events and the search for failing streams (`staged`), which
+views take part (`drain`).
 
-A view's commit is one transaction of its checkpoints and its rows. So a round that dies at any moment has committed
-some views and not others, and each is whole.
+Each view's commit is one transaction. So a round that dies has committed some views and not others, and each is whole.
 
-A stream with a value that its column does not hold fails alone: the round names it and commits the rest of its
-view. Of many views one that cannot be built or committed for another reason leaves the round and its leases. A round of
-that view by itself looks for the streams that fail, or waits, as long as it takes; the other views do not notice.
+A stream with a value that its column does not hold fails alone. Of many views one that cannot be built or committed for
+another reason leaves the round and its leases, and a round of that view by itself looks for the streams that fail.
 """
 
 import random

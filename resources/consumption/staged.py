@@ -1,8 +1,7 @@
 """Builds what is claimed for one model by way of its staging table, and commits it without the streams that fail.
 
-Belongs here: the door for many events, for streams that are tried again, and for rebuilds; the search for failing
-streams. Not here: the door for few events (`collected`), the transactions (`commit`), Spark's tasks (`read`,
-`staging`), which part is built next when something fails (`failing_streams`).
+Not here: the door for few events (`collected`), the transactions (`commit`), Spark's tasks (`read`, `staging`), which
+part is built next when something fails (`failing_streams`).
 """
 
 import logging

@@ -1,7 +1,6 @@
 """Writes the rows that Spark makes of leased events into the staging table.
 
-A task stamps its rows with the batch and with its attempt, and Spark commits no row of a model. A failed,
-speculative or late attempt leaves rows that no commit reads.
+A task stamps its rows with the batch and its attempt: no commit reads what a failed, speculative or late one left.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 # a task tells of so many events that it misread
 MOST_MISREAD = 10_000
-# what a task says of its work
 REPORT = pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("misread", pa.list_(pa.string()))])
 
 

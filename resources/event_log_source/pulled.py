@@ -1,9 +1,8 @@
 """Fields of data in their newest shape without that shape: each is read where the stored version has it.
 
-That costs a fraction of moving the whole document (`event_store_platform.moved`), and gives the same. What stands at a
-path after some moves is told by what stood there, or elsewhere, before the last of them. So it is followed backwards,
-move by move, to what is stored. Where a move changes something within the value at the path, or a key could be one of
-an array, `NotPulled` says that the document has to be moved.
+That costs a fraction of moving the whole document (`event_store_platform.moved`), and gives the same. A path is
+followed backwards, move by move, to what is stored. Where a move changes something within the value at the path, or a
+key could be one of an array, `NotPulled` says that the document has to be moved.
 """
 
 import json

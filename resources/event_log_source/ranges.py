@@ -1,7 +1,4 @@
-"""Ranges of the log: which ones the options name, what the log holds of them, and which task reads which part.
-
-Plans here are pure functions of what Postgres said; `log` asks it.
-"""
+"""Ranges of the log, as pure functions: what options name, what the log holds of it, which task reads which part."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence

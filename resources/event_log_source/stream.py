@@ -1,8 +1,7 @@
 """The reader of a stream: batches of the log, named by where they begin and end in each log partition.
 
 An offset, here, is Spark's word: `{"<log partition>": <position>, …}`, with the log partitions in order, because Spark
-keeps it in its checkpoint and compares it as text. A batch is decided by its two offsets alone, so one that failed is
-read again with the same rows.
+keeps it in its checkpoint and compares it as text. A batch that failed is read again by its two offsets: the same rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,5 +138,4 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(positions_: Mapping[int, int]) -> dict[str, int]:
-    """Write positions as an offset of Spark's."""
     return {str(partition): position for partition, position in sorted(positions_.items())}

@@ -1,8 +1,4 @@
-"""Following the log as it grows, for people who look: each new event once, in the order of its log partition.
-
-Not here: consumers, which lose nothing when they end (views). Several log partitions have no order between them: what
-one look finds of them is merged by offsets. Lower offsets may come later, of transactions that were open longer.
-"""
+"""Following the log as it grows, for people who look: each new event once, in the order of its log partition."""
 
 import threading
 import time

@@ -1,7 +1,4 @@
-"""Appends of many coroutines, sent together: what waits while some are on their way leaves as one batch.
-
-Here is the queue of calls and who learns what. Not here: how a batch is stored (`client`).
-"""
+"""Appends of many coroutines, sent together: what waits while some are on their way leaves as one batch."""
 
 import asyncio
 from collections import deque

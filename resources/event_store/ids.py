@@ -1,7 +1,6 @@
-"""Ids of events that rise: new ones lie beside each other in the index of events.
+"""Ids of events that rise, with the layouts of RFC 9562: new ones lie beside each other in the index of events.
 
 An id that lies anywhere costs twice the time of the index and sixteen times its log where there are 10,000,000 events.
-The layouts are those of RFC 9562. Ids of captured changes and imported rows rise with their place instead.
 """
 
 import os

@@ -1,27 +1,20 @@
 """Brings a database to the schema of this code: numbered migrations once each, then roles, functions and privileges.
 
-A migration and its row in `event_store.migrations` commit together. The last migration commits with the functions and
-the privileges, so no session meets its tables with the functions of before. One migrator works at a time; the others
-wait for it and find the work done. After a kill anywhere, the next call goes on after the last committed migration.
-With nothing to do a call only reads.
+A migration and its row in `event_store.migrations` commit together; the last one commits with the functions and the
+privileges, so no session meets its tables with the functions of before. After a kill anywhere, the next call goes on.
 
-The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. Sessions
-go on meanwhile, with the old function or the new one. The schemas `event_store`, `event_store_platform` and
-`event_store_private` belong to Millrace: the migrator drops a function in them that no file makes. A trigger that is to
-go with its function is dropped by a migration.
+The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. The
+schemas `event_store`, `event_store_platform` and `event_store_private` belong to Millrace: the migrator drops a
+function in them that no file makes. A trigger that is to go with its function is dropped by a migration.
 
 Where another session's open transaction is in the way, the migrator leaves its place in the queue before those behind
 it notice, and tries again for a minute. On a busy store a migration finds a gap if it first locks the tables that every
 consumer's call takes first: `lock table event_store.views, event_store.sequencer in access exclusive mode`. A call that
-began before the migration goes on in the old function. So a column that functions of the version before use is dropped
-one version later.
+began before the migration goes on in the old function: a column that it uses is dropped one version later.
 
-An older version of the code must not put its functions over newer ones. The number of its last migration shows that it
-is older, and it is refused. So a release that changes only functions has a migration too, of one comment. Until the
-first release a table is changed in its subject's migration; a store that was made before is refused by the names of its
-migrations.
-
-`sql/install.sql` does the same with `psql` alone.
+An older version of the code, which the number of its last migration shows, is refused. So a release that changes only
+functions has a migration too, of one comment. Until the first release a table is changed in its subject's migration; a
+store that was made before is refused by the names of its migrations.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""The calls about many views at once: of a poller, and of a consumer that serves many bulk views in rounds.
-
-Not here: the calls about one view (`client`).
-"""
+"""The calls about many views at once: of a poller, and of a consumer that serves many bulk views in rounds."""
 
 from collections.abc import Iterable, Sequence
 

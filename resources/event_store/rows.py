@@ -2,9 +2,8 @@
 
 Not here: those of leases (`lease_rows`), and those that say how log and views stand (`status_rows`).
 
-A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it.
-Postgres holds JSON that Python cannot read; so a row that nobody can parse is its own reader's affair, and the rows
-beside it come as ever.
+A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it:
+Postgres holds JSON that Python cannot read, and such a row fails its own reader alone.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Waiting for what is new: until a word comes from Postgres, or for a while where no word can come.
 
-A word is only a hint: it may come for nothing, and a lost one costs a wait, never an event. So who listens looks
-again after each wait, whether a word came or not.
+A word is only a hint: one may come for nothing, and a lost one costs a wait. So who listens looks after each wait.
 """
 
 import logging

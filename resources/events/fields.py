@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
-# a schema is an object, or true, or false
 Schema = Mapping[str, Any] | bool
 
 

@@ -23,7 +23,6 @@ from millrace.resources.events.moves import InvalidEvent
 from millrace.resources.user_code import snake_case
 
 Model = TypeVar("Model", bound=BaseModel)
-# what a schema is made of
 _NAMED, _LISTED, _ONE = {"properties", "$defs"}, {"anyOf", "allOf", "oneOf"}, {"items", "additionalProperties", "not"}
 # what says nothing of data: a version has one schema for ever, and its words may be bettered
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}

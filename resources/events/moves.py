@@ -1,8 +1,8 @@
 """Moves: what an upcast does to the data of an event's version to make data of the next version of them.
 
 A move never fails on data: where it does not apply, they stay as they are. Paths lead through objects only. `moved`
-gives what `moved` in SQL gives: it works on the text that Postgres printed, so a number keeps its digits, and opens
-objects on the paths of moves only. Which moves the store refuses, `moves_fault` in `sql/functions` says.
+works on the text that Postgres printed, so a number keeps its digits, and opens objects on the paths of moves only.
+Which moves the store refuses, `moves_fault` in `sql/functions` says.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Makes the events of an import: what a row becomes, and why it becomes none.
 
-The same row of the same source is always the same event. A row costs a few microseconds here: so its event is written
-as text at once, and no object is made of it.
+The same row of the same source is always the same event. Each is written as text at once, and no object is made of it:
+a row costs a few microseconds.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Opens event files: CSV, JSON Lines, XES and Parquet, told apart by their names, and reads the rows of Parquet.
 
-Rows come one after the other in constant memory, numbered from 1 in the order of the file, so a row keeps its number
-when the file is read again. Values are JSON values: CSV has text, and an empty cell is null. The others keep their
-types; a number that a float would round, a decimal and a time are exact text; not-a-number is null; bytes are base64.
+Rows come in constant memory, numbered from 1 in the order of the file. Values are JSON values: CSV has text, and an
+empty cell is null. The others keep their types; a number that a float would round, a decimal and a time are exact text;
+not-a-number is null; bytes are base64.
 """
 
 import base64

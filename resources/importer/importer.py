@@ -1,14 +1,9 @@
-"""Imports an event log from a file: the engine behind `millrace import`.
+"""Imports an event log from a file: batches, refusals and the report of `millrace import`.
 
-Belongs here: batches, refusals, the report. Not here: the event that a row becomes (`events`).
-
-A row becomes an event of its stream, appended at the stream's end in the order of the file; the columns that do not
-name stream and event become its data. `event_id` follows from the source's name and the row's number. So an import that
-runs again, goes on after a kill, or runs twice at once stores every row once, and a file that grew adds its new rows.
-The import keeps nothing per stream, and bounds a batch in rows and bytes, so memory does not grow with the file.
-
-While the store takes a batch, a thread reads and prepares the next one. Only one batch is ever at the store, and the
-next is sent when it is committed: a kill leaves the rows up to some batch, and never one without those before it.
+A row's `event_id` follows from the source's name and the row's number. So an import that runs again, goes on after a
+kill, or runs twice at once stores every row once, and a file that grew adds its new rows. Only one batch is ever at the
+store, and the next is sent when it is committed: a kill leaves no row without those before it. Memory does not grow
+with the file. Not here: the event that a row becomes (`events`).
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The rejects file of an import: the rows that could not become events, unchanged, with the reason.
+"""The rejects file of an import: one JSON object per row that could not become an event, with `line`, `reason`, `raw`.
 
-One JSON object per row, in the order of the rows: `line`, `reason`, `raw`. The same import writes the same file again.
+Rows are in their order; the same import writes the same file again.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Reads the rows of CSV and JSON Lines files, plain or gzipped, in constant memory.
 
-An unreadable row comes with its fault, and the rows after it come as if it were not there: a stray quote costs only its
-own line, if a later quote shows that it is one. A row above `ROW_LIMIT` is one row to its end, so that nothing between
-its quotes becomes a row. What is open at the end of the file may be half-written: nothing of it is a row.
+An unreadable row comes with its fault, and the rows after it come all the same. A stray quote costs only its own line,
+if a later quote shows that it is one. A row above `ROW_LIMIT` is one row to its end, so that nothing between its quotes
+becomes a row. What is open at the end of the file may be half-written: nothing of it is a row.
 """
 
 import csv

@@ -11,8 +11,8 @@ A time is never guessed. Read are the forms of `millrace.resources.times` and th
 | Oct 31, 2011              | the same                                                     |
 | Mon Oct 31 13:45:00 2011  | the same                                                     |
 
-A weekday before a day must be that of the day. A time may have AM or PM. A zone may be UTC+2 or GMT+0200, two hours
-east of Greenwich. Everything else is refused, and the reason names the option that helps.
+A weekday must be that of the day. A time may have AM or PM. A zone may be UTC+2 or GMT+0200, two hours east of
+Greenwich.
 """
 
 import math

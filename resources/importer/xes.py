@@ -1,7 +1,7 @@
 """Reads the events of an XES log (IEEE 1849), plain or gzipped, in constant memory.
 
-A row is an event. Its columns are the event's attributes, and those of its trace with `case:` before their key, as
-process mining tools name them: `case:concept:name`, `concept:name`, `time:timestamp`.
+A row's columns are the event's attributes, and those of its trace with `case:` before their key, as process mining
+tools name them: `case:concept:name`, `concept:name`, `time:timestamp`.
 """
 
 import gzip

@@ -1,7 +1,7 @@
 """The metrics of an event store: its log, its sequencer, its views, producers, captures and alerts.
 
-A scrape reads, takes no lock that anybody waits for, and gives up after some seconds. Its cost does not grow with the
-log, but with how far views are behind, to 5,000 events in all.
+A scrape reads, takes no lock that anybody waits for, and gives up after some seconds. Its cost grows with how far views
+are behind, to 5,000 events in all, and not with the log.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The embedded Postgres: a PostgreSQL 18 from the PyPI wheel, on a unix socket, for `millrace up` and for the tests.
 
-Layout of the directory: `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it outlives the
-Python that started it, and the next `start()` goes on with it.
+Its directory has `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it outlives the Python
+that started it, and the next `start()` goes on with it.
 
 Postgres refuses to run as root. Started by root, the server runs as the user `pgserver`, which is created if it does
 not exist, and the folders above its directory are opened for that user to pass. Each such change of the machine is
@@ -231,7 +231,6 @@ class EmbeddedPostgres:
         fresh.rename(self.data)
 
     def _configuration(self) -> dict[Path, str]:
-        """Return the text of each file that the server is configured by."""
         access = self.data / "millrace_hba.conf"
         where = {"socket": str(self.socket).replace("'", "''"), "access": str(access).replace("'", "''")}
         addresses = LOOPBACK if self._tcp_port else ""

@@ -1,7 +1,7 @@
 """One connection to the event store that all sensors of a process share, replaced when it is lost.
 
-A new connection for each tick costs Postgres 20 to 30 ms of CPU: a process, its caches, and the plans of the store's
-functions. That is most of what sensors cost while nothing happens.
+A new connection for each tick costs Postgres 20 to 30 ms of CPU, which is most of what sensors cost while nothing
+happens.
 """
 
 import atexit

@@ -1,6 +1,6 @@
 """The command that opens psql on a database: which psql, and what it is started with.
 
-The command line starts it, in the place of its own process, so that psql has the terminal.
+The command line starts it in the place of its own process, so that psql has the terminal.
 """
 
 import os

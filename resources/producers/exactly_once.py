@@ -1,8 +1,7 @@
 """Exactly once: a message that is sent again, even after a kill, changes nothing and gets the first answer.
 
-A producer numbers its messages from 0; a stamp names one message. The store keeps the number of the next message, so a
-producer finds its place in its own source there; `judge_stamp.sql` decides whether a message is new. Events, state,
-result and that number change in one transaction of Postgres.
+A producer numbers its messages from 0. Events, state, result and the number of the next message change in one
+transaction of Postgres. Not here: whether a message is new (`judge_stamp.sql`).
 """
 
 import logging

@@ -1,7 +1,6 @@
 """An end for work that does not end by itself: in Spark, and in the process that makes a plan for it.
 
-Spark cancels the jobs, and ends the Python process of each task that goes on for two seconds after that: also one whose
-function never returns.
+Spark cancels the jobs, and ends the Python process of each task that goes on for two seconds after that.
 """
 
 import signal

@@ -1,8 +1,4 @@
-"""How many tasks, and how large a batch, a session is worth.
-
-One machine has sizes that do not depend on its cores (`session.ONE_MACHINE`). On a cluster, of this session or behind
-Spark Connect, a batch and its tasks grow with the cores.
-"""
+"""How many tasks, and how large a batch, a session is worth: fixed on one machine, on a cluster by its cores."""
 
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary

@@ -1,7 +1,7 @@
 """Spark as a Dagster resource.
 
-The resource has no field: a field is run config, and settings of Spark start programs and choose the server that gets
-the connection string. What a session needs besides stands in `spark-defaults.conf`.
+It has no field, for a field is run config, and Spark's settings start programs and choose who gets the connection
+string.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar

@@ -1,13 +1,7 @@
 """Spark sessions: a local one, one of a Spark Connect server, or of any cluster.
 
-`SPARK_REMOTE=sc://…` uses a Spark Connect server, which stays warm across runs; `SPARK_MASTER=…` any master; neither a
-local session. Whoever opens a session closes it, also when it fails. A Connect session that `SPARK_REMOTE` names
-(`sc://host:port/;session_id=<uuid>`) is shared and stays on the server: one session for each version of our code,
-because a session keeps for ever what it imported first.
-
-Where tasks run in other processes than ours, a session brings our code along. What else a cluster wants to be told,
-such as the memory of its executors or the partitions of a shuffle, is Spark's own configuration: `spark-defaults.conf`
-in `SPARK_CONF_DIR`.
+A Connect session that `SPARK_REMOTE` names (`sc://host:port/;session_id=<uuid>`) is shared and stays on the server: one
+for each version of our code, because a session keeps for ever what it imported first.
 """
 
 import os
@@ -311,7 +305,6 @@ def _runs_here(master: str) -> bool:
 
 
 def _ship(spark: "SparkSession", settings: Settings) -> None:
-    """Bring our code to the executors of a cluster."""
     code = shipped_code(settings.declared_package)
     spark.sparkContext.addPyFile(str(code))
     # Spark puts the file on this process's own path, too. This process has the modules themselves.

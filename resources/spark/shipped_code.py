@@ -1,10 +1,6 @@
 """The code that Spark's tasks import from us, in one file, for a session to bring to wherever its tasks run.
 
-Tasks import the source `event_log`, what read models are declared with, and the declarations themselves: `millrace`,
-and the user's package that MILLRACE_DECLARATIONS names. What that imports in turn comes along, too, if it is source of
-the user's: a package or a file that is not installed. A warm Spark keeps the modules that it imported, so a module that
-did not come along would stay for ever as it was first. What is installed (pyarrow, pandas, the ADBC driver, psycopg)
-must be installed where the tasks run; after it was installed anew there, Spark must be restarted.
+A warm Spark keeps what it imported: a module that did not come along would stay for ever as it was first.
 """
 
 import ast

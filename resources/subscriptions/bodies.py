@@ -1,7 +1,6 @@
 """What is sent for an event: as JSON, or as CloudEvents 1.0 has it (https://github.com/cloudevents/spec).
 
-A cloud event is sent in structured mode: all of it is in the body. In binary mode its attributes would be headers,
-which no signature of Standard Webhooks covers.
+A cloud event is sent in structured mode: no signature of Standard Webhooks covers headers.
 """
 
 import json

@@ -1,25 +1,19 @@
 """Pushes the events of a rows view to its URL by HTTP POST, many streams at once.
 
-Not here: where pushes may go and how one is sent (`receivers`); threads, locks and answers (`consumers`).
+| answer                        | meaning                   | what becomes of the event                             |
+|-------------------------------|---------------------------|-------------------------------------------------------|
+| 2xx                           | taken                     | acknowledged                                          |
+| 410                           | no events any more        | given back; the view is disabled                      |
+| 4xx but 408, 410, 425 and 429 | this event is refused     | failed: sent again, later each time, then dead letter |
+| any other, a redirect, none   | the receiver is not there | given back for a later try, however often             |
 
-An answer 2xx acknowledges the event.
-
-An answer 4xx, except 408, 410, 425 and 429, says that the receiver refuses this event. The event failed: it is sent
-again, later each time, and becomes a dead letter in the end, with the answer's status as its error. Its stream waits,
-others go on.
-
-An answer 410 says that the receiver wants no events any more: the view is disabled, and the event is given back.
-
-Any other answer (also a redirect, which would lose the body), or none, says that the receiver is not there. The event
-is given back for a later try, however often, with the answer's status as its lock's error. With a 429 or 503 the
-receiver may say by Retry-After for how long: nothing is sent to it until then. After some deliveries in a row that
+By Retry-After with a 429 or 503 the receiver says for how long nothing is sent. After some deliveries in a row that
 nothing answered one at a time asks whether it is back, later each time, up to once a minute.
 
-A view that has a secret has its pushes signed as Standard Webhooks says: `webhook-id` is the event's id, the same for
-each try. A `traceparent` of the event's metadata is a header, too.
+Pushes of a view with a secret are signed as Standard Webhooks says: `webhook-id` is the event's id, the same for each
+try. The receiver may see an event again, and never out of its stream's order.
 
-Where an answer was lost, the receiver sees the event again; it tells that by `event_id`. It never sees an event out
-of its stream's order.
+Not here: where pushes may go and how one is sent (`receivers`).
 """
 
 import threading

@@ -3,15 +3,13 @@
 Whoever sets a URL would otherwise reach with it what only this machine reaches: services on loopback, the metadata of a
 cloud, servers behind the firewall. So a URL leads to public addresses, and to those that MILLRACE_PUSH_ALLOW lists. The
 address is looked up once, judged, and connected to: no name leads elsewhere a moment later. No proxy of the
-environment, no `.netrc` and no cookie of this account is used, no redirect followed, and the whole delivery has one
-deadline, however slowly an answer drips.
+environment, no `.netrc` and no cookie is used, no redirect followed, and the whole delivery has one deadline.
 
 An answer is a secret of the network that the receiver is in: the store keeps its status, length and a hash.
 
-A URL may name secrets, which are then in the environment of the push and not in the store: `${MILLRACE_PUSH_SECRET_X}`
-before the host's `@`, in the path or in the query. Such a variable says for which host it is, as in
-`hooks.example.com s3cret`: whoever may set a URL would else send other people's secrets to a host of his own. No other
-variable can be named.
+A URL may name secrets of the push's environment, before the host's `@`, in the path or in the query:
+`${MILLRACE_PUSH_SECRET_X}`. Such a variable says for which host it is, as in `hooks.example.com s3cret`: whoever may
+set a URL would else send other people's secrets to a host of his own. No other variable can be named.
 """
 
 import hashlib

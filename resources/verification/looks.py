@@ -1,6 +1,6 @@
 """Looks at a whole store: whether what it promises of its log, its views and its archive holds.
 
-Each call is a statement of its own, of bounded size: no snapshot is held for the whole run. Appends and drains go on.
+Each call is a statement of its own, of bounded size: no snapshot is held for the whole run.
 """
 
 import threading
@@ -181,7 +181,6 @@ def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, 
 
 
 def _pieces(look: Callable[[int, int], Looked], from_: int, watcher: Watcher) -> Iterator[Looked]:
-    """Look at piece after piece, up to the present end."""
     while not watcher.stop.is_set():
         looked = look(from_, PIECE)
         if looked.reached is None:

@@ -1,7 +1,4 @@
-"""What may happen to an order of the shop.
-
-Belongs here: commands, and which events they lead to. Not here: who sends commands (`millrace.examples.shop.web`).
-"""
+"""What may happen to an order of the shop: commands, and the events that they lead to."""
 
 from dataclasses import dataclass
 from decimal import Decimal

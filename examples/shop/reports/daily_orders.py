@@ -1,7 +1,4 @@
-"""Reports: classical daily batches in Spark, one partition per day, for what is asked about a day and not about now.
-
-Belongs here: the report's plan and its columns. Not here: how a day is put into a table (`replace_day`), what follows
-the log within seconds (`read_models/`).
+"""A report: a classical daily batch in Spark, one partition per day, for what is asked about a day and not about now.
 
 A report of a day is a function of the day's events alone, and writing it replaces what was written before: any day may
 be materialized again, in any order, as often as one likes.

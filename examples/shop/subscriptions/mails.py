@@ -4,8 +4,6 @@
 
 The handler has the connection whose transaction also holds the acknowledgement. So a mail is written exactly once,
 whatever is killed; a mail program sends what stands in the table.
-
-Belongs here: the table, and what is written there. Not here: when the handler is called (`millrace run handlers`).
 """
 
 import psycopg

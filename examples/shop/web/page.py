@@ -2,10 +2,7 @@
 
     uvicorn --factory my_shop:app        # app = lambda: page(dsn)
 
-Belongs here: forms, and the wait between an append and the page that shows it. Not here: what may happen to an order
-(`millrace.examples.shop.deciders`).
-
-A command has an id that the form was sent out with: who sends it twice has one order. After an append the page waits
+A command has the id that its form was sent out with: who sends it twice has one order. After an append the page waits
 until the read model `orders` has it. If that takes too long, or will not happen by itself, the page is shown without.
 """
 

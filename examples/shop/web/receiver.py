@@ -5,8 +5,6 @@
 
 It answers 204 when the event is stored, 401 to whoever does not know the secret, 413 to a body that no event has. An
 event may come again when an answer was lost: its id tells, and nothing is packed twice.
-
-Belongs here: verifying, storing, answering. Not here: who pushes (a drain of the view `warehouse`).
 """
 
 from collections.abc import AsyncIterator

@@ -56,7 +56,6 @@ def make_repository(folder: Path) -> str:
 
 
 def _texts(package: str) -> Iterator[tuple[Path, str]]:
-    """Yield the repository's files, each with its path in the repository."""
     for source in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         path = Path(str(source.relative_to(TEMPLATE)).removesuffix(SUFFIX))
         parts = [{"package": package, "gitignore": ".gitignore"}.get(part, part) for part in path.parts]

@@ -1,6 +1,6 @@
 """What a transaction of the source says of itself, by `pg_logical_emit_message`, as JSON that an event may hold.
 
-Where no event may hold it, something stands in its place: it is no reason to keep a change back.
+Where no event may hold it, something stands in its place: no change is kept back.
 """
 
 import json

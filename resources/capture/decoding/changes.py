@@ -1,10 +1,8 @@
 """From pgoutput's messages to captured changes: what happened to which row, in which transaction, as JSON.
 
-Belongs here: what messages mean. Not here: their bytes (`pgoutput`), their rows (`rows`).
-
-A change of a row is one `Change`. A change that moves a row to another key is two: the deletion at the old key, then
-the update at the new one. A change that cannot be decoded has a fault in place of its data, and keeps its number. Only
-a message that may or may not belong to a captured table is an error.
+A change that moves a row to another key is two: the deletion at the old key, then the update at the new one. A change
+that cannot be decoded has a fault in place of its data, and keeps its number. Only a message that may or may not belong
+to a captured table is an error.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

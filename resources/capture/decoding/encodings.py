@@ -1,7 +1,4 @@
-"""Text of a database as it stands there, in the encoding of that database, as UTF-8.
-
-Such are values and messages that the server could not convert itself, because a value is no text of its encoding.
-"""
+"""Text that the server could not convert itself, because a value is no text of its database's encoding, as UTF-8."""
 
 from struct import Struct, error
 

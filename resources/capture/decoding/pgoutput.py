@@ -1,7 +1,4 @@
-"""Decodes the messages of Postgres' output plugin `pgoutput`, protocol version 1, text values.
-
-Any bytes either are one whole message or raise `PgoutputError`; nothing is guessed, skipped or cut.
-"""
+"""Decodes the messages of Postgres' output plugin `pgoutput`, protocol version 1, text values; nothing is guessed."""
 
 import re
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """The columns of captured tables through the log: which ones a change's table had, and where they became others.
 
-Not here: where they are kept (`capture.schema_changes`), what is read anew (`keep_schemas` in `sql/functions`).
+Not here: where they are kept (`capture.schema_changes`).
 """
 
 import json

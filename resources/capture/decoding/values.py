@@ -1,7 +1,4 @@
-"""Column values as JSON: from the text that Postgres writes to the text that jsonb takes.
-
-Numbers stay as the server wrote them, digit by digit; nothing passes through a float.
-"""
+"""Column values as JSON: from the text that Postgres writes to the text that jsonb takes; every digit stays."""
 
 import hmac
 import json

@@ -1,6 +1,6 @@
 """The rows that a captured table holds already, in chunks by the order of its key, and what a chunk's snapshot saw.
 
-They are read in the same text form as the slot's messages. The store knows which have newer changes (`emit_backfill`).
+Not here: which of them have newer changes (`emit_backfill.sql`).
 """
 
 import re

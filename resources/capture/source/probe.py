@@ -1,8 +1,8 @@
-"""Asking the server itself whether a table can be published as declared: by a publication that is rolled back.
+"""Asks the server itself whether tables can be published as declared: by a publication that is rolled back.
 
-The question costs the source a transaction id and some of its log, and takes the lock that a vacuum holds. So it is
-asked once for each declaration of a table and each state of the table in the catalog. Many tables are asked about
-together. Where the server refuses them, or one is locked, each half is asked about: what is left is said of one table.
+That costs the source a transaction id and some log, and takes the lock that a vacuum holds. So it is asked once for
+each declaration of a table and each state of it in the catalog, of many tables together. Where that fails, each half is
+asked about.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

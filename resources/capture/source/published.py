@@ -1,7 +1,4 @@
-"""Published tables as the catalog has them now: whether changes of one are refused, and what names their rows.
-
-Belongs here: one cheap statement, to be asked again and again. Not here: what is wrong, in words (`readiness`).
-"""
+"""Published tables as the catalog has them now: whether changes of one are refused, and what names their rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

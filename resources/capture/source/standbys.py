@@ -1,7 +1,7 @@
 """Whether a standby that takes over from the source would have the slot, and all that it gave out.
 
 The primary tells that to a role without other rights, from PostgreSQL 17 on; before, standbys have no slots of their
-primary. Whether a standby synchronizes slots is known to the standby only.
+primary. Only the standby knows whether it synchronizes slots.
 """
 
 import psycopg

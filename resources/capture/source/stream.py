@@ -1,7 +1,7 @@
 """What a replication slot gives, as it comes, by the replication protocol.
 
-The server decodes its log once and sends what it finds: each transaction as a whole, when it has committed. In between
-it says up to where it came. We say up to where all is stored, and nothing else moves the slot.
+The server sends each transaction as a whole, when it has committed, and in between up to where it came. We say up to
+where all is stored, and nothing else moves the slot.
 """
 
 import selectors

@@ -1,7 +1,6 @@
 """Through which timelines the log of a source came, and up to where two such histories are one log.
 
-A server that is promoted, or restored to a moment, begins a timeline of its own, and goes on with other changes from
-there. Two servers that were promoted may have given theirs the same number: what tells them apart is where they left
+Two servers that were promoted may have given their timelines the same number: what tells them apart is where they left
 the one before.
 """
 

@@ -1,8 +1,7 @@
 """Slots: the columns of one wide table in which the rows of many read models fit, so that one plan builds them all.
 
-A slot is a column of a kind and a type. It belongs to no model: each model numbers its own columns of a kind and type,
-and takes the slots of these numbers. So a plan needs as many slots as the largest model, not as all models together,
-and it does not grow with the models. Keys have slots, too.
+A slot is a column of a kind and a type. Each model numbers its own columns, or keys, of a kind and type, and takes the
+slots of these numbers. So a plan needs as many slots as the largest model, and does not grow with the models.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,6 @@
 """Buckets of time: the day, the hour, … in which a moment is, by the clocks of a zone, in Spark and in Postgres.
 
-A day is from midnight to midnight by the zone's clocks: 23 or 25 hours where these change. Hours and minutes are those
-of the moment's own offset, so that the hour that comes twice is two.
+Hours and minutes are those of the moment's own offset, so that the hour that comes twice is two.
 """
 
 import re

@@ -1,9 +1,8 @@
-"""The columns of a read model: mergeable values, the third of Millrace's three ideas.
+"""The columns of a read model: mergeable values.
 
 Each column is a monoid, told by its state columns. For each of these Spark makes one partial value of the events that a
 batch has for a key, and Postgres merges partial values into one. The merge is an aggregate, so it does not matter how
-events were cut into batches, and the same merge serves a drain, a rebuild and keys that cross log partitions: batch and
-incremental agree by construction.
+events were cut into batches, and the same merge serves a drain, a rebuild and keys that cross log partitions.
 
 | column       | state columns     | Spark's partial value         | Postgres' merge                         |
 |--------------|-------------------|-------------------------------|-----------------------------------------|
@@ -24,10 +23,6 @@ A column's `source` is a column of the event (`event`, `created_at`, …) or a f
 where the model has a row per element of an array (`items`), also the element or a field of it (`item`, `item.amount`).
 Events whose source is missing or null do not count. `events=` restricts a column to some events, and `where=` to those
 whose values meet conditions (`conditions`).
-
-A field of data is text. It is read as the column's type exactly or not at all (`column_types`).
-
-A sum has as many digits as it needs: none outgrows its type.
 """
 
 from collections.abc import Callable

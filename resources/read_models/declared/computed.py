@@ -1,8 +1,6 @@
 """Columns that are computed from the other columns of their row, when somebody reads it.
 
-An expression is parsed as Python's; its SQL is made of the operators below and of names that the row has. None of its
-text gets into SQL. It never raises: numbers are computed as numeric, and what is divided by zero is null, as is what
-has a null in it.
+An expression is parsed as Python's, and none of its text gets into SQL.
 """
 
 import ast

@@ -1,8 +1,4 @@
-"""Conditions on an event's own values: `where=` of a column, which looks at the events alone that meet them.
-
-A field of data is text. Its condition reads it as the type of what it is compared with: a text that is no number meets
-no comparison with a number but that with !=. As in SQL, a value that is missing or null meets none but that with null.
-"""
+"""Conditions on an event's own values: `where=` of a column, which looks at the events alone that meet them."""
 
 import math
 import operator

@@ -4,9 +4,8 @@
     def carts(state: State | None, event: FoldEvent) -> State | None:
         \"\"\"One row per cart.\"\"\"
 
-A stream has one row: its state as JSON, and the position up to which it was folded. A later state replaces it. A
-drain goes on from the stored state, a rebuild from None. Events up to a state's position are in that state already:
-reading them again changes nothing.
+A stream has one row: its state as JSON, and the position up to which it was folded. A drain goes on from the stored
+state, a rebuild from None. Events up to a state's position are in it already: reading them again changes nothing.
 
 Prefer columns (`read_model`) where they say it: they are several times faster.
 """
@@ -22,11 +21,9 @@ from millrace.resources.read_models.declared.fold_event import Function
 from millrace.resources.read_models.declared.function_model import FunctionModel, declare, replaced, replaced_position
 from millrace.resources.read_models.declared.indexes import Declared
 
-# the state column that has the state
 STATE = "_state"
 # the columns that identify a stream in a task's batches
 STREAM = ("partition", "decider", "decider_id")
-# the columns of the events that a fold reads
 READ = (*STREAM, "position", "event", "event_version", "data", "created_at", "offset")
 
 

@@ -2,8 +2,7 @@
 
     @read_model(view="orders", deciders=["order"], key=["order_id"], indexes=[("status", "placed_at"), "kinds"])
 
-They are no part of the fingerprint: rows are the same with any of them, and so no version is built for another one.
-Not here: making them (`stored.indexes`).
+They are no part of the fingerprint: no version is built for another index. Not here: making them (`stored.indexes`).
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """The elements of an array in events: a row for each, where `each=` of a read model names the array.
 
-An array is a field of data, and so a text: one that says a JSON array is one, as one that says a number is a number.
-What an element has comes as Postgres' `->>` gives it: a number keeps its digits.
+An array is a field of data, and so a text: one that says a JSON array is one. What an element has comes as Postgres'
+`->>` gives it: a number keeps its digits.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""Columns that show what another read model has under a key: a join when somebody reads the row.
-
-Nothing is stored. A row shows the other model's present row, each model at its own position in the log: so both equal
-their rebuilds, and so does what they show together.
-"""
+"""Columns that show what another read model has under a key: a join when somebody reads the row; nothing is stored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,9 +4,9 @@
     def order_lines(events: "DataFrame") -> "DataFrame":
         \"\"\"One row per line of an order.\"\"\"
 
-A stream's rows are stored together, as arrays, with the position up to which they were computed. Later ones replace
-them, so a row that the function does not return any more is gone. A batch costs as much as the whole histories of its
-streams: this is for streams that stay short, or for rows that neither columns nor a fold can tell.
+A stream's rows are stored together, as arrays, with the position up to which they were computed; later ones replace
+them. A batch costs as much as the whole histories of its streams: this is for streams that stay short, or for rows that
+neither columns nor a fold can tell.
 """
 
 from collections.abc import Callable, Mapping, Sequence

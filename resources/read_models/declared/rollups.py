@@ -6,8 +6,7 @@
         status = row("status")
         orders = count()
 
-Events are only added, so that a column over events merges. Rows change, so that a column over rows must also take back
-what a row had added: it is a group, and the change of a row is +new -old.
+Rows change, so that a column over rows must also take back what a row had added: the change of a row is +new -old.
 """
 
 import hashlib

@@ -23,7 +23,6 @@ from millrace.resources.read_models.declared.conditions import Conditions, condi
 _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
 _SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
-# what `where=` of a column says
 Where = Mapping[str, object] | None
 _Looks = tuple[tuple[str, ...] | None, Conditions | None]
 # each change of an array writes all of it

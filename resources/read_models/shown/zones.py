@@ -1,8 +1,4 @@
-"""Zones whose clocks Spark's Java and Postgres know otherwise.
-
-Spark counts the buckets of events, by the rules of its Java. Postgres counts those of rollups, by its own rules. Both
-come with their packages, and governments change clocks at short notice.
-"""
+"""Zones whose clocks Spark's Java, for buckets of events, and Postgres, for those of rollups, know otherwise."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

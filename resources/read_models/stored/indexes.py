@@ -2,10 +2,7 @@
 
 A version's are made with its tables. What changes later is made while people read and drains commit, by one process in
 the store at a time: an index that is being made looks like one whose maker died, and whoever drops that waits for its
-maker, with all readers behind it. Ours have the table's name and eight digits; others, made by hand, stay as they are.
-
-An index fails no stream. A value that is too long for it takes it away; the comment on the table says so, and it is not
-made again until the declaration is another one.
+maker, with all readers behind it.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The rows of read models: staged, merged, replaced; with `columns` the third of Millrace's three ideas.
+"""The rows of read models: staged, merged, replaced.
 
 Not here: the tables themselves (`tables`), the transaction that also moves the position (`consumption.commit`).
 """

@@ -4,8 +4,8 @@ A rollup `by_status` of a model's version has
     read_models.by_status               a SQL view that adds up all log partitions, for people to read
     read_models.by_status_state_<hash>  its groups, of each log partition by itself where the rows have one
     read_models.by_status_state_<hash>_all  a SQL view: what the groups are, computed from all rows
-and a function of the table's name, which three triggers on the model's state call. So whoever changes rows changes the
-groups in the same statement, whatever declaration that process knows. The hash is that of all that decides the groups.
+and a function of the table's name, which three triggers on the model's state call: whoever changes rows changes the
+groups, whatever declaration that process knows. The hash is that of all that decides the groups.
 Two commits meet at no group: of rows of one stream each log partition has groups of its own, and it is committed by one
 consumer at a time; rows that may be of several streams are locked (`merge.lock_rows`), and their groups are whole.
 """

@@ -1,8 +1,7 @@
-"""Rows of Arrow as arrays, one for each column: how few rows reach Postgres in one prepared statement.
+"""Rows of Arrow as arrays, one for each column: how few rows reach Postgres in one prepared statement, without staging.
 
-`unnest` gives the rows back. Nothing is staged, so nothing is to be cleaned up, and Postgres plans once. What Python
-cannot hold exactly travels as a number: its times end in the year 9999. What `unnest` would take apart, an array,
-travels as the text of an array, which Arrow writes and Postgres reads at once.
+What Python cannot hold exactly travels as a number: its times end in the year 9999. An array, which `unnest` would take
+apart, travels as the text of an array.
 """
 
 from collections.abc import Mapping

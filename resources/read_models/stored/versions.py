@@ -2,10 +2,9 @@
 
 Not here: their tables (`tables`), building them (`consumption`).
 
-A version is told by the fingerprint of its declaration. It has tables and a view of the event store of its own, and
-so its own checkpoints and locks: building it leaves the serving version alone. It serves as soon as it stands nowhere
-behind the version before it, so that no reader ever sees less than before. Then the version before it goes. A version
-that another declaration overtook before it served goes, too.
+A version is told by the fingerprint of its declaration. It has tables, a view of the event store, and so checkpoints
+and locks of its own: building it leaves the serving version alone. It serves as soon as it stands nowhere behind the
+version before it; then that one goes. One that another declaration overtook before it served goes, too.
 """
 
 import logging

@@ -1,5 +1,4 @@
--- Whether somebody looks for incidents, and whether their messages arrive: when somebody looked last (null: never), how
--- many confirmed incidents are open, and since when the oldest message is tried in vain (null: none is).
+-- Open incidents count once they are confirmed.
 -- Example: select clock_timestamp() - observed_at from alert_state()
 create or replace function event_store_platform.alert_state()
 returns table (

@@ -1,6 +1,5 @@
--- Returns the incident whose message is due next, and nothing if none is: its beginning where told is 'nothing', else its
--- end. The message is due again after 30 s, and later each time, to 10 minutes, until settle_alert says that it arrived:
--- who is killed before that leaves it to the next one, and the receiver may get it twice.
+-- The message is due again after 30 s, and later each time, to 10 minutes: who is killed before settle_alert leaves it
+-- to the next one, and the receiver may get it twice.
 -- Races: of two callers at once each gets another message.
 -- Example: select incident_id, told, what from claim_alert()
 create or replace function event_store_platform.claim_alert()

@@ -1,14 +1,13 @@
--- Stores what a look at a source found; returns how many incidents are open.
---
--- An incident begins when its source sees it, and is confirmed when a look sees it wait_s later; one that is gone before
--- vanishes without a trace. It is over when no look has seen it for v_hold_s. Its cause is that of its beginning.
--- A look that is not complete ends nothing: what could not be read may be as it was. A source that nobody has asked for a
--- week is configured no more: what it saw is over.
--- A clock that was set back holds nothing up: what lies further ahead than it can is due, and the leases and locks of all
--- views, captures and archives end as they would have.
--- v_found is an array of objects with kind, subject, since, severity, what, cause, remedy, page and wait_s (300 at most).
--- Races: looks at one source take turns. Who looks between two calls in one transaction, the first of them with nothing and
--- not complete, stores nothing that is older than what is stored.
+-- An incident begins when its source sees it, and is confirmed when a look sees it wait_s later; one that is gone
+-- before vanishes without a trace. Its cause is that of its beginning. A look that is not complete ends nothing: what
+-- could not be read may be as it was. A source that nobody has asked for a week is configured no more: what it saw is
+-- over.
+-- A clock that was set back holds nothing up: what lies further ahead than it can is due, and the leases and locks of
+-- all views, captures and archives end as they would have.
+-- v_found is an array of objects with kind, subject, since, severity, what, cause, remedy, page and wait_s (300 at
+-- most).
+-- Races: looks at one source take turns. Who looks between two calls in one transaction, the first of them with nothing
+-- and not complete, stores nothing that is older than what is stored.
 -- Example: select observe_incidents('event_store', '[]')
 create or replace function event_store_platform.observe_incidents(
   v_source text,

@@ -1,4 +1,3 @@
--- What was seen to be wrong and is not over, and what is over and was not told yet; the oldest first.
 -- Example: select kind, subject, began_at, cause from open_incidents()
 create or replace function event_store_platform.open_incidents()
 returns setof event_store.incidents

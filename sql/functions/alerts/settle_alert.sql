@@ -1,5 +1,4 @@
--- Says what became of the message of an incident, as claim_alert returned it: v_told was told by then, v_error is null where
--- the receiver took the message, else why not. Returns whether that was news.
+-- claim_alert returned the incident. v_told was told by then; v_error is null where the receiver took the message.
 -- Example: select settle_alert('0b5c1d9e-0000-4000-8000-000000000001', 'nothing')
 create or replace function event_store_platform.settle_alert(
   v_incident_id uuid,

@@ -1,15 +1,14 @@
--- What is wrong in the store now: the one judgement that checks, `millrace status`, metrics and alerts read. What the store
--- cannot see (runs, daemons, services, the source of a capture) is judged beside it, where it is known.
+-- The one judgement that checks, `millrace status`, metrics and alerts read. What the store cannot see (runs, daemons,
+-- services, the source of a capture) is judged beside it, where it is known.
 --
--- kind says what is wrong, about and subject of what: a view, the read_model that people read from a view, a capture, a
--- producer, the log. since is when it began, null where nobody knows. what, cause and remedy are sentences.
--- severity: 'page', somebody should come; 'ticket', it can wait until the morning; 'note', it mends itself or may be meant
--- so, and nobody is told.
+-- about and subject: a view, the read_model that people read from a view, a capture, a producer, the log. since is null
+-- where nobody knows. what, cause and remedy are sentences. severity: 'page', somebody should come; 'ticket', it can
+-- wait until the morning; 'note', it mends itself or may be meant so, and nobody is told.
 --
 -- A view is late where an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
--- late, nor is a version of a read model that does not serve: it is given up if no drain builds it, unless tries fail. Of a capture with a gap it is no news
--- that it stores nothing, nor that nobody sequences while a transaction holds the log, or while no event is new.
--- Lags are counted from v_most events at most (view_info).
+-- late, nor is a version of a read model that does not serve: it is given up if no drain builds it, unless tries fail.
+-- Of a capture with a gap it is no news that it stores nothing, nor that nobody sequences while a transaction holds the
+-- log, or while no event is new.
 -- Races: none; it takes no lock.
 -- Example: select kind, subject, since, cause from standing()
 create or replace function event_store_platform.standing(

@@ -1,6 +1,5 @@
--- What the archive holds and what the log holds, in one statement: one row per listed file, and one with a null range
--- for a log partition without files. Files in order, with the marks below which the log ends and begins. So whoever
--- reads the files, and the log from the end of the last one on, reads each event once.
+-- One statement looks at files and log: whoever reads the files, and the log from the end of the last one on, reads
+-- each event once.
 -- Example: select partition, from_position, to_position, path, high_water_mark from archive_state(3)
 create or replace function event_store_platform.archive_state(
   v_partition int default null

@@ -1,6 +1,5 @@
--- Lists a file of the archive that is written, read back and checked, and marks its events as archived (mark_archived),
--- together. Files that lie within its range are replaced: they are no longer listed. It leaves no gap to the file
--- before it, unless the log has none of what lies between.
+-- One call lists the file and marks its events as archived (mark_archived). It is no gap where the log has none of what
+-- lies between.
 -- Example: select list_archive_file(3, 0, 1000, 'p0003/p0003-000000000000000-000000000001000.parquet', 34567, '9f86…')
 create or replace function event_store_platform.list_archive_file(
   v_partition int,

@@ -1,5 +1,3 @@
--- Makes a writer the only one of the archive of a log partition until its session ends, or for 15 minutes since it last
--- called this. False, at once, where another one is at it.
 -- Example: select lock_archive(3, 'run 17')
 create or replace function event_store_platform.lock_archive(
   v_partition int,

@@ -1,5 +1,4 @@
--- Says that every event of a log partition below a position is kept outside of this database, too, and checked: only
--- these may be deleted. Never moves back.
+-- What is kept outside of the database is checked.
 -- Example: select mark_archived(3, 100000)
 create or replace function event_store_platform.mark_archived(
   v_partition int,

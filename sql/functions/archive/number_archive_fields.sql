@@ -1,5 +1,5 @@
--- Gives fields of data the numbers under which readers find their columns in each file of the archive, for ever: a file
--- is never written again for one. A number without a file is left by a writer that was killed, and does no harm.
+-- A number is for ever: a file is never written again for one. A number without a file is left by a writer that was
+-- killed, and does no harm.
 -- Example: select * from number_archive_fields('{amount,customer}')
 create or replace function event_store_platform.number_archive_fields(
   v_fields text[]

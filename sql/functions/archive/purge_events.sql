@@ -1,9 +1,6 @@
--- Deletes events below the low-water mark of a log partition (raise_low_water_mark), at most v_limit of them, the
--- oldest first, and returns how many: call it again until it returns 0. It waits for nobody: where another purge or a
--- change of the marks is at work, or an open transaction appended to the log partition with one snapshot or without a
--- function, it returns 0 at once, with events left (purge_state says so). Killed anywhere, nothing is half done: nobody reads below the mark.
--- Call it in a short transaction: until that ends, who registers a view, archives the log partition, or appends to it
--- with one snapshot or without a function waits.
+-- It waits for nobody. purge_state says that events are left. Killed anywhere, nothing is half done: nobody reads below
+-- the mark. Call it in a short transaction: until that ends, who registers a view, archives the log partition, or
+-- appends to it with one snapshot or without a function waits.
 -- Example: select purge_events(3)
 create or replace function event_store_platform.purge_events(
   v_partition int,

@@ -1,6 +1,4 @@
--- How far each log partition is purged: what lies between purged_position and earliest_position was given up and is
--- still there. purge_events passes by a log partition where an open transaction may have an old snapshot; holders are
--- the sessions that may be in its way, 0 for a prepared transaction.
+-- purge_events passes by a log partition where an open transaction may have an old snapshot.
 -- Races: none; it takes no lock, and what it returns may be over by then. Postgres does not say which session locks
 -- which row, so holders are of the whole table: some may have appended to other log partitions only.
 -- Example: select partition, holders from purge_state() where purged_position < earliest_position

@@ -1,8 +1,6 @@
--- Lets the log of one partition begin at a later position, and returns where it begins now: what lies below can be
--- deleted by purge_events. Only what is archived (mark_archived) and what no view needs any more is given up (MR020).
--- Positions, the high-water mark and the heads of streams stay, so everything goes on as before.
--- Three things go with the events: get_events returns what is kept; get_last_event returns nothing where the last event
--- of a stream is gone (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
+-- Positions, the high-water mark and the heads of streams stay, so everything goes on as before. Three things go with
+-- the events: get_events returns what is kept; get_last_event returns nothing where the last event of a stream is gone
+-- (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
 -- Example: select raise_low_water_mark(3, 100000)
 create or replace function event_store_platform.raise_low_water_mark(
   v_partition int,

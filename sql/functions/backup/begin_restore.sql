@@ -1,7 +1,6 @@
--- Begins to load a backup into this store, which must be empty. Until finish_restore, in this transaction only: the
--- caller may insert into the tables of restore_tables, and events are stored as they come, by COPY too, without the
--- checks of an append. Nobody else appends or consumes meanwhile. The transaction cannot be committed without
--- finish_restore (require_finished_restore): where it ends otherwise, nothing has happened.
+-- The caller may insert into the tables of restore_tables, and events are stored as they come, by COPY too, without the
+-- checks of an append, in this transaction only. Where it ends without finish_restore (require_finished_restore),
+-- nothing has happened.
 -- Example: begin; select begin_restore(); copy event_store.deciders from stdin; …; select finish_restore(…); commit;
 create or replace function event_store_platform.begin_restore()
 returns void

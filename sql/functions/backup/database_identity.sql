@@ -1,5 +1,4 @@
--- Which cluster and which database this is: a copy of the store has another one. A file that belongs to one database,
--- and a slot in a source, bear it.
+-- A file that belongs to one database, and a slot in a source, bear it.
 create or replace function event_store_platform.database_identity()
 returns table (
   system_identifier text,

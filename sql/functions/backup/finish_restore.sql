@@ -1,6 +1,5 @@
--- Ends what begin_restore began: checks that each log partition holds exactly its range, that every event is where its
--- stream belongs and no stream lacks a version; sets the marks and all sequences beyond what was loaded, and
--- bases the sequencer on this cluster. v_detail goes to the audit log.
+-- It checks that each log partition holds exactly its range, that every event is where its stream belongs and no stream
+-- lacks a version; it sets the marks and all sequences beyond what was loaded, and bases the sequencer on this cluster.
 -- Events must be loaded with transaction_id 3, the first that a cluster gives out: as done long ago.
 create or replace function event_store_platform.finish_restore(
   v_partition int[],

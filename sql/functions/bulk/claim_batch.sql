@@ -1,10 +1,5 @@
--- Leases log partitions that hold events for a bulk view, or a stream whose retry is due, those with the oldest pending
--- event first, and returns the ranges [from_position, to_position) to read, v_limit positions in all. Never waits: what
--- others hold is left out. Sequences new events first. read_batch reads what is claimed: the range without the streams
--- that have a lock, and the pending events of those whose retry is due.
+-- Sequences new events first. read_batch reads what is claimed. A lease lasts from the claim or its last extension.
 -- Call it in a short transaction: until it ends, others are given nothing of the log partitions that this looks at.
--- A lease ends by commit_batch, by release_batch, or v_lease_s seconds (default: the view's lock_timeout_s) after the
--- claim or its last extension.
 create or replace function event_store.claim_batch(
   v_view text,
   v_owner text,

@@ -1,6 +1,4 @@
--- Leases one log partition of a bulk view for a rebuild, whether or not it has pending events. A rebuild reads every
--- stream, locked or not, and its commit_batch frees all that fail_streams does not name again.
--- The range is everything that is kept: [earliest_position, high_water_mark). Sequences new events first.
+-- Sequences new events first. The commit_batch of a rebuild frees all streams that fail_streams does not name again.
 create or replace function event_store_platform.claim_partition(
   v_view text,
   v_partition int,

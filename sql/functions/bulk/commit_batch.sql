@@ -1,7 +1,5 @@
--- Moves the checkpoints of claimed log partitions to v_to_position and ends their leases: all of them or, if one token
--- was taken over, none (MR011). Called in the transaction that writes the effect, so effect and position commit
--- together. What the lease delivered below v_to_position of streams with a lock is acknowledged, too, except of streams
--- that fail_streams named before, in this transaction.
+-- Of streams with a lock it acknowledges what the lease delivered below v_to_position, except of those that
+-- fail_streams named before, in this transaction.
 create or replace function event_store.commit_batch(
   v_view text,
   v_partition int[],

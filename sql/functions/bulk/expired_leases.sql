@@ -1,5 +1,3 @@
--- The leases of log partitions whose time has passed and that nobody took over or gave back: their owners ended without
--- a word. The next claim takes them over.
 -- Example: select view, lease_owner from expired_leases()
 create or replace function event_store_platform.expired_leases()
 returns table (

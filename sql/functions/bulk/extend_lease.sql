@@ -1,4 +1,4 @@
--- Lets leases in force last v_lease_s seconds from now (default: the view's lock_timeout_s). All of them, or MR011.
+-- Prolongs leases that are in force.
 create or replace function event_store.extend_lease(
   v_view text,
   v_partition int[],

@@ -1,10 +1,7 @@
--- Says that streams of a leased log partition failed, and why. Called in the transaction of commit_batch, before it:
--- what the batch delivered of these streams is then not acknowledged but handed over to their locks, and is tried
--- again, from the first event that the batch had of the stream, after a time that grows (retry_delay); after the view's
--- max_attempts the stream is parked (see dead_letters). All other streams go on. v_failures: a JSON array of {decider,
--- decider_id, error, offset}. "offset", if it is given, is that of the event that failed: what the batch delivered of
--- the stream before it is acknowledged by the commit, and attempts count for this event.
--- Returns how many streams are parked now.
+-- What the batch delivered of these streams is handed over to their locks, and is tried again, from the first event
+-- that the batch had of the stream, after a time that grows (retry_delay); after the view's max_attempts the stream is
+-- parked (see dead_letters). All other streams go on. With an offset, what the batch delivered of the stream before it
+-- is acknowledged by the commit, and attempts count for this event.
 -- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no
 --   customer"}]')
 create or replace function event_store.fail_streams(

@@ -1,5 +1,4 @@
--- Of leased log partitions those where some stream has a lock, and how many streams their lease tries again. In all
--- others a range of the log is just what read_batch would return, and nobody needs to look at locks for each event.
+-- In a log partition that it does not return nobody needs to look at locks for each event.
 -- Example: select * from locked_partitions('invoices', '{3,4}', '{17,18}')
 create or replace function event_store_platform.locked_partitions(
   v_view text,

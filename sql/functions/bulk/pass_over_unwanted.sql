@@ -1,7 +1,6 @@
--- Locks, until the transaction ends, the checkpoints of a bulk view that have events ahead or a stream to try again,
--- and no live lease; moves them past events that the view does not want, as far as nothing wanted lies before; and
--- returns the log partitions that it locked. Never waits: what others hold is left out. Each event is looked at once
--- per view, here, and never reaches a consumer; a call looks at 100,000 in each log partition, so that none takes long.
+-- It locks checkpoints that have events ahead or a stream to try again, and no live lease; what others hold is left
+-- out. Each event is looked at once per view, here, and never reaches a consumer; a call looks at 100,000 in each log
+-- partition, so that none takes long.
 create or replace function event_store_platform.pass_over_unwanted(
   v_view text
 )

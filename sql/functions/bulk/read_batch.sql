@@ -1,6 +1,5 @@
--- The events of one log partition that a lease delivers, streams in order: first the pending events of streams whose
--- retry is due, then the leased range without the streams that have a lock (they wait, and the commit hands these
--- events over to their locks). A rebuild reads all of the range. Only events that the view wants.
+-- Streams that have a lock wait, and the commit hands their events over to their locks. A rebuild reads all of the
+-- range.
 -- Example: select * from read_batch('invoices', 3, 17)
 create or replace function event_store.read_batch(
   v_view text,

@@ -1,5 +1,4 @@
--- Gives leases back without moving anything, and returns how many were ours to give: a lost lease is no error
--- here.
+-- A lost lease is no error here.
 create or replace function event_store.release_batch(
   v_view text,
   v_partition int[],

@@ -1,5 +1,4 @@
--- Gives back every lease of one owner, in all views that the caller may use, and returns how many: for a run that is
--- known to be dead. Written down in audit_log for each view.
+-- It writes a row into audit_log for each view.
 create or replace function event_store_platform.release_owner(
   v_owner text
 )

@@ -1,7 +1,6 @@
--- What a lease of one log partition tries again: of each stream that it took up, the events after what is acknowledged,
--- up to the last one that is delivered, below v_to_position, the end of the leased range. One definition for read_batch
--- and for Spark's source event_log. Postgres inlines it, so it has no search_path and no rights of its own: who calls
--- it may read the tables. The view's filter is the caller's matter.
+-- Of each stream that the lease took up: the events after what is acknowledged, up to the last one that is delivered.
+-- One definition for read_batch and for Spark's source event_log. Postgres inlines it, so it has no search_path and no
+-- rights of its own: who calls it may read the tables.
 -- Example: select position, event, decider_id from retried_events('invoices', 3, 17, 1000) order by "offset"
 create or replace function event_store_platform.retried_events(
   v_view text,

@@ -1,8 +1,5 @@
--- Says that a fresh slot is there: from v_start_lsn on it gives every change. All is as stored and emitted up to there,
--- every table whose rows have names is to be backfilled (anew) in snapshots that see all older transactions than
--- v_published_xid, and an open gap ends here. Where the capture had another slot before and nobody recorded a gap, this does.
--- Returns the new generation's number. Refused while changes of the old slot are stored that are no events yet (MR036).
--- v_timelines is the history of the source's log, as follow_timelines takes it.
+-- All is stored and emitted up to v_start_lsn. A table whose rows have no names is not backfilled. Where the capture
+-- had another slot before and nobody recorded a gap, this does. v_timelines is as follow_timelines takes it.
 -- Example: select begin_generation('crm', 7, '7212345678901234567', 'crm', '0/16B3748', '742', '1')
 create or replace function event_store_platform.begin_generation(
   v_capture text,

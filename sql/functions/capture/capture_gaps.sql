@@ -1,4 +1,3 @@
--- The gaps of a capture, the newest first.
 -- Example: select gap_id, reason, resolved_by_generation from capture_gaps('crm')
 create or replace function event_store_platform.capture_gaps(
   v_capture text

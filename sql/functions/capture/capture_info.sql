@@ -1,5 +1,3 @@
--- One row per capture with what operators ask: how far it is, what waits and why, who works on it; leased while that
--- lease is in force. Changes that are not emitted are counted to ten thousand.
 -- Example: select capture, stored_at, unemitted, quarantined from capture_info()
 create or replace function event_store_platform.capture_info(
   v_capture text default null

@@ -1,4 +1,3 @@
--- The tables of a capture as they are registered, and how far their backfills are.
 -- Example: select schema_name, table_name, backfilled_rows from captured_tables('crm')
 create or replace function event_store_platform.captured_tables(
   v_capture text

@@ -1,7 +1,5 @@
--- Leases a capture to one process, and returns all that it needs to go on. While the lease of somebody else is in
--- force: MR031. The same owner claims again what it has, with a new token: its former self is fenced, too.
--- timelines is the history of the source's log as it was last (follow_timelines).
--- gap: something of the source is lost, or somebody asked for a new start: a new slot and begin_generation are due.
+-- A new token fences the former self of the same owner, too. timelines is the history of the source's log as it was
+-- last (follow_timelines). gap: something of the source is lost, or somebody asked for a new start.
 -- Example: select lease_token, slot, stored_lsn from claim_capture('crm', 'run-1')
 create or replace function event_store_platform.claim_capture(
   v_capture text,

@@ -1,6 +1,6 @@
--- Ends the sessions of a capture's former owner, whose lease was taken over: one that hangs locks the rows that it copied.
--- Only sessions that said so themselves (join_capture) and still bear that name: what another login calls itself is of
--- no matter, and a session that the store's role may not end is left. Returns how many were ended.
+-- A former owner's session that hangs locks the rows that it copied. Only those are ended that still bear the name that
+-- join_capture gave them: what another login calls itself is of no matter, and a session that the store's role may not
+-- end is left.
 -- Example: select end_capture_sessions('crm', 8)
 create or replace function event_store_platform.end_capture_sessions(
   v_capture text,

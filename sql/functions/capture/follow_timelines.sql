@@ -1,8 +1,6 @@
--- Says through which timelines the log of a capture's source came, where that is another history than the capture's
--- (claim_capture), and up to where both are one log: v_common_lsn, null where no history was known. Returns up to where
--- the source is stored. That is v_common_lsn where the former source had gone on beyond it with nothing that is stored
--- here. Returns null, and changes nothing, where something is stored that the source does not have: record_gap is due.
--- Call it before anything of the source is stored: the next comparison is with the history that is kept here.
+-- What this returns is v_common_lsn where the former source had gone on beyond it with nothing that is stored here.
+-- Where this returns null, record_gap is due. Call it where the source has another history than the capture
+-- (claim_capture), before anything of the source is stored: the next comparison is with the history that is kept here.
 -- Example: select follow_timelines('crm', 7, '1 0/3000000, 2', '0/3000000')
 create or replace function event_store_platform.follow_timelines(
   v_capture text,

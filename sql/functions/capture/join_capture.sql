@@ -1,4 +1,3 @@
--- Says that the calling session works for a capture's owner: whoever takes the capture over ends it.
 -- Example: select join_capture('crm', 7)
 create or replace function event_store_platform.join_capture(
   v_capture text,

@@ -1,6 +1,4 @@
--- Says that the publication has the capture's tables as they are registered: those that are to be backfilled and were
--- not published yet may be read, in snapshots that see all older transactions of the source than v_published_xid. Of a
--- table whose rows have no names nothing is read. Returns how many were not published yet.
+-- A backfill reads no table before this.
 create or replace function event_store_platform.publish_tables(
   v_capture text,
   v_lease_token bigint,

@@ -1,5 +1,4 @@
--- Records that changes of a source are lost: its slot is gone, or stands beyond what is stored. Where a gap of the
--- capture is open already, that one stays. Returns its number. begin_generation ends it.
+-- Changes are lost where a slot is gone, or stands beyond what is stored. begin_generation ends the gap.
 -- Example: select record_gap('crm', '0/16B3748', null, 'The slot was invalidated: wal_removed.')
 create or replace function event_store_platform.record_gap(
   v_capture text,

@@ -1,10 +1,6 @@
--- Registers a capture with its tables, or changes it to what is stated; returns whether anything changed. Again: no-op.
--- v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint, stopped}. The decider of each may append
--- inserted, updated, deleted, truncated, schema_changed and backfilled. A table that is new or has another fingerprint is backfilled
--- (anew), after publish_tables. key_columns are the columns that name a row, [] where nothing does: then no row is read, and
--- null where that is unknown. stopped says why a table cannot be captured now; null or nothing if it can. It is read anew
--- once it can. A table that is stated no more is captured no more: its events stay. A decider with live streams of rows
--- that a key names takes no table whose rows nothing names, and the other way round (MR034).
+-- The decider of each table may append inserted, updated, deleted, truncated, schema_changed and backfilled. A backfill
+-- begins after publish_tables. key_columns are the columns that name a row, [] where nothing does: then no row is read,
+-- and null where that is unknown. The events of a table that is stated no more stay. The same again changes nothing.
 -- Example: select register_capture('crm', 'crm_slot', 'crm_pub',
 --   '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
 create or replace function event_store_platform.register_capture(

@@ -1,4 +1,4 @@
--- Gives the lease of a capture back; returns whether it was still held: a lost lease is no error here.
+-- A lost lease is no error here.
 create or replace function event_store_platform.release_capture(
   v_capture text,
   v_lease_token bigint

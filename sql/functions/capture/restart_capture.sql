@@ -1,6 +1,4 @@
--- Asks for a new start of a capture: a gap is open from what is stored, so its process makes a new slot and reads all
--- tables anew. What happened in between is unknown, as the gap says. Who did it and why is written down in audit_log.
--- Returns the gap.
+-- What happened in between is unknown, as the gap says.
 -- Example: select restart_capture('crm', 'the source was set back to yesterday')
 create or replace function event_store_platform.restart_capture(
   v_capture text,

@@ -1,6 +1,4 @@
--- Removes a capture: its tables, what is stored and what is quarantined; what is not emitted never becomes an event.
--- Events, the numbers of its slots and its gaps stay. The slot and the publication in the source are not touched.
--- Refused while it is leased (MR031). Who did it and why is written down in audit_log.
+-- What is not emitted never becomes an event.
 -- Example: select unregister_capture('crm', 'the source is switched off')
 create or replace function event_store_platform.unregister_capture(
   v_capture text,

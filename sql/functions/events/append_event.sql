@@ -1,10 +1,5 @@
--- Appends one event to its stream and returns it as stored.
--- previous_id is the event_id of the stream's last event, null for the first: of two writers with the same previous_id
--- exactly one succeeds, the other gets MR001. Who knows the version instead states v_expected_version, 0 for a new stream;
--- then a null previous_id is not asked; -1 appends at the end of the stream, wherever that is. A retry with the same event_id
--- and content returns the stored event, with appended = false.
--- The event is stored with the version after the stream's last one, which can be taken once only (events_stream_key), and an
--- offset that is drawn after the last event was seen. So offsets follow versions.
+-- The event is stored with the version after the stream's last one, which can be taken once only (events_stream_key),
+-- and an offset that is drawn after the last event was seen. So offsets follow versions.
 -- Example: select * from append_event('order_placed', gen_random_uuid(), 'order', 'o-1', '{}', gen_random_uuid(), null)
 create or replace function event_store.append_event(
   v_event text,
@@ -38,7 +33,6 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- planned once a session: to plan it for each event would take longer than to append it
 as $$
 -- planner: indexed once
 #variable_conflict use_column

@@ -1,9 +1,5 @@
--- Appends a batch over any streams: all of it or nothing, in the order given.
--- v_events is a JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version,
--- final, expected_version, metadata}. An event that leaves previous_id and expected_version out goes to the end of its
--- stream whatever that is; one that states previous_id (null: first) or the version of the stream before it must meet
--- exactly that, as in append_event. Events that are stored already are returned with appended = false. Events are stored
--- in the order of their streams, so batches over the same streams wait for each other and never deadlock.
+-- Events are stored in the order of their streams, so batches over the same streams wait for each other and never
+-- deadlock.
 -- Example: select * from append_events('[{"decider": "order", "decider_id": "o-1", "event": "placed", "event_id": "…",
 --   "command_id": "…", "data": {}}]')
 create or replace function event_store.append_events(

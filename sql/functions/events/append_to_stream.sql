@@ -1,8 +1,4 @@
--- Appends the events of one stream: all of them or nothing, in the order given. What a decider decides is appended so.
--- v_events is a JSON array as append_events takes it, where decider and decider_id may be left out. With v_expected_version,
--- 0 for a new stream, the stream must have exactly so many events; null takes its end wherever that is. Events that are
--- stored already are returned with appended = false.
--- Nearly always all of them are new, fit and follow the stream's head: then one INSERT stores them. All else, and each
+-- Nearly always all events are new, fit and follow the stream's head: then one INSERT stores them. All else, and each
 -- refusal, is the affair of append_batch, whose one statement over any streams takes three times as long.
 -- Example: select * from append_to_stream('order', 'o-1', '[{"event": "placed", "event_id": "…", "command_id": "…",
 --   "data": {}}]', 0)

@@ -1,6 +1,5 @@
--- The kept events that one request led to, over all streams: those whose metadata name the correlation_id, in the order of
--- their offsets. The next page begins after the last offset of this one. A transaction that was open meanwhile may add
--- events with lower offsets: read again from 0 for what came late.
+-- The next page begins after the last offset of this one. A transaction that was open meanwhile may add events with
+-- lower offsets: read again from 0 for what came late.
 -- Example: select decider, decider_id, event from events_of_correlation('request-7')
 create or replace function event_store.events_of_correlation(
   v_correlation_id text,

@@ -1,4 +1,3 @@
--- The events of one stream, in order.
 -- Example: select * from get_events('o-1', 'order')
 create or replace function event_store.get_events(
   v_decider_id text,

@@ -1,9 +1,7 @@
--- Registers an event that a decider may append, and returns it as registered. Again, also with another description:
--- no-op, which waits for nobody. New events are registered by one at a time: a transaction that idles after it
--- registered one is ended after ten seconds.
--- A decider belongs to every writer, or to the role that its first registration names (v_owner): then only members of
--- that role register events for it and append to its streams (MR046). The schemas and upcasts of an event are those of the
--- decider's owner, or else of the role that registers the event first.
+-- What is registered again waits for nobody. New events are registered by one at a time: a transaction that idles after
+-- it registered one is ended after ten seconds.
+-- A decider without an owner belongs to every writer; only members of its owner register events for it. The schemas and
+-- upcasts of an event are those of the decider's owner, or else of the role that registers the event first.
 -- Example: select * from register_decider_event('order', 'order_placed', 'A customer placed an order')
 create or replace function event_store.register_decider_event(
   v_decider text,
@@ -60,7 +58,6 @@ begin
   end if;
   if not _known then
     perform event_store_private.bound_idle_transaction();
-    -- one new registration at a time: two first ones of a decider cannot name two owners
     perform event_store_private.lock_deciders();
   end if;
   select d.owner into _owner from event_store.deciders d where d.decider = v_decider limit 1;

@@ -1,6 +1,4 @@
--- Registers many events, all of them or none, and returns them as registered, in the order given. Each is registered as
--- by register_decider_event; v_owner is for all of them.
--- v_events is a JSON array of {decider, event, description, event_version}; event_version is 1 if it is left out.
+-- v_owner is for all of the events; event_version is 1 if it is left out.
 -- Races: registrations of new events wait for each other, and two of the same event give one.
 -- Example: select * from register_decider_events('[{"decider": "order", "event": "paid", "description": "It was paid"}]')
 create or replace function event_store.register_decider_events(

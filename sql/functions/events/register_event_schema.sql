@@ -1,9 +1,5 @@
--- Sets the JSON Schema that data of an event must fit from now on, and registers the event where it is not registered
--- yet, with the schema's description, or title. A version has one schema, until an operator withdraws it: the same again
--- is no-op, which waits for nobody; another one is refused. A captured table's decider has none: its source says what its
--- events have. Schemas are set by the members of the decider's owner, or else of the role that registered the event.
--- Where the version before or after has a schema, data of the older one must be readable by the newer, or an upcast leads
--- there.
+-- A title stands in for a description that the schema lacks. A version has its schema until an operator withdraws it;
+-- the same again waits for nobody. A captured table's decider has none: its source says what its events have.
 -- What is stored is not judged, nor is what is appended again. An append that began before may store what does not fit.
 -- Example: select * from register_event_schema('order', 'order_placed', '{"type": "object", "required": ["amount"]}')
 create or replace function event_store.register_event_schema(

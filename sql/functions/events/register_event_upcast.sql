@@ -1,10 +1,9 @@
--- Says how data of the version before v_to_version of an event become data of v_to_version: by moves, in their order.
--- Nothing that is stored changes: upcast, and whoever reads with it, applies them. Registers the version of the event
--- where it is not registered, with the description of the one before. A version has one upcast, until an operator withdraws
--- it: the same again is a no-op, which waits for nobody; another one is refused. A captured table's decider has none.
--- Upcasts decide what all read of what is stored. So they are registered by the members of the decider's owner, or else of
--- the role that registered the event. No move makes data longer than its own text is: all moves of an event together are
--- bounded, and so is what they make of data.
+-- Nothing that is stored changes: upcast, and whoever reads with it, applies the moves in their order. A version that
+-- is registered here gets the description of the one before. It has its upcast until an operator withdraws it; the same
+-- again waits for nobody.
+-- Upcasts decide what all read of what is stored. So they are registered by the members of the decider's owner, or else
+-- of the role that registered the event. No move makes data longer than its own text is: all moves of an event together
+-- are bounded, and so is what they make of data.
 -- Example: select * from register_event_upcast('order', 'order_placed', 2, '[{"move": "drop", "path": ["note"]}]')
 create or replace function event_store.register_event_upcast(
   v_decider text,

@@ -1,6 +1,4 @@
--- Where one stream stands, as its next writer must know it: the event that the next one follows (previous_id), how many
--- there were, and whether the stream is closed. It stays when the events themselves are deleted (purge_events), after
--- which get_last_event has nothing to return.
+-- What the next writer of the stream must know: last_event_id is the previous_id of the next event.
 -- Example: select last_event_id, version from stream_head('o-1', 'order')
 create or replace function event_store.stream_head(
   v_decider_id text,

@@ -1,4 +1,5 @@
--- The log partition of a stream: the same for all deciders that share an id, and for good.
+-- It has no search_path of its own, which would cost each event that is sequenced; and who calls it may call nothing
+-- private.
 create or replace function event_store.stream_partition(
   v_decider_id text,
   v_partitions bigint
@@ -7,7 +8,6 @@ returns int
 language plpgsql
 immutable
 parallel safe
--- no search_path of its own, which would cost each event that is sequenced; and who calls it may call nothing private
 as $$
 begin
   if v_partitions not between 1 and 2147483647 then

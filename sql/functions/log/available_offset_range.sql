@@ -1,4 +1,3 @@
--- What each log partition (or one) holds: the positions [earliest_position, high_water_mark).
 -- Example: select * from available_offset_range(3)
 create or replace function event_store.available_offset_range(
   v_partition int default null

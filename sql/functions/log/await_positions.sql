@@ -1,9 +1,6 @@
--- Waits until committed events have their positions in the log, and returns where they are: their log partitions, and their
--- positions, null for one that has none after v_seconds. An event that is not stored is left out, and not waited for.
--- Where a sequencer is at work it only looks. Where none is, it sequences them itself, and holds the log until the
--- caller's transaction ends. That bound is its caller's to lift, so such a transaction cannot be prepared, and a sequencer
--- ends its session where it idles (end_log_holder).
--- Not in a transaction that wrote before: its own events have no position before it commits.
+-- Where it sequences itself, it holds the log until the caller's transaction ends. The bound on how long that may idle
+-- is the caller's to lift, so such a transaction cannot be prepared, and a sequencer ends its session where it idles
+-- (end_log_holder).
 -- Example: select * from await_positions('{6f1d2f0a-64a5-4b5e-9f0e-1c1e7b0a0001}')
 create or replace function event_store.await_positions(
   v_event_ids uuid[],

@@ -1,9 +1,7 @@
--- Ends the session whose transaction holds up the whole log (sequencer_holder), or what others need beside it, such as
--- their producers, their views, or registrations (bound_idle_transaction), and returns it: one that has idled in that
--- transaction for ten seconds, or, of the log, any for an operator who says why. The session's own setting would end an
--- idle one, but the session may set that back; a running sequencer calls this.
--- What the transaction did is undone: the events that it sequenced are sequenced again. A session that the role that
--- migrated may not end is left: a superuser's, or any other role's where that role is no member of pg_signal_backend.
+-- The session's own setting (bound_idle_transaction) would end an idle one, but the session may set that back. A
+-- running sequencer calls this. What the transaction did is undone: the events that it sequenced are sequenced again.
+-- The role that migrated may not end a superuser's session, nor any other role's where it is no member of
+-- pg_signal_backend.
 -- Example: select pid, login from end_log_holder('the importer hangs')
 create or replace function event_store_platform.end_log_holder(
   v_reason text default null

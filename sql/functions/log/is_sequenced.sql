@@ -1,5 +1,4 @@
--- Whether every event that a snapshot sees has its position: sequence_events may have returned 0 because another
--- session was at it.
+-- Whether every event that a snapshot sees has its position.
 create or replace function event_store_platform.is_sequenced(
   v_committed pg_snapshot
 )

@@ -1,6 +1,4 @@
--- When somebody last looked for events without a position, to half a second. Where a sequencer runs, that is just now;
--- where none runs and nobody consumes, new events wait from then on.
--- Infinite while a restore is under way.
+-- Where a sequencer runs, it is just now; where none runs and nobody consumes, new events wait from then on.
 -- Races: none; it takes no lock.
 -- Example: select clock_timestamp() - last_sequenced()
 create or replace function event_store_platform.last_sequenced()

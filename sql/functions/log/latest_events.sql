@@ -1,8 +1,8 @@
--- The newest kept events that fit all filters, the newest first, in the order of offsets; each with its place in the log,
--- null while it is not sequenced. For people who look: a consumer that must miss nothing reads the log by positions.
+-- For people who look: a consumer that must miss nothing reads the log by positions.
 -- A stream and a correlation are found by their index. Without either the events are read from the newest on, or from
 -- v_since on, as far as it must: a filter that few events fit can read the whole log.
--- The next page begins before the last offset of this one. Races: an open transaction may add events with lower offsets.
+-- The next page begins before the last offset of this one. Races: an open transaction may add events with lower
+-- offsets.
 -- Example: select partition, position, event, decider_id from latest_events(20, v_decider => 'order')
 -- Example: select version, event, data from latest_events(20, 'order', 'o-1')
 create or replace function event_store_platform.latest_events(
@@ -35,7 +35,7 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- by index, whatever statistics say; the functions that find events have settings of their own
+-- the functions that find events have settings of their own
 as $$
 -- planner: indexed ordered nested once
 #variable_conflict use_column

@@ -1,5 +1,4 @@
--- The log partitions in which a position is missing among the newest v_recent ones. There is none: positions are dense.
--- Who finds one has found a fault of the store or of its disk.
+-- Positions are dense: who finds a gap has found a fault of the store or of its disk.
 -- Example: select log_gaps(10000)
 create or replace function event_store_platform.log_gaps(
   v_recent bigint default 10000

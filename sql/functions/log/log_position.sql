@@ -1,5 +1,5 @@
--- Where an event is in the log: its log partition, and its position there, null as long as it is not sequenced. Two looks
--- by key. A writer that appended the event can so wait until a view has it: until its checkpoint is beyond the position.
+-- Two looks by key. A writer that appended the event can so wait until a view has it: until its checkpoint is beyond
+-- the position.
 -- Races: an event that is returned without a position may get it at any moment; one that has it keeps it.
 -- Example: select partition, position from log_position('6f1d2f0a-64a5-4b5e-9f0e-1c1e7b0a0001')
 create or replace function event_store.log_position(

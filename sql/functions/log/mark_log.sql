@@ -1,5 +1,4 @@
--- Records the present moment of the log for a reason; it is kept for ever. All that is committed is sequenced first, unless
--- another session sequences at this moment.
+-- All that is committed is sequenced first, unless another session sequences at this moment.
 -- Example: select * from mark_log('before the new price list')
 create or replace function event_store_platform.mark_log(
   v_reason text

@@ -1,4 +1,3 @@
--- The last recorded moment of the log that is not after a time; no row where there is none.
 -- Example: select mark_id, marked_at, marks from marks_at('2030-01-01 00:00:00+00')
 create or replace function event_store_platform.marks_at(
   v_time timestamptz

@@ -1,7 +1,5 @@
--- The first kept position whose event was appended at or after a time; the high-water mark if there is none.
 -- Exact, though created_at does not rise strictly along the log: an event has the time of its append, its position that
--- of its commit. -infinity is the earliest position, infinity the mark, at no cost; else the events are read from
--- v_timestamp on.
+-- of its commit. Infinities cost nothing; else the events are read from v_timestamp on.
 -- Example: select offset_for_timestamp(3, '2030-01-01 00:00:00+00')
 create or replace function event_store.offset_for_timestamp(
   v_partition int,

@@ -1,5 +1,4 @@
--- offset_for_timestamp for several log partitions (null: for all) in one pass over the events: one pass for each log
--- partition would read all events after the time as often as there are log partitions. A null time has no rows.
+-- One pass for each log partition would read all events after the time as often as there are log partitions.
 -- Example: select partition, position from offsets_for_timestamp('2030-01-01 00:00:00+00')
 create or replace function event_store.offsets_for_timestamp(
   v_timestamp timestamptz,

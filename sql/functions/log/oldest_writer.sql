@@ -1,6 +1,5 @@
--- The transaction that has been open for longest of all that have written something in this database, a prepared one
--- included. Its own events are given positions when it ends; while it is open, no row version that was replaced since
--- can be removed.
+-- The events of that transaction are given positions when it ends; while it is open, no row version that was replaced
+-- since can be removed.
 -- Races: none; it takes no lock, and what it returns may be over by then.
 -- Postgres hides other roles' sessions from a role that migrated without pg_read_all_stats: then it finds its own only.
 -- Example: select pid, prepared, open_since from oldest_writer()

@@ -1,6 +1,4 @@
--- One row per log partition: its marks, how many events it holds and about how many bytes (its share of the tables), when
--- the last one was appended, when the first one that is not archived was, and how many views have something of it leased
--- or in flight. Two events are read.
+-- bytes is a log partition's share of the tables. Two of its events are read.
 create or replace function event_store.partition_info()
 returns table (
   partition int,

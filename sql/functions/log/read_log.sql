@@ -1,7 +1,5 @@
--- Reads up to v_limit events of a log partition from a position on, in order. At the high-water mark there is nothing;
--- what lies below the first kept event or beyond the mark is refused, not passed over.
--- With a filter it reads on until v_limit events were found that fit, or up to the mark: so fewer than v_limit mean that
--- there are no more. Who comes again from the position after the last one reads what did not fit again.
+-- With a filter, fewer than v_limit events mean that there are no more before the mark. Who comes again from the
+-- position after the last one reads what did not fit again.
 -- Example: select position, event, decider_id from read_log(3, 0, 100)
 -- Example: select position, data from read_log(3, 0, 100, v_deciders => '{order}', v_events => '{order_placed}')
 create or replace function event_store.read_log(

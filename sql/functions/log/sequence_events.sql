@@ -1,19 +1,18 @@
--- Gives every committed event a dense position in its log partition, and returns how many got one.
--- The row of sequencer is the single writer's lock: where somebody else holds it, this returns 0 at once.
+-- The row of sequencer is the single writer's lock.
 --
 -- What is new since the stored snapshot is what became visible since: transactions that began after it (at or above its
--- xmax), and those that were in progress in it (fresh_transactions). So an open transaction, here or in another database,
--- delays only its own events; these are not read before it ends, and no event is read twice.
+-- xmax), and those that were in progress in it (fresh_transactions). So the events of an open transaction, here or in
+-- another database, are not read before it ends, and no event is read twice.
 --
 -- All events of a transaction become visible at once, so one call takes them all. It orders them by the greatest offset
--- of their transaction, then by their own: a transaction's events lie together in each log partition. No stream is
--- inverted by that. Let e1 come before e2 in a stream. In one transaction their own offsets decide. Otherwise e2's offset
--- was drawn after e2's writer saw e1, so after the transaction of e1 had drawn its last one and committed: the greatest
--- offset of e2's transaction is at least e2's, and that is above all of e1's. Savepoints that were rolled back took their
--- offsets along, and a prepared transaction is seen once it is committed: neither changes this.
+-- of their transaction, then by their own. No stream is inverted by that. Let e1 come before e2 in a stream. In one
+-- transaction their own offsets decide. Otherwise e2's offset was drawn after e2's writer saw e1, so after the
+-- transaction of e1 had drawn its last one and committed: the greatest offset of e2's transaction is at least e2's, and
+-- that is above all of e1's. Savepoints that were rolled back took their offsets along, and a prepared transaction is
+-- seen once it is committed: neither changes this.
 --
--- Once a minute, and where the log grew, a call records the high-water marks (log_marks). It takes whole transactions, so
--- they divide none.
+-- Once a minute, and where the log grew, a call records the high-water marks (log_marks). It takes whole transactions,
+-- so they divide none.
 --
 -- A call with nothing new takes no lock and writes nothing, and so has no transaction id and no commit that waits for
 -- the disk; except, twice a second at most, to note when it looked, and up to where.
@@ -23,8 +22,6 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- A sequencer's session may be as old as the store: a plan that it made for empty tables would scan events ever after.
--- Nor is it planned for each snapshot anew: a call with nothing new would spend most of its time with that.
 -- the few marks are joined to many events, also where a caller plans by index only
 set enable_hashjoin = on
 as $$

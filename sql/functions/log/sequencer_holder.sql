@@ -1,6 +1,5 @@
--- Who holds the sequencer's row now: a call of sequence_events that runs, or a transaction that made one and is open.
--- While it is open nobody gives events their positions, and no view gets new events. A transaction that is returned by
--- two calls a second apart is no call that runs: end it by its pid.
+-- The holder is a call of sequence_events that runs, or a transaction that made one and is open. One that two calls a
+-- second apart return is no call that runs: end it by its pid.
 -- Races: none; it takes no lock, and what it returns may be over by then.
 -- open_since is null where Postgres hides it from the role that migrated: it shows that of others to pg_read_all_stats.
 -- Example: select pid, login, open_since from sequencer_holder()

@@ -1,7 +1,8 @@
--- What each view has of one stream, and what it still owes: a row for each view that wants the stream's decider, by name.
--- A stream that waits, is in flight or is parked has a lock: then the view has the events up to last_offset, and owes the
--- later ones that it wants. Without a lock it has what lies below its checkpoint; an event without a position is owed.
--- It reads the stream once for all views: its newest v_most events. Where a stream has more, owed means "at least".
+-- A stream that waits, is in flight or is parked has a lock: then the view has the events up to last_offset, and owes
+-- the later ones that it wants. Without a lock it has what lies below its checkpoint; an event without a position is
+-- owed.
+-- It reads the stream once for all views. Where a stream has more than v_most events, owed means "at least". Rows are
+-- by the name of the view.
 -- Races: it takes no lock; a consumer may go on meanwhile.
 -- Example: select view, owed, parked_at, last_error from stream_views('order', 'o-1')
 create or replace function event_store_platform.stream_views(

@@ -1,4 +1,3 @@
--- Refuses a range [v_from_position, v_to_position) that the log does not hold whole. An empty range within it is fine.
 -- Example: select validate_offset_range(3, 0, 100)
 create or replace function event_store.validate_offset_range(
   v_partition int,

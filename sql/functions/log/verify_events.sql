@@ -1,8 +1,8 @@
--- Looks at the next v_limit events from offset v_from on: whether each that the sequencer has seen has a position, in the log
--- partition of its stream, and follows the event before it, purged or not: of the version before, by previous_id, later in
--- the log, and not behind a final one. So versions are gapless. Twenty faults are told.
--- Races: all of it is as of one moment. In a store that was restored and not sequenced since, nothing is known of what the
--- sequencer has seen.
+-- Each event that the sequencer has seen must have a position, in the log partition of its stream, and follow the event
+-- before it, purged or not: of the version before, by previous_id, later in the log, and not behind a final one. So
+-- versions are gapless.
+-- Races: all of it is as of one moment. In a store that was restored and not sequenced since, nothing is known of what
+-- the sequencer has seen.
 -- Example: select looked, reached, found, faults from verify_events(0, 50000)
 create or replace function event_store_platform.verify_events(
   v_from bigint,

@@ -1,5 +1,5 @@
--- Looks at the next v_limit positions of a log partition from v_from on, or from where the log begins: whether one is missing
--- before or between them, and whether each has its event. Where it looked at none, that was the end. Twenty faults are told.
+-- It begins where the log begins if v_from lies before that. A position that is missing before the first one is a
+-- fault, too.
 -- Races: all of it is as of one moment; a purge between two calls is no fault.
 -- Example: select looked, reached, found, faults from verify_positions(3, 0, 50000)
 create or replace function event_store_platform.verify_positions(

@@ -1,4 +1,4 @@
--- Writes down what an operator did. In the transaction of what is done: neither happens alone.
+-- In the transaction of what is done: neither happens alone.
 -- done_by is the login; the role that it chose by SET ROLE, whose rights counted, is in the detail.
 create or replace function event_store_private.audit(
   v_operation text,

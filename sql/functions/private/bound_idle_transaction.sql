@@ -1,7 +1,7 @@
--- Lets Postgres end the session if it idles in this transaction for longer than v_longest, unless a shorter time is set
--- already. The setting is of this transaction alone. Nothing is lost by it: what the transaction did is undone.
--- Whatever locks what everybody needs (the sequencer's row, the table of deciders, others' views and producers) calls it.
--- The caller may set the bound back: the lock of a table that nothing else takes so tells end_log_holder whose
+-- A shorter time that is set already stays. The setting is of this transaction alone. Nothing is lost by it: what the
+-- transaction did is undone.
+-- Whatever locks what everybody needs (the sequencer's row, the table of deciders, others' views and producers) calls
+-- it. The caller may set the bound back: the lock of a table that nothing else takes so tells end_log_holder whose
 -- transaction it is.
 create or replace function event_store_private.bound_idle_transaction(
   v_longest interval default '10 seconds'

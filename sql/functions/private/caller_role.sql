@@ -1,6 +1,5 @@
--- The role that calls, also inside a security definer function: the one that SET ROLE chose, or else the login. A pool
--- such as PostgREST's logs in once and sets a role for each request: that role's rights count, and not the pool's.
--- Postgres inlines it.
+-- Also inside a security definer function. A pool such as PostgREST's logs in once and sets a role for each request:
+-- that role's rights count, and not the pool's. Postgres inlines it.
 create or replace function event_store_private.caller_role()
 returns name
 language sql

@@ -1,6 +1,6 @@
--- The one clock of leases and timestamps: wall-clock time, also inside a long transaction.
--- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only the role that migrated can, which may use
--- event_store_private: with it one takes over any lease.
+-- Wall-clock time, also inside a long transaction.
+-- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only who may use event_store_private can: with
+-- it one takes over any lease.
 create or replace function event_store_private.clock()
 returns timestamptz
 language sql

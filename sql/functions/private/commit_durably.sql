@@ -1,5 +1,5 @@
--- Lets this transaction be on the disk of the store, and of the standby that it waits for, once its commit returns,
--- whatever the session's settings say. For what others rely on and give up their own copy of.
+-- It is on the disk of the store then, and of the standby that it waits for, whatever the session's settings say. For
+-- what others rely on and give up their own copy of.
 create or replace function event_store_private.commit_durably()
 returns void
 language plpgsql

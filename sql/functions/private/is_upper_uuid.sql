@@ -1,6 +1,5 @@
--- Whether a decider_id is a UUID with letters in upper case. Such a stream would be another one than that of the same
--- UUID as Postgres writes it, which is what callers that pass a uuid mean: so nobody may append to one. Streams of
--- captured tables have the keys that the source has.
+-- A stream of such an id would be another one than that of the same UUID as Postgres writes it, which is what callers
+-- that pass a uuid mean: so nobody may append to one. Streams of captured tables have the keys that the source has.
 create or replace function event_store_private.is_upper_uuid(
   v_decider_id text
 )

@@ -1,6 +1,5 @@
--- Whether the session lives that had this pid and began then: a pid alone is given again, soon after a restart.
--- Postgres hides when a session began from a role that is neither a member of its role nor of pg_read_all_stats: then the
--- pid decides.
+-- A pid alone is given again, soon after a restart. Postgres hides when a session began from a role that is neither a
+-- member of its role nor of pg_read_all_stats: then the pid decides.
 create or replace function event_store_private.lives(
   v_pid int,
   v_began_at timestamptz

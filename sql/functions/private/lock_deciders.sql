@@ -1,5 +1,4 @@
--- Lets one registration of deciders go on at a time: two first ones of a decider cannot name two owners. It waits for five
--- seconds, and then says for whom.
+-- So two first registrations of a decider cannot name two owners.
 create or replace function event_store_private.lock_deciders()
 returns void
 language plpgsql

@@ -1,4 +1,4 @@
--- The other processes of this database that hold a lock of a table that a change of its rows takes, for a refusal to name.
+-- Those of this database, for a refusal to name.
 create or replace function event_store_private.lock_holders(
   v_relation regclass
 )

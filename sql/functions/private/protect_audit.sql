@@ -1,5 +1,5 @@
--- What was audited stays: UPDATE, DELETE and TRUNCATE of audit_log raise MR006 for everybody, the role that migrated too,
--- and no setting lets them through. Only the store's functions insert, and a restore.
+-- UPDATE, DELETE and TRUNCATE of audit_log are refused to everybody, the role that migrated too, and no setting lets
+-- them through. Only the store's functions insert, and a restore.
 create or replace function event_store_private.protect_audit()
 returns trigger
 language plpgsql

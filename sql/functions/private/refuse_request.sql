@@ -1,4 +1,4 @@
--- Raises that an argument is null, empty or out of range: which, its value, and what is allowed.
+-- v_fault names the argument that is null, empty or out of range, and its value.
 create or replace function event_store_private.refuse_request(
   v_fault text,
   v_hint text

@@ -1,5 +1,4 @@
--- When the calling session began: with its pid it names the session (lives). Null where Postgres hides it from the role that
--- migrated.
+-- With its pid it names the session (lives). Null where Postgres hides it from the role that migrated.
 create or replace function event_store_private.session_began()
 returns timestamptz
 language sql

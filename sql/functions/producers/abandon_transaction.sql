@@ -1,6 +1,4 @@
--- Gives a message up for good: nothing of it is ever seen, and the next one is accepted. Whoever sends it again is told
--- that it was abandoned. If another transaction of the same message was first, the answer is that one's (duplicate).
--- Again: the same answer.
+-- Whoever sends the message again is told that it was abandoned. Called again, the answer is the same.
 -- Example: select outcome, next_sequence from abandon_transaction(transaction_id, 'line 41 is no order')
 create or replace function event_store.abandon_transaction(
   v_transaction_id uuid,

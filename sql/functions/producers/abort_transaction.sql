@@ -1,5 +1,4 @@
--- Gives a transaction up: nothing of it is ever seen, and its message may be begun again. One that has ended without an
--- effect: no-op.
+-- Where the transaction has ended without an effect, this does nothing.
 create or replace function event_store.abort_transaction(
   v_transaction_id uuid
 )

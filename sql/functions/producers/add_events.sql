@@ -1,5 +1,4 @@
--- Stages events, a JSON array as append_events takes it. Whether they fit is known at the commit, where they are
--- appended; data beyond the limits are refused here.
+-- Events are appended at the commit; data beyond the limits are refused here.
 create or replace function event_store.add_events(
   v_transaction_id uuid,
   v_events jsonb
@@ -14,7 +13,6 @@ as $$
 declare
   _fault text;
 begin
-  -- data that break a limit are not even staged
   select format('event %s of the batch: %s', b.ordinal, f.fault) into _fault
   from unnest(event_store_private.parse_events(v_events)) b
   cross join lateral (select event_store_private.data_fault(b.data) as fault offset 0) f -- once, not at each use

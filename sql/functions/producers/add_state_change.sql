@@ -1,5 +1,3 @@
--- Stages a change of a producer's state: a value, or null to remove the key (a JSON null is a value). The last change
--- of a key counts.
 -- Example: select add_state_change(transaction_id, 'total', '17')
 create or replace function event_store.add_state_change(
   v_transaction_id uuid,

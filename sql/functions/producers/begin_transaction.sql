@@ -1,14 +1,10 @@
--- Opens a transaction for a producer's next message, or says why not. A refusal is an answer and no error, which would
--- undo its count:
+-- A refusal is an answer, for an error would undo its count:
 --   opened         transaction_id and its deadline; stage changes and commit
---   duplicate      it was committed or abandoned before: outcome, result and offsets are those of then; offsets are null
---                  where the answer is no longer kept (purge_results)
---   gap            next_sequence must come first
---   fenced         another instance has registered since: epoch is its
---   unknown_epoch  nobody registered with that epoch: register again
--- Several transactions of one message may be open, as when it is sent again after its sender was killed: the first
--- commit decides. v_digest, such as sha256() of the message as the source has it, tells a message that is sent again from
--- another one under its number, which is refused.
+--   duplicate      it was committed or abandoned before; purge_results deletes answers
+--   fenced         epoch is that of the other instance
+--   unknown_epoch  register again
+-- Several transactions of one message may be open, as when it is sent again after its sender was killed. v_digest is,
+-- for example, sha256() of the message as the source has it.
 -- Example: select status, transaction_id, result from begin_transaction('orders.csv', 0, 1, 41)
 create or replace function event_store.begin_transaction(
   v_producer_id text,

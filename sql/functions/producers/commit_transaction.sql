@@ -1,6 +1,4 @@
--- Does all that a transaction staged, and writes down its result, in one go: everybody sees all of it or nothing. If
--- another transaction of the same message was first, nothing of this one is done and the answer is that one's
--- (duplicate). Again: the same answer. A refused event (MR001 to MR005) refuses the commit; the transaction stays open.
+-- Everybody sees all of what the transaction staged, or nothing.
 -- Example: select duplicate, result, next_sequence from commit_transaction(transaction_id, '{"total": 17}')
 create or replace function event_store.commit_transaction(
   v_transaction_id uuid,

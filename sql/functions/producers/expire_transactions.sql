@@ -1,7 +1,6 @@
--- Ends open transactions whose deadline has passed, and forgets those that ended without an effect v_keep_s seconds
--- ago: until then a late caller is told how they ended. Up to v_limit of each. Waits for nobody: what somebody is at is
--- left to the next call. millrace run sequencer calls it every minute. A transaction that idles after it is ended after
--- ten seconds: it holds others' producers.
+-- Until a transaction is forgotten a late caller is told how it ended. What somebody is at is left to the next call.
+-- millrace run sequencer calls it every minute. A transaction that idles after it is ended after ten seconds: it holds
+-- others' producers.
 create or replace function event_store_platform.expire_transactions(
   v_keep_s bigint default 86400,
   v_limit int default 1000

@@ -1,5 +1,5 @@
--- What a producer keeps beside its events: one key, or all in order. Read after begin_transaction it stays as it is
--- until that transaction is committed, or another one of the same message, and then this one does nothing.
+-- Read after begin_transaction the state stays as it is until that transaction is committed, or another one of the same
+-- message, and then this one does nothing.
 create or replace function event_store.get_producer_state(
   v_producer_id text,
   v_partition int,

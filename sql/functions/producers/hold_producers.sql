@@ -1,6 +1,5 @@
--- Lets no producer's message be judged or committed until this transaction ends, waits for those that are at it, and
--- returns what is committed then. A backup holds them for the moment in which it looks: what a producer was answered
--- must be in the log that it has.
+-- A backup holds producers for the moment in which it looks: what a producer was answered must be in the log that it
+-- has.
 create or replace function event_store_platform.hold_producers()
 returns pg_snapshot
 language plpgsql

@@ -1,7 +1,4 @@
--- A producer's message in one call, without staging: its events as append_events takes them, changes of state as a JSON
--- object (a JSON null removes the key), its result. The row is that of begin_transaction; its status is committed where
--- that would be opened.
--- v_digest is as begin_transaction's.
+-- Nothing is staged. v_digest is as begin_transaction's.
 -- Example: select status, offsets from ingest_events('orders.csv', 0, 1, 41, '[…]', '{"total": 17}')
 create or replace function event_store.ingest_events(
   v_producer_id text,

@@ -1,6 +1,6 @@
--- The open transactions whose deadline passed v_late_s seconds ago or before, the oldest first, up to v_limit. There
--- are none where expire_transactions is called every minute, as millrace run sequencer does, unless somebody holds the
--- row of their producer: then its messages wait, too. A standby has nothing of them, and returns none.
+-- The oldest come first, up to v_limit. There are none where expire_transactions is called every minute, as millrace
+-- run sequencer does, unless somebody holds the row of their producer: then its messages wait, too. A standby has
+-- nothing of them, and returns none.
 -- Example: select * from overdue_transactions()
 create or replace function event_store_platform.overdue_transactions(
   v_late_s bigint default 120,

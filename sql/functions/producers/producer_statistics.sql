@@ -1,6 +1,5 @@
--- One row per partition of each producer, or of one: where it stands and what its messages became. received is
--- duplicates, refused and opened; opened is how its transactions ended, and those that are open (a crash of the server
--- loses these; a standby, which cannot see them, counts those that were lost as open).
+-- opened is how its transactions ended, and those that are open (a crash of the server loses these; a standby, which
+-- cannot see them, counts those that were lost as open).
 create or replace function event_store_platform.producer_statistics(
   v_producer_id text default null
 )

@@ -1,8 +1,6 @@
--- Deletes answers to messages that were committed before v_before, at most v_limit, and returns how many: call it until it
--- returns 0. A message whose answer was deleted still is a duplicate when it comes again, for the producer's high-water mark
--- decides: its outcome is committed, and its result and offsets are null. Another message under its number is not told from
--- it any more (MR028). What was abandoned is kept, with its reason.
--- v_before lies a day back at least: a message that is under way has its answer.
+-- Call it until it returns 0. A message whose answer was deleted still is a duplicate, for the producer's high-water
+-- mark decides. Another message under its number is not told from it any more (MR028). What was abandoned is kept, with
+-- its reason. A message that is under way has its answer: v_before lies a day back.
 -- Example: select purge_results(now() - interval '90 days', 'no source sends messages again after so long')
 create or replace function event_store_platform.purge_results(
   v_before timestamptz,

@@ -1,10 +1,6 @@
--- Registers an instance of a producer and returns where it goes on. Each call raises the epoch: what an instance of
--- before still has open is aborted, and what it sends is refused from now on.
--- A producer belongs to a role: v_owner, or the role that registers it; what a member of event_store_owner registers
--- without naming one serves every writer. Its members may register it again, send as it, read its state and give it to
--- another role; nobody else can (MR045). The first registration and each change of the owner are in audit_log.
--- v_initial_sequence is the number of the first message of a producer that is new to the store, for a source that begins
--- elsewhere than at 0. It counts once: the store knows where a producer is that it knows.
+-- A producer of event_store_writer serves every writer. The members of its role may read its state and give it to
+-- another role, too. audit_log has the first registration and each change of the owner. v_initial_sequence is for a
+-- source that begins elsewhere than at 0. It counts once: the store knows where a producer is that it knows.
 -- Example: select epoch, next_sequence from register_producer('orders.csv')
 create or replace function event_store.register_producer(
   v_producer_id text,

@@ -1,5 +1,4 @@
--- Lets a version of a read model serve once it has caught up. Called after lock_model. Who did it and why is written down
--- in audit_log.
+-- Called after lock_model.
 create or replace function event_store_platform.approve_version(
   v_model text,
   v_version int,

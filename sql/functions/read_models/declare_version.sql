@@ -1,5 +1,4 @@
--- Writes down a version of a read model whose tables were made. Called in the transaction that makes them, after
--- lock_model.
+-- Called after lock_model.
 create or replace function event_store_platform.declare_version(
   v_model text,
   v_version int,

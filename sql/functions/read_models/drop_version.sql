@@ -1,4 +1,4 @@
--- Forgets a version of a read model. Called in the transaction that drops its tables, after lock_model.
+-- Called after lock_model.
 create or replace function event_store_platform.drop_version(
   v_model text,
   v_version int

@@ -1,6 +1,4 @@
--- Whether a version of a read model can go: another one serves, and it is older than the one that the caller builds. A
--- newer one may be the work of newer code, and is unused only v_abandoned_s seconds after its declaration or its approval,
--- and never while it waits for that.
+-- A newer one than v_built may be the work of newer code, and is never unused while it waits for its approval.
 create or replace function event_store_platform.is_unused_version(
   v_model text,
   v_version int,

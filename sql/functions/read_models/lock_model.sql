@@ -1,6 +1,6 @@
--- Keeps everybody else from the versions of a read model until the transaction ends: who makes, serves or drops one
--- calls this first. The lock is that of a key which only this function inserts: an advisory key could be held by any
--- login. Who inserts a key that another open transaction has inserted waits for that one, though it deleted it again.
+-- Who makes, serves or drops a version calls this first. The lock is that of a key which only this function inserts: an
+-- advisory key could be held by any login. Who inserts a key that another open transaction has inserted waits for that
+-- one, though it deleted it again.
 create or replace function event_store_platform.lock_model(
   v_model text
 )

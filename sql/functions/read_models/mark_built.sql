@@ -1,5 +1,4 @@
--- Takes note that log partitions of a version are built from their first events on, which only the archive had. Called
--- in the transaction of their rebuild.
+-- Only the archive had those first events.
 create or replace function event_store_platform.mark_built(
   v_model text,
   v_version int,

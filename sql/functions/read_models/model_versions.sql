@@ -1,5 +1,4 @@
--- The versions of a read model that there are, the oldest first: the one that people read, and one that is built beside
--- it.
+-- They are the one that people read, and one that is built beside it.
 -- Example: select version, view, serves from model_versions('orders')
 create or replace function event_store_platform.model_versions(
   v_model text

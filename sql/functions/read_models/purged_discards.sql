@@ -1,6 +1,5 @@
--- The offsets of the events that an operator discarded for any version of a read model, and that only the archive has:
--- where such an event fails again, nobody could try it later, so it stays given up. A version after the first is
--- consumed as the view with _v and its number behind.
+-- Only the archive has such an event: where it fails again, nobody could try it later, so it stays given up. A version
+-- after the first is consumed as the view with _v and its number behind.
 create or replace function event_store_platform.purged_discards(
   v_view text
 )

@@ -1,5 +1,4 @@
--- Makes a version of a read model the one that people read. Called in the transaction that replaces the model's SQL
--- view, after lock_model, where has_caught_up says that this version stands nowhere behind.
+-- Called after lock_model, where has_caught_up says that this version stands nowhere behind.
 create or replace function event_store_platform.serve_version(
   v_model text,
   v_version int

@@ -1,10 +1,8 @@
--- What a fold read model has of one stream: its state, and the version and the offset of the last event that this state is
--- after. Who handles a command so reads the events behind it only. No row where the state is no such snapshot: no version
--- of the model is of this declaration and read events with the upcasts of now, with which the events behind are read; it
--- has nothing of the stream; the stream has a lock, and so failed, and some of its events are owed; an operator discarded
--- an event of it; or its log partition is still to be rebuilt from the archive.
--- It runs with the rights of its caller, for the tables of read models are their owners'. So a service needs
--- event_store_reader beside event_store_writer.
+-- Who handles a command reads only the events behind the state. They are read with the upcasts of now: a version of the
+-- model that read events with others is none of this declaration. A stream that has a lock failed, and some of its
+-- events are owed.
+-- It has its caller's rights, for the tables of read models are their owners'. So a service needs event_store_reader
+-- beside event_store_writer.
 -- Races: all of it is as of one moment.
 -- Example: select state, version from stream_state('carts', '5e88…', 'cart', 'cart-1')
 create or replace function event_store.stream_state(

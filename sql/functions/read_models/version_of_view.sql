@@ -1,4 +1,3 @@
--- Which read model is consumed as a view, and which version of it.
 -- Example: select model, version from version_of_view('orders')
 create or replace function event_store_platform.version_of_view(
   v_view text

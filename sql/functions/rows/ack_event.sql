@@ -1,8 +1,6 @@
--- Acknowledges the event that is in flight for a stream of a rows view, frees the stream and returns its lock.
--- Any other offset is refused (MR016): one that was not delivered, was acknowledged before, or was given back. With
--- v_lease_token (see lease_events) only the delivery that the token came with counts, until another consumer got the
--- event. Without one the answer counts while the lock of the event in flight lasts, whichever session gives it: behind
--- a connection pool sessions say nothing.
+-- What was not delivered, was acknowledged before, or was given back is not in flight. With v_lease_token (see
+-- lease_events) only the delivery that the token came with counts. Without one any session may answer: behind a
+-- connection pool sessions say nothing.
 -- Example: select * from ack_event('invoices', 'o-1', 1)
 create or replace function event_store.ack_event(
   v_view text,

@@ -1,6 +1,3 @@
--- Acknowledges many events of a rows view at once and returns the offsets that it acknowledged: what is not among them
--- was not in flight for the caller any more, as ack_event would say, and is delivered again. v_lease_tokens: none, or
--- one for each.
 -- Example: select * from ack_events('invoices', '{1,2,3}')
 create or replace function event_store.ack_events(
   v_view text,

@@ -1,8 +1,5 @@
--- Turns new events into locks of a rows view: each stream of a window of new events per log partition gets a lock if it
--- has none, and the checkpoint moves past the window. Locks with nothing left to deliver are removed. Returns how many
--- log positions were passed.
--- While v_max_waiting streams wait for a consumer already, no more events are passed: a view whose consumers are away
--- keeps its lag in its checkpoints, and not a lock for every stream of the store.
+-- Locks with nothing left to deliver are removed. By v_max_waiting a view whose consumers are away keeps its
+-- lag in its checkpoints, and not a lock for every stream of the store.
 -- It alone inserts and removes locks, one caller at a time per log partition, and skips what others hold: it never
 -- waits for a consumer, however long that keeps its transaction open. Meant to run in a short transaction of its own.
 create or replace function event_store_platform.dispatch_events(

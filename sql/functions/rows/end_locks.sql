@@ -1,7 +1,4 @@
--- Ends locks of a rows view that are still in force, of one stream, one decider or all, and returns how many: what was
--- in flight is delivered again at once, and that is no failed attempt; a stream that waits for a retry waits no more. For
--- operators whose consumer hangs. Late answers for what was in flight are refused (MR016). Locks in an open transaction's
--- hands are left out. Written down in audit_log, with v_reason.
+-- Late answers get MR016. Locks in an open transaction's hands are left out.
 -- Example: select end_locks('invoices', 'order', 'o-1', 'its consumer hangs')
 create or replace function event_store_platform.end_locks(
   v_view text,

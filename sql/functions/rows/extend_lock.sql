@@ -1,5 +1,4 @@
--- Lets the lock of the event in flight for a stream last v_seconds from now (default: the view's lock_timeout_s). It says
--- also that the event is being handled: of one that was leased ahead, the delivery counts as an attempt from now on.
+-- Of an event that was leased ahead, the delivery counts as an attempt from now on.
 -- Example: select locked_until from extend_lock('invoices', 'o-1', 1, 600)
 create or replace function event_store.extend_lock(
   v_view text,

@@ -1,6 +1,5 @@
--- Notes that the new events of a rows view could not be dispatched, and why, for `standing`. The next dispatch that succeeds
--- forgets it. Nothing else is decided by it.
--- Of a view that the caller may not use it notes nothing: any login may dispatch it, and this is read by operators.
+-- For `standing`: nothing else is decided by it. Any login may dispatch a view, and operators read this: so it notes
+-- nothing of a view that its caller may not use.
 -- Races: it never waits; beside a dispatch it notes nothing.
 -- Example: select fail_dispatch('invoices', 'index row size 2872 exceeds btree version 4 maximum 2704')
 create or replace function event_store_platform.fail_dispatch(

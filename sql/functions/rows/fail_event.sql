@@ -1,6 +1,5 @@
--- Says that the event in flight for a stream failed, and why. Its stream waits, longer each time (retry_delay), while
--- all others go on; after the view's max_attempts it is parked: a dead letter that waits for an operator
--- (retry_dead_letters, discard_dead_letter). No later event of the stream is delivered meanwhile.
+-- While its stream waits (retry_delay), no later event of it is delivered. A parked one waits for an operator
+-- (retry_dead_letters, discard_dead_letter).
 -- Example: select * from fail_event('invoices', 'o-1', 1, 'no such customer')
 create or replace function event_store.fail_event(
   v_view text,

@@ -1,9 +1,7 @@
--- stream_events for callers who want fencing: with each event comes the token of its lease, which ack_event,
--- nack_event, fail_event and extend_lock take, and which delivery it is. An answer with a token that is not in force
--- any more is refused, whoever gives it.
--- With v_ahead the caller takes more than it handles at once. If it dies, nobody knows which event it died of: none of its
--- deliveries counts as an attempt, and those events are suspect when they come again. Before it handles one of these, it
--- says so with extend_lock; so it handles them one at a time, and only the one that it dies of fails.
+-- ack_event, nack_event, fail_event and extend_lock take the token.
+-- With v_ahead the caller takes more than it handles at once. If it dies, nobody knows which event it died of: none of
+-- its deliveries counts as an attempt, and those events are suspect when they come again. Handled one at a time, each
+-- after extend_lock, only the one that it dies of fails.
 -- Example: select decider_id, "offset", lease_token from lease_events('invoices', 100)
 create or replace function event_store.lease_events(
   v_view text,

@@ -1,5 +1,4 @@
--- Gives back the event that is in flight for a stream: it is delivered again at once. Not an attempt that failed; see
--- fail_event. Without v_offset it is what is in flight, whichever event that is by now. v_error says why, for operators: it is the lock's last_error until the event is acknowledged.
+-- v_error says why, for operators: it is kept until the event is acknowledged.
 -- Example: select * from nack_event('invoices', 'o-1')
 create or replace function event_store.nack_event(
   v_view text,

@@ -1,6 +1,4 @@
--- Gives back the event that is in flight for a stream: it is delivered again, not before v_milliseconds have passed.
--- Without v_offset it is what is in flight, whichever event that is by now.
--- v_error says why, for operators: it is the lock's last_error until the event is acknowledged.
+-- v_error says why, for operators: it is kept until the event is acknowledged.
 -- Example: select * from schedule_nack_event('invoices', 'o-1', 60000)
 create or replace function event_store.schedule_nack_event(
   v_view text,

@@ -1,6 +1,4 @@
--- Leases up to v_limit free streams of a rows view, those that wait longest first, and returns the next event of each.
--- The lease lasts v_seconds (default: the view's lock_timeout_s), by the wall clock also inside a long transaction;
--- ack_event, nack_event, fail_event or its end make the stream free again.
+-- A lock lasts by the wall clock, also inside a long transaction.
 -- Example: select * from stream_events('invoices', 100, 300)
 create or replace function event_store.stream_events(
   v_view_name text,

@@ -1,7 +1,6 @@
--- Marks the caller as a live consumer of a view, for v_attached_s or until its session ends, whichever is first. poll_views
--- counts them, so a poller knows a consumer that waits for events from one that died. A consumer that goes on says it
--- again in time; v_consumer names it, so that it counts once however many sessions a connection pool gives it.
--- No lock: a login without grants cannot count as a consumer, and nothing stays on a pooled session.
+-- A poller so knows a consumer that waits for events from one that died. With a name it counts once however many
+-- sessions a connection pool gives it. No lock: a login without grants cannot count as a consumer, and nothing stays on
+-- a pooled session.
 create or replace function event_store_platform.attach_consumer(
   v_view text,
   v_consumer text default null,

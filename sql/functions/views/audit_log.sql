@@ -1,4 +1,3 @@
--- The last entries of the table audit_log, the newest first: of one view, or of all views and of what was done to none.
 -- Example: select done_at, done_by, operation, reason from audit_log('invoices')
 create or replace function event_store_platform.audit_log(
   v_view text default null,

@@ -1,8 +1,7 @@
--- The parked streams of a view (null: of all views), those that were parked first, first: the event that failed, why,
--- and how many events of the stream wait, that one included. The event that failed is the first one after what is
--- acknowledged; in bulk mode the first of those that were delivered together. Where the view's filter does not want it
--- any more, the next that it wants, which is what a retry would deliver; null while the log has none.
--- With v_waiting those that wait for a retry instead, as view_info counts them; they have no parked_at.
+-- The event that failed is the first one after what is acknowledged; in bulk mode the first of those that were
+-- delivered together. Where the view's filter does not want it any more, it is the next that it wants, which is what a
+-- retry would deliver; null while the log has none. It is one of those that wait. Streams that wait for a retry are
+-- those that view_info counts; they have no parked_at.
 -- Example: select decider_id, event, attempts, last_error from dead_letters('invoices')
 create or replace function event_store.dead_letters(
   v_view text default null,

@@ -1,6 +1,4 @@
--- Ends what attach_consumer said: the caller's consumer of a view counts no more, though its session lives on. v_consumer
--- is the name it was attached under; null for the one that this session attached without a name. It says nothing where
--- none is attached, as when its time is over or the view was removed.
+-- A consumer is attached no more where its time is over or its view was removed.
 create or replace function event_store_platform.detach_consumer(
   v_view text,
   v_consumer text default null

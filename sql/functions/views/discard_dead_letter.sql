@@ -1,7 +1,4 @@
--- Gives up the event that a parked stream failed at, and returns it: the stream goes on with its next event. The event
--- itself stays in the log; this view counts it as acknowledged. v_offset: which event is meant, as dead_letters showed
--- it; where the stream stands at another one by now, nothing is given up. Who did it and why is written down in
--- audit_log.
+-- v_offset is the event as dead_letters showed it.
 -- Example: select event, "offset" from discard_dead_letter('invoices', 'order', 'o-1', 'a test order')
 create or replace function event_store_platform.discard_dead_letter(
   v_view text,

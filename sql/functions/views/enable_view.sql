@@ -1,5 +1,3 @@
--- Lets a view be given events, or no more; what is in flight may still be acknowledged or committed. A change
--- is written down in audit_log, with v_reason.
 -- Example: select view, enabled from enable_view('invoices', false, 'its receiver moves')
 create or replace function event_store_platform.enable_view(
   v_view text,

@@ -1,4 +1,3 @@
--- Whether a view of this name is registered.
 -- Example: select is_registered('invoices')
 create or replace function event_store.is_registered(
   v_view text

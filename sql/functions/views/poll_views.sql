@@ -1,14 +1,9 @@
--- One row per view (v_views null: all; a name that is not registered gives none) with what a poller needs to decide
--- whether to start a consumer, in one cheap call. A view that is not enabled is counted as if it were.
--- `due` is how much the view would be given now: the events ahead of it that it wants, and `retries`, its streams with a
--- lock whose time has come and that have an event; each counted to a thousand. Events that it does not want make no view
--- due. Of a view that is more than a thousand positions behind in a log partition, the first of them are looked at, about
--- 20,000 in all: where these hold none that it wants, `due` is 1 until somebody has passed over them. An event ahead
--- counts also where its stream has a lock: a consumer hands it over to the lock.
--- `locked` are the streams of a bulk view that have a lock, counted to a thousand; null for a rows view, where each that
--- is delivered has one. `ahead` are the positions ahead of the checkpoints, wanted or not. `consumers` are those that said
--- so (attach_consumer) and live. A URL, which may hold a secret, is shown to those who may use the view.
--- Where nothing is ahead, no event is read. The newest thousand positions of a log partition are read once for all views.
+-- A name that is not registered gives no row. A view that is not enabled is counted as if it were. Of a view that is
+-- more than a thousand positions behind in a log partition, the first of them are looked at, about 20,000 in all: where
+-- these hold none that it wants, `due` is 1 until somebody has passed over them. An event ahead counts also where its
+-- stream has a lock: a consumer hands it over to the lock. `retries` are streams that have an event. `locked` is null
+-- for a rows view, where each stream that is delivered has a lock. A URL may hold a secret. Where nothing is ahead, no
+-- event is read. The newest thousand positions of a log partition are read once for all views.
 -- Example: select view, due, retries from poll_views('{invoices}')
 create or replace function event_store_platform.poll_views(
   v_views text[] default null

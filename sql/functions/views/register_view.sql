@@ -1,18 +1,10 @@
--- Registers a view, or changes settings of a registered one: those that this call names. null leaves a setting as it is,
--- '' clears the URL, '{}' a filter. Its progress is set once, at the first registration, from v_start_at. Events whose
--- transaction is still open then have no position yet, so they lie ahead of the view: it gets them.
--- A view belongs to a role: v_owner, or the role that registers it; what a member of event_store_owner registers without
--- naming one is for every consumer (event_store_consumer). Members of that role and of event_store_owner change and
--- consume it, nobody else (MR041). A registration and each change of settings are written down in audit_log.
+-- Events whose transaction is still open at the first registration have no position yet, so they lie ahead of the view:
+-- it gets them. A view of event_store_consumer is for every consumer. Members of event_store_owner change and consume
+-- each view, too.
 -- Register a view in a short transaction: until that ends, events may get no position. Another registration of the view
 -- waits for it for five seconds, and then says for whom.
--- v_mode: rows (stream_events) or bulk (claim_batch); null for rows, or what it is. A view stays in its mode (MR012).
--- v_deciders and v_events: what the view wants; of a new view null is for all. v_max_attempts: after how many a failing
--- stream is parked.
--- v_version: of the program that registers. Settings of a lower version than the view has change nothing: two versions
--- of a service that start in turns, as in a rolling deploy, do not undo each other's. null changes settings as ever.
--- v_push_format: json, or cloudevents; null for json, or what it is. v_push_upcast: whether data are pushed in the newest
--- shape of their event.
+-- v_version: of the program that registers. Two versions of a service that start in turns, as in a rolling deploy, do
+-- not undo each other's settings. null changes settings as ever.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
@@ -68,7 +60,6 @@ begin
   if _fault is not null then
     perform event_store_private.refuse_request(format('view %L: %s', v_view, _fault), 'Correct it; nothing was registered or changed.');
   end if;
-  -- a view is not given to a role that the caller is no member of
   if not event_store_private.may_use(v_owner) then
     perform event_store_private.refuse_foreign_view(v_view, v_owner);
   end if;
@@ -205,7 +196,6 @@ begin
     updated_at = _now
   where view = v_view
   returning * into _new;
-  -- what was and what is, of the settings that differ
   select jsonb_object_agg(key, jsonb_build_object('from', before.value, 'to', after.value)) into _change
   from jsonb_each(event_store_private.settings(_view)) before
   join jsonb_each(event_store_private.settings(_new)) after using (key)

@@ -1,5 +1,4 @@
--- Lets parked streams be tried again, from the event that failed, in order, with all attempts before them: all of a
--- view, of one decider, or one stream. Returns how many. Written down in audit_log, with v_reason.
+-- The events of each stream are tried in order.
 -- Example: select retry_dead_letters('invoices', 'order', 'o-1')
 create or replace function event_store_platform.retry_dead_letters(
   v_view text,

@@ -1,20 +1,16 @@
--- Moves a view to another position, in one log partition or (v_partition null) in all, and returns for each where it
--- stood and where it stands now. Audited. With v_dry_run nothing of the view is changed. Refused while something of the
--- view is leased or in flight. All of it or, if one log partition refuses, nothing. Call it in a short transaction:
--- until that ends, events may get no position and the view's consumers get nothing.
+-- All of it or, if one log partition refuses, nothing. Call it in a short transaction: until that ends, events may get
+-- no position and the view's consumers get nothing.
 --
--- v_kind: EXACT_OFFSET     to v_position, which the log holds
---         RESET_TO_OFFSET  to v_position; beyond the high-water mark the view waits there
+-- v_kind: RESET_TO_OFFSET  beyond the high-water mark the view waits at v_position
 --         RESET_TO_EARLIEST, RESET_TO_LATEST  to the first kept event, to the high-water mark
 --         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; where the position is not kept any more, to the first kept event
 --                          or the mark
 --         EXACT_TIMESTAMP  to the first event that was appended at or after v_timestamp; the high-water mark if there
 --                          is none
 --
--- Unless it stays, what waits behind its position goes: streams that wait or are parked are locked no more. What then
--- lies ahead is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much that
--- concerns. That is so also where the position is the same number as before: a rows view's checkpoint runs ahead of
--- what is delivered.
+-- What then lies ahead is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much
+-- that concerns. That is so also where the position is the same number as before: a rows view's checkpoint runs ahead
+-- of what is delivered.
 --
 -- Whoever let a lease end before can neither commit nor acknowledge what he had. When a rows view delivers the same
 -- event again, only tokens tell the old delivery from the new one (lease_events); stream_events has none.

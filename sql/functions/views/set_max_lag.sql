@@ -1,4 +1,4 @@
--- Says how old an event may become before the view is late (standing), in seconds; 300 for a view of which nobody said.
+-- standing tells a late view.
 -- Example: select set_max_lag('invoices', 60)
 create or replace function event_store.set_max_lag(
   v_view text,

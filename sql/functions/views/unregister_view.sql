@@ -1,6 +1,5 @@
--- Removes a view with its progress, its locks and its dead letters. Refused while something of it is leased or in
--- flight. A view that is registered by this name again gives other tokens; it cannot tell a late answer without a token
--- from its own.
+-- A view that is registered by this name again gives other tokens; it cannot tell a late answer without a token from
+-- its own.
 -- Example: select unregister_view('invoices', 'replaced by billing')
 create or replace function event_store_platform.unregister_view(
   v_view text,

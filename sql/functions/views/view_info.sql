@@ -1,9 +1,6 @@
--- One row per view (or one): its lag, what its streams do, and who consumes it. `lag` are the events that it wants and has
--- not, `lag_seconds` is the age of the first of them that no parked stream has, 0 if there is none; unless `exact`, lag
--- means "at least". `behind`
--- are positions, wanted or not. They are the sums of view_lag, but for all views together v_most events are read at most,
--- and one for each place where views stand that are far behind. in_flight: delivered and not answered; waiting: tried in
--- vain, and to be tried again; dead_letters: parked.
+-- The lags are the sums of view_lag, but for all views together v_most events are read at most, and one for each place
+-- where views stand that are far behind. lag_seconds is 0 if there is no such event. behind counts unwanted positions,
+-- too. in_flight: delivered and not answered; waiting: tried in vain, and to be tried again; dead_letters: parked.
 -- Example: select view, lag, lag_seconds, dead_letters from view_info() order by lag_seconds desc
 create or replace function event_store.view_info(
   v_view text default null,

@@ -1,11 +1,7 @@
--- How far a view is behind, per log partition. `behind` counts positions, wanted or not. `lag` counts the events that
--- the view wants and was not given, or did not acknowledge; `lag_seconds` is the age of the first of these that no parked
--- stream has, null if there is none. Events behind the checkpoint whose stream has a lock (in flight, waiting for a retry, parked) count, too.
--- Without a filter lag and behind are the same but for these.
---
--- lag is exact for a view that is 100,000 positions behind; of one with a filter that is further behind, as many are
--- read, and exact says of which log partitions lag means "at least". See event_store_private.lags. view_info has the
--- sums, for all views.
+-- behind counts unwanted positions, too. lag_seconds is null if there is no such event. A stream has a lock while it is
+-- in flight, waits for a retry, or is parked. Without a filter lag and behind are the same but for the events of such
+-- streams. Of a view with a filter that is further behind, 100,000 positions are read, and exact tells the log
+-- partitions of which lag means "at least" (event_store_private.lags). view_info has the sums, for all views.
 -- Races: none; it takes no lock.
 -- Example: select sum(lag), max(lag_seconds), bool_and(exact), sum(behind) from view_lag('invoices')
 create or replace function event_store.view_lag(

@@ -1,7 +1,6 @@
--- The enabled rows views, with their owners, that want an event behind v_known, the high-water marks of log partition 0,
--- 1, … as announce_positions returned them. An empty array asks for all enabled rows views; so does a log partition with
--- more than a thousand new events, of which none is read then. For the sequencer, which dispatches to these views at once:
--- new events are read once, as kinds, whatever the number of views.
+-- v_known has log partitions 0, 1, … in order. Of a log partition with more than a thousand new events none is read.
+-- For the sequencer, which dispatches to these views at once: new events are read once, as kinds, whatever the number
+-- of views.
 -- Example: select view from wanting_views('{}')
 create or replace function event_store_platform.wanting_views(
   v_known bigint[]

@@ -1,4 +1,4 @@
--- A text as a shell takes it for one word: remedies are commands, and whoever names a view chose the name.
+-- Remedies are commands, and whoever names a view chose the name.
 create or replace function event_store_private.shell_word(
   v_text text
 )

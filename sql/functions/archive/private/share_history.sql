@@ -1,6 +1,6 @@
--- Lets nobody shorten the log until this transaction ends: whoever places a view in it calls this before it looks where
--- the log begins. raise_low_water_mark takes the same row alone. A row's lock needs the right to change its table, which
--- only the store's functions have; an advisory key could be held by any login, for ever.
+-- Whoever places a view in the log calls this before it looks where the log begins. raise_low_water_mark takes the same
+-- row alone. A row's lock needs the right to change its table, which only the store's functions have; an advisory key
+-- could be held by any login, for ever.
 create or replace function event_store_private.share_history()
 returns void
 language sql

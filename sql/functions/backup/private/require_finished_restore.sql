@@ -1,5 +1,5 @@
--- A trigger at the end of a transaction that called begin_restore: it cannot be committed unless finish_restore was
--- called after it. So neither what is loaded unchecked, nor the right to load it, outlasts the transaction.
+-- It runs at the end of a transaction that called begin_restore. So neither what is loaded unchecked, nor the right to
+-- load it, outlasts the transaction.
 create or replace function event_store_private.require_finished_restore()
 returns trigger
 language plpgsql

@@ -1,4 +1,4 @@
--- The tables that a restore loads, in an order in which their rows refer to what is there.
+-- Their order is one in which their rows refer to what is there.
 create or replace function event_store_private.restore_tables()
 returns regclass[]
 language sql

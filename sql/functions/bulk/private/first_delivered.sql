@@ -1,5 +1,5 @@
--- The offset of the first event that a lease delivers of a stream, or null: the next one of a stream that it retries,
--- the first one in its range of a stream without a lock, and in a rebuild of any.
+-- That is the next one of a stream that it retries, the first one in its range of a stream without a lock, and in a
+-- rebuild of any.
 create or replace function event_store_private.first_delivered(
   v_view event_store.views,
   v_lease event_store.checkpoints,

@@ -1,4 +1,4 @@
--- Raises which of the stated leases are not in force any more, and what is.
+-- It says what is in force, too.
 create or replace function event_store_private.refuse_lost_lease(
   v_view text,
   v_partition int[],

@@ -1,4 +1,3 @@
--- Locks the checkpoints of a batch and raises unless every stated token is that of a lease in force.
 -- A lease past its time holds as long as nobody else took it: the token decides, not the clock.
 create or replace function event_store_private.require_leases(
   v_view text,

@@ -1,14 +1,12 @@
--- Leases log partitions of many bulk views in one call, for one consumer that serves them all in rounds: those with an
--- event that the view wants and no live lease, v_limit positions of each view, its oldest pending events first. A range
--- [from_position, to_position) is as claim_batch gives it. Sequences new events first. Never waits: what others hold is
--- left out. Call it in a short transaction: until it ends, others are given nothing of the log partitions it leases.
--- Only new events: no stream with a lock is tried again here, and no lock is touched. Their events in a range are left
--- out by read_batch (locked_streams names these streams) and stay with their locks when the range is committed.
+-- For one consumer that serves many views in rounds. A range [from_position, to_position) is as claim_batch gives it.
+-- Sequences new events first. Call it in a short transaction: until it ends, others are given nothing of the log
+-- partitions it leases.
+-- No lock is touched. The events of streams with a lock in a range are left out by read_batch (locked_streams names
+-- these streams) and stay with their locks when the range is committed.
 -- Where nothing wanted is ahead, nothing is locked and nothing is written; except that a checkpoint with 200 unwanted
--- positions ahead moves past them: to look at them again and again would cost more than a new version of its row. A call
--- looks at 400,000 positions for all views together, or at 1,000 for each view in each log partition.
--- A view that is not registered, or not enabled, is left out: the others go on. A rows view or another role's is
--- refused, and then nothing is leased.
+-- positions ahead moves past them: to look at them again and again would cost more than a new version of its row. A
+-- call looks at 400,000 positions for all views together, or at 1,000 for each view in each log partition.
+-- What others hold is left out. Where a view is refused, nothing is leased.
 -- Example: select view, partition, from_position, to_position from claim_views('{invoices,orders}', 'run-7')
 create or replace function event_store_platform.claim_views(
   v_views text[],

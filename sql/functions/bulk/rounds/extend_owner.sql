@@ -1,6 +1,4 @@
--- Lets every lease in force that an owner has last v_lease_s seconds from now (null: its view's lock_timeout_s), in all
--- bulk views that the caller may use, and returns how many. A lease that expired or was taken over is not extended. Never
--- waits: a lease that somebody commits at this moment is left out, and ends with that commit.
+-- A lease that somebody commits at this moment is left out, and ends with that commit.
 -- Example: select extend_owner('run-7', 60)
 create or replace function event_store_platform.extend_owner(
   v_owner text,

@@ -1,6 +1,4 @@
--- The streams with a lock in the log partitions that an owner has leased (owned_leases): who reads a leased range by
--- itself leaves their events out, as read_batch does; the commit leaves these with the locks. Log partitions that are
--- leased for a rebuild have none, for a rebuild reads every stream.
+-- read_batch leaves their events out as well, and the commit leaves these with the locks. A rebuild reads every stream.
 -- Example: select view, decider, decider_id from locked_streams('run-7')
 create or replace function event_store_platform.locked_streams(
   v_owner text

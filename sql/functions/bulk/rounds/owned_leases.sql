@@ -1,6 +1,5 @@
--- The leases in force that an owner has, in all bulk views that the caller may use, with their ranges: for a reader that
--- reads what its owner has claimed, many times a second. However many dead versions the checkpoints have, it looks at one
--- of each. Expired leases are left out, also those that nobody took over yet.
+-- For a reader that reads what its owner has claimed, many times a second. However many dead versions the checkpoints
+-- have, it looks at one of each. Expired leases are left out, also those that nobody took over yet.
 -- Example: select view, partition, from_position, to_position from owned_leases('run-7')
 create or replace function event_store_platform.owned_leases(
   v_owner text

@@ -1,8 +1,6 @@
--- Compares changes that the source gave once more, because the slot stood further back, with what is stored; returns
--- how many were compared. Stores nothing. One that is missing or another one raises MR032: the log of the source is not
--- the one that was read. What purge_wal_events removed is passed over. A change that could not be read then and can be
--- read now is the same. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action,
--- data, fault}; its event_id says no more than its position does.
+-- The source gives changes once more where its slot stood further back. One that is missing or another one shows that
+-- its log is not the one that was read. A change that could not be read then and can be read now is the same. An
+-- event_id says no more than its position does.
 create or replace function event_store_platform.compare_changes(
   v_capture text,
   v_changes jsonb

@@ -1,5 +1,4 @@
--- Gives a quarantined change up: it never becomes an event. What waits behind it in its stream becomes events with the
--- next requeue_changes. Who did it and why is written down in audit_log, with the change.
+-- audit_log keeps the change, too.
 -- Example: select discard_change(12, 'a test row')
 create or replace function event_store_platform.discard_change(
   v_quarantine_id bigint,

@@ -1,16 +1,11 @@
--- Stores a chunk of a table's rows, as a backfill read them in one snapshot of the source, as events backfilled, and
--- where the backfill stands, in one transaction. The rows are stated by an array for each field: v_decider_ids,
--- v_event_ids, v_data (texts of JSON), and v_faults for those that cannot be read, which is empty where all can; v_command_id
--- is theirs together. v_high_lsn is a position of the source's log behind all that the snapshot sees. v_done: there are no
--- more rows. status says what happened:
---   stored       the rows are events but those that are as the last record of their stream says (unchanged), those that
---                are stored already or that the log has newer changes of (left_out), and those that wait in the
---                quarantine (held). Where the newest change lacks values that the log does not hold (unavailable), the row
---                becomes an event behind it nevertheless: as it was read, with what changed since;
---   behind       nothing: store and emit up to v_high_lsn first, then call again with the same chunk;
---   unpublished  nothing: the snapshot is older than the publication of the table; read the chunk again.
--- After the last chunk finish_backfill is due. Of a table that no event told of before no stream can have lost its row: with
--- its last chunk the backfill has ended.
+-- One transaction stores the events and where the backfill stands. v_command_id is that of all rows; v_faults say why
+-- rows cannot be read. Where status is not stored, nothing is.
+--   stored       left_out are stored already, or the log has newer changes of them; held wait in the quarantine. Where
+--                the newest change lacks values that the log does not hold (unavailable), the row becomes an event
+--                behind it nevertheless: as it was read, with what changed since;
+--   unpublished  the snapshot is older than the publication of the table.
+-- After the last chunk finish_backfill is due. Of a table that no event told of before no stream can have lost its row:
+-- with its last chunk the backfill has ended.
 create or replace function event_store_platform.emit_backfill(
   v_capture text,
   v_lease_token bigint,

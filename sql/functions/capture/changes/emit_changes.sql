@@ -1,10 +1,7 @@
--- Makes the next stored changes events, in the order of the source's commits, about v_limit at most, and moves the
--- capture behind them, in one transaction. A change that cannot become an event (its fault, a size over
--- the limits of append_event, a stream that somebody closed) goes to quarantined_changes, and so does every later
--- change of its stream, until requeue_changes or discard_change; all others flow. A TRUNCATE is truncated in the stream
--- [] of the table, then deleted in each stream that is live; that may take several calls. Where nothing is stored that
--- is no event yet, it writes nothing. Returns how many events were appended, how many changes failed, how many wait
--- behind such, and whether more is stored.
+-- One transaction makes the events and moves the capture behind them. A change cannot become an event by its fault, by
+-- a size over the limits of append_event, or where somebody closed its stream; it waits until requeue_changes or
+-- discard_change. A TRUNCATE is truncated in the stream [] of the table, then deleted in each stream that is live; that
+-- may take several calls. Where nothing is stored that is no event yet, it writes nothing.
 -- Example: select * from emit_changes('crm', 7)
 create or replace function event_store_platform.emit_changes(
   v_capture text,

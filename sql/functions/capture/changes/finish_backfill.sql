@@ -1,6 +1,6 @@
--- Ends a backfill that has read every row: streams of the table that are live, and that neither it found nor a change
--- since has touched, belong to rows that are gone, deleted in a gap of the log, or by a filter that changed. Each gets
--- deleted, with "gap": true; none does where the key of a row could not be read. Looks at no more than v_limit streams a call and returns whether it is done.
+-- A row is gone where its stream is live, and neither the backfill found it nor a change since has touched it: it was
+-- deleted in a gap of the log, or by a filter that changed. Its event has "gap": true. No row counts as gone where the
+-- key of one could not be read.
 -- Example: select finish_backfill('crm', 7, 'public', 'customers')
 create or replace function event_store_platform.finish_backfill(
   v_capture text,

@@ -1,5 +1,4 @@
--- Says why the rows of a table cannot be read now, or with null that they can; returns whether that is news. Its changes are
--- captured all the while, and its backfill goes on where it was.
+-- The table's changes are captured all the while, and its backfill goes on where it was.
 -- Example: select hold_backfill('crm', 7, 'public', 'customers', 'invalid page in block 3')
 create or replace function event_store_platform.hold_backfill(
   v_capture text,

@@ -1,14 +1,11 @@
--- Keeps which columns captured tables have, and has a table read anew whose rows they changed: one that has other columns
--- than its rows were captured with, by name or type, other partitions with rows in them, or renamed labels of enums.
--- Returns how many tables are to be read anew now; publish_tables is due then. v_schemas is a JSON array in the order of
--- the log. An element is
+-- Columns are others by name or type. v_schemas is in the order of the log. An element is
 --   {schema, table, identity, columns, commit_lsn, commit_idx}: what the log says from that change on; stored in the
 --     transaction of store_changes that stores the event schema_changed;
 --   {schema, table, identity, columns, leaves, filled, labels}: what the source's catalog says now, filled being the
 --     partitions that are new and have rows, labels those of its enums by their ids. It is compared only, and is the
 --     first of a table of which nothing is known.
--- A column is {name, type_oid, type_modifier, type, key}. v_read_lsn is a position of the source's log from before the
--- catalog was looked at: whatever is read from now on has seen all that changed before.
+-- A column is {name, type_oid, type_modifier, type, key}. v_read_lsn is from before the catalog was looked at: whatever
+-- is read from now on has seen all that changed before.
 -- Example: select keep_schemas('crm', 7, '0/16B3748', '[{"schema": "public", "table": "customers", "identity": "d",
 --   "columns": [{"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": true}]}]')
 create or replace function event_store_platform.keep_schemas(

@@ -1,6 +1,5 @@
--- Removes stored changes that are events (or quarantined, where a copy is) and were stored before v_before, the oldest
--- first, at most v_limit; returns how many. Where there are none, it writes nothing. The events stay. compare_changes
--- passes over what was removed.
+-- Of a quarantined change the quarantine has a copy. Where there is nothing to remove, it writes nothing.
+-- compare_changes passes over what was removed.
 -- Example: select purge_wal_events('crm', now() - interval '7 days')
 create or replace function event_store_platform.purge_wal_events(
   v_capture text,

@@ -1,4 +1,3 @@
--- Changes of a capture that could not become events, and those that wait behind them, in order.
 -- Example: select quarantine_id, decider, decider_id, fault from quarantined_changes('crm')
 create or replace function event_store_platform.quarantined_changes(
   v_capture text,

@@ -1,6 +1,5 @@
--- Gives a quarantined change what could not be read of it: the key of its row, and its data. It becomes an event with
--- the next requeue_changes. Where the key was unknown, later changes of its stream were not held: once one of them is
--- an event this one comes too late (MR033).
+-- Where the key was unknown, later changes of its stream were not held: once one of them is an event this one comes too
+-- late (MR033).
 -- Example: select repair_change(12, '[7]', '{"record": {"id": 7}}')
 create or replace function event_store_platform.repair_change(
   v_quarantine_id bigint,

@@ -1,7 +1,5 @@
--- Lets quarantined changes become events: of the whole capture, of a decider, or of one stream. Each stream goes on in
--- order up to the first change that still has a fault: one that repair_change has not given data, or that is larger
--- than the limits of append_event. Who did it and why is written down in audit_log. Returns how many
--- became events, and how many still wait.
+-- A change still has a fault where repair_change has not given it data, or where it is larger than the limits of
+-- append_event.
 -- Example: select * from requeue_changes('crm', v_reason => 'the decoder knows the type now')
 create or replace function event_store_platform.requeue_changes(
   v_capture text,

@@ -1,7 +1,5 @@
--- Says that all changes which the source committed below v_to_lsn are stored, as of the source's time v_stored_at;
--- returns how many are new. Called last in the transaction that copied them into wal_events: whoever lost the lease
--- stores nothing. Without new rows it is the advance of an idle source. Never moves back. The commit is durable, whatever
--- the session's synchronous_commit: the source gives up what is stored.
+-- Called last in the transaction: whoever lost the lease stores nothing. Without new rows it is the advance of an idle
+-- source. The commit is durable, whatever the session's synchronous_commit: the source gives up what is stored.
 -- Example: begin; copy event_store.wal_events (…) from stdin; select
 --   store_changes('crm', 7, '0/16B4000', '2030-01-01 00:00:00+00'); commit;
 create or replace function event_store_platform.store_changes(

@@ -1,5 +1,4 @@
--- The size of data that lie in a table, as they are in memory. Small ones are stored as they are; to add nothing makes
--- a plain copy.
+-- Small data are stored as they are; to add nothing makes a plain copy.
 -- Stable, as what it asks is: Postgres writes no other function into the statements that ask for it.
 create or replace function event_store_private.change_bytes(
   v_data jsonb

@@ -1,4 +1,4 @@
--- What keeps a change from becoming an event, as a sentence, or null: its own fault, or what event_fault says.
+-- The change's own fault comes first, then what event_fault says.
 create or replace function event_store_private.change_fault(
   v_fault text,
   v_action text,

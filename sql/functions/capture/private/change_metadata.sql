@@ -1,5 +1,4 @@
--- What led to a change, as the source's transaction said it (annotations), in the form of an event's metadata; null where
--- it said nothing, or nothing that metadata may hold.
+-- The source's transaction said these annotations: they are what led to the change.
 create or replace function event_store_private.change_metadata(
   v_data jsonb
 )

@@ -1,6 +1,5 @@
--- Where the event of a captured change says that it is from: the number of its slot, its transaction, and its place in
--- the source's log. What cannot be such a value is null, as if the event did not say it: a restore takes events as they
--- are, and a forged one must not fail its capture for ever.
+-- A restore takes events as they are, and a forged one must not fail its capture for ever: what cannot be such a value
+-- is null, as if the event did not say it.
 -- pg_input_is_valid is of PostgreSQL 16, so patterns are asked; each lets through only what its type holds.
 -- Without settings of its own, so that Postgres writes it into the statements that ask for it.
 create or replace function event_store_private.change_origin(

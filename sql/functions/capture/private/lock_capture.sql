@@ -1,6 +1,5 @@
--- Makes this transaction the capture's only writer until it ends, and returns its registration as it is then. It
--- changes the row, so that a transaction whose snapshot is older than another writer's commit is told (40001) and never
--- goes on from what it sees.
+-- The lock changes the capture's row, so that a transaction whose snapshot is older than another writer's commit is
+-- told (40001) and never goes on from what it sees. The registration is as it is after the lock.
 create or replace function event_store_private.lock_capture(
   v_capture text
 )

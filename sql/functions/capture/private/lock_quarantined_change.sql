@@ -1,5 +1,4 @@
--- A quarantined change, with its capture locked: nobody emits, requeues or discards meanwhile. Raises MR035 where there
--- is none.
+-- Nobody emits, requeues or discards until the transaction ends.
 create or replace function event_store_private.lock_quarantined_change(
   v_quarantine_id bigint
 )

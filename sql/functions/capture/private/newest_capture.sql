@@ -1,5 +1,5 @@
--- Where the row of a capture is, found by its newest revision: none of the dead versions is looked at that stay while
--- somebody holds an old snapshot. Who holds the lock of its name may change it by that.
+-- Found by its newest revision: dead versions stay while somebody holds an old snapshot. Who holds the lock of its name
+-- may change the row by what this returns.
 create or replace function event_store_private.newest_capture(
   v_capture text
 )

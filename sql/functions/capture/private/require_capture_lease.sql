@@ -1,4 +1,3 @@
--- Makes this transaction the capture's only writer, and raises unless the stated token is that of the lease in force.
 -- A lease past its time holds as long as nobody else took it: the token decides, not the clock.
 create or replace function event_store_private.require_capture_lease(
   v_capture text,

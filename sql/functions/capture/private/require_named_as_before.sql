@@ -1,6 +1,5 @@
--- Refuses tables whose rows would be named otherwise than the live streams of their deciders are: by a key, where nothing
--- named them, or the other way round. No later change would belong to such a stream, so it would be live for ever. v_tables
--- is that of register_capture. The caller holds the capture's lock.
+-- No later change would belong to such a stream, so it would be live for ever. v_tables is that of register_capture.
+-- The caller holds the capture's lock.
 create or replace function event_store_private.require_named_as_before(
   v_capture event_store.captures,
   v_tables jsonb

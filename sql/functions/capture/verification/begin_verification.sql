@@ -1,7 +1,5 @@
--- Begins to compare a table of a capture with its streams, beside the capture's process; returns the verification's number for
--- verify_rows and end_verification. Another verification of the table that did not end is over. v_repairs: what differs becomes
--- events; otherwise it is only counted. Only snapshots of the source are compared that see all older transactions than
--- v_published_xid. A repair is written down in audit_log, with v_reason.
+-- It runs beside the capture's process. Another verification of the table that did not end is over. Without v_repairs,
+-- what differs is only counted. verify_rows and end_verification take the number.
 -- Example: select begin_verification('crm', 'public', 'customers', '742', false, null)
 create or replace function event_store_platform.begin_verification(
   v_capture text,

@@ -1,8 +1,7 @@
--- Ends a verification. v_whole: every row of the table was read, so live streams that it did not find belong to rows that are
--- gone, unless the key of a row could not be read; a repair ends them with deleted, as finish_backfill does, and gives up quarantined changes that are older than the
--- verification: of such streams, of rows whose key could not be read, and of truncations. Looks at no more than v_limit streams a
--- call: call it until it is done. examples are up to twenty keys of gone rows, quarantined are the changes of the table that
--- wait in the quarantine in the end.
+-- No row counts as gone where the key of one could not be read. A repair ends streams with deleted, as finish_backfill
+-- does, and gives up quarantined changes that are older than the verification: of such streams, of rows whose key could
+-- not be read, and of truncations. examples are up to twenty keys of gone rows, quarantined are the changes of the
+-- table that wait in the quarantine in the end.
 -- Example: select * from end_verification(4711, true)
 create or replace function event_store_platform.end_verification(
   v_verification bigint,

@@ -1,9 +1,7 @@
--- Compares rows of a verification's table, as they were read in one snapshot of the source, with their streams; the arguments are
--- those of emit_backfill. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows
--- again). Of the rows unchanged are as their streams say; differing are not, missing of them have no live stream: a repair
--- appends them as events backfilled. held wait in the quarantine or cannot be events; where a row can be, a repair gives up
--- the quarantined changes of its stream, which are older. left_out have newer changes. examples are up to twenty keys of
--- those that differ.
+-- All rows are of one snapshot. unchanged are as their streams say; differing are not, missing of them have no live
+-- stream: a repair appends them as events backfilled. held wait in the quarantine or cannot be events; where a row can
+-- be, a repair gives up the quarantined changes of its stream, which are older. left_out have newer changes. examples
+-- are up to twenty keys of those that differ.
 create or replace function event_store_platform.verify_rows(
   v_verification bigint,
   v_snapshot pg_snapshot,

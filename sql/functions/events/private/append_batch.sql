@@ -1,6 +1,6 @@
--- Appends a batch that is in memory: append_events after reading its JSON, and whoever makes events in the database.
--- The batch has at least one event, and ordinals from 1 without gaps, in the order of the array. v_holds_nothing: the
--- caller's transaction had written nothing, so it holds no stream that somebody may wait for.
+-- For append_events after reading its JSON, and whoever makes events in the database. The batch has at least one event,
+-- and ordinals from 1 without gaps, in the order of the array. v_holds_nothing: the caller's transaction had written
+-- nothing, so it holds no stream that somebody may wait for.
 create or replace function event_store_private.append_batch(
   v_batch event_store_private.batch_event[],
   v_holds_nothing boolean default pg_current_xact_id_if_assigned() is null
@@ -15,7 +15,6 @@ returns table (
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- One plan for a batch of any size, tables with or without statistics: the batch is read once, tables by index.
 as $$
 -- planner: indexed nested once
 #variable_conflict use_column

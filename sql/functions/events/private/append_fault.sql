@@ -1,5 +1,5 @@
--- Why the store would not append a change that is fit by itself: somebody else's event closed its stream, or has its
--- event_id; or nobody registered its decider. Null if nothing.
+-- The change is fit by itself: somebody else's event closed its stream, or has its event_id; or nobody registered its
+-- decider.
 create or replace function event_store_private.append_fault(
   v_action text,
   v_event_id uuid,

@@ -1,7 +1,7 @@
--- What makes data unfit to be stored, or null. What Postgres takes as JSON is more than its readers do: a number of a
--- few bytes may be a text of 100,000 digits, and a parser stops at some depth. So the limits are on the text that
--- readers get: 1 MiB, 200 levels of nesting (the innermost value is one), 900 digits in a number.
--- `event_store.max_data_bytes` may lower the first one for a session; nothing raises it.
+-- What Postgres takes as JSON is more than its readers do: a number of a few bytes may be a text of 100,000 digits, and
+-- a parser stops at some depth. So the limits are on the text that readers get: 1 MiB, 200 levels of nesting (the
+-- innermost value is one), 900 digits in a number. `event_store.max_data_bytes` may lower the first one for a session;
+-- nothing raises it.
 --
 -- event_fault asks for data that it does not see to be small.
 create or replace function event_store_private.data_fault(

@@ -1,4 +1,4 @@
--- What is wrong with an event by itself, or null. One list for single appends, batches and COPY.
+-- One list for single appends, batches and COPY. It looks at the event by itself.
 create or replace function event_store_private.event_fault(
   v_event text,
   v_event_id uuid,

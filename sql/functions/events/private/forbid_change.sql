@@ -1,8 +1,7 @@
--- Events and their registrations are never changed or removed. UPDATE, DELETE and TRUNCATE raise MR006.
 -- With `set event_store.on_forbidden_change = 'ignore'` UPDATE and DELETE do nothing and warn, as clients of fstore-sql
 -- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for
--- transaction_id, and purge_events, for events below the low-water mark. Registrations are changed by the functions that
--- set event_store.registering: for schemas, and for operators.
+-- transaction_id, and purge_events, for events below the low-water mark. Registrations are changed by the functions
+-- that set event_store.registering: for schemas, and for operators.
 create or replace function event_store_private.forbid_change()
 returns trigger
 language plpgsql

@@ -1,7 +1,6 @@
--- The guard of what comes into events without a function: COPY, a bare INSERT, by whoever owns the tables. It checks the
--- event, sees the head of its stream, and gives the event its version, its offset and its time. An event that is stored
--- already, unchanged, is skipped. Where another writer was first meanwhile, the statement fails at events_stream_key.
--- Until its transaction ends nobody purges the stream, so the version that it takes was taken by nobody.
+-- For COPY and a bare INSERT, by whoever owns the tables. An event that is stored already, unchanged, is skipped. Where
+-- another writer was first meanwhile, the statement fails at events_stream_key. Until its transaction ends nobody
+-- purges the stream, so the version that it takes was taken by nobody.
 --
 -- The functions state the version, and are not asked again: with the rights of the store's owner, who alone may use the
 -- schema event_store_private. A login that somebody granted INSERT is checked whatever its rows state. A restore brings

@@ -1,4 +1,3 @@
--- The head of one stream: its last event, purged or not.
 -- Without settings of its own, so that Postgres writes it into the statements that ask for it.
 create or replace function event_store_private.head_of_stream(
   v_decider_id text,

@@ -1,5 +1,5 @@
--- Lets nobody purge events of some streams until the transaction ends. Where the transaction has one snapshot, and somebody
--- purged since, this is a serialization failure. Nothing but purge_events waits for it.
+-- Where the transaction has one snapshot, and somebody purged since, this is a serialization failure. Nothing but
+-- purge_events waits for it.
 create or replace function event_store_private.hold_off_purges(
   v_decider_ids text[]
 )

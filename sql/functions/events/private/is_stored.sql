@@ -1,6 +1,5 @@
--- Whether this very event is stored: a retry, also one whose first reply was lost.
--- Raises MR003 where the event_id belongs to an event with other content. Metadata are no content: the same command, sent
--- again, may come by another way.
+-- It is then a retry, also one whose first reply was lost. Metadata are no content: the same command, sent again, may
+-- come by another way.
 create or replace function event_store_private.is_stored(
   v_event text,
   v_event_id uuid,

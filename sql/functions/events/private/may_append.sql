@@ -1,6 +1,7 @@
--- Whether the role that calls may append to a decider that belongs to a role: as who may use what is that role's, unless
--- the decider is that of a captured table, which is its capture's alone. Such a decider always has an owner.
--- In plpgsql, so that Postgres does not write it into appends: it would prepare this look for each event of any decider.
+-- As who may use what is that role's, unless the decider is that of a captured table, which is its capture's alone.
+-- Such a decider always has an owner.
+-- In plpgsql, so that Postgres does not write it into appends: it would prepare this look for each event of any
+-- decider.
 create or replace function event_store_private.may_append(
   v_decider text,
   v_owner text

@@ -1,6 +1,6 @@
--- Reads a JSON array of events, as append_events takes it: what a caller of the store may append, so none of a captured
--- table. An unknown key is refused: with previousId for previous_id the caller would lose the optimistic lock and not
--- know it. v_message_id names the message of a producer that the events are of; it becomes a part of their metadata.
+-- As append_events takes it: what a caller of the store may append, so none of a captured table. An unknown key is
+-- refused: with previousId for previous_id the caller would lose the optimistic lock and not know it. v_message_id
+-- names the message of a producer that the events are of.
 create or replace function event_store_private.parse_events(
   v_events jsonb,
   v_message_id text default null

@@ -1,5 +1,5 @@
--- Refuses an event that no stream could take: malformed, of a captured table, or not registered for its decider. Returns
--- whether its data meet its schema: false refuses an event that is not stored yet.
+-- No stream could take one that is malformed, of a captured table, or not registered for its decider. False refuses an
+-- event that is not stored yet.
 create or replace function event_store_private.require_fit_event(
   v_event text,
   v_event_id uuid,

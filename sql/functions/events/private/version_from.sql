@@ -1,6 +1,5 @@
--- The version of the first event of a stream from v_offset on, or from v_position of its log partition on; that of the
--- next event where none is, and null where the stream has no events. Offsets and positions follow versions, so it is
--- bisected: of a stream of a million events 20 are read.
+-- It is that of the next event where none is, and null where the stream has no events. Offsets and positions follow
+-- versions, so it is bisected: of a stream of a million events 20 are read.
 create or replace function event_store_private.version_from(
   v_decider text,
   v_decider_id text,

@@ -1,6 +1,5 @@
--- Gives a decider to a role: from now on its members alone append to the decider's streams and register its events, schemas
--- and upcasts. Null gives it to every writer; then the shapes of an event are those of the role that registered it first.
--- Returns whether that changed anything. Races: an append that is under way may still be stored.
+-- Of every writer's decider the shapes of an event are those of the role that registered it first.
+-- Races: an append that is under way may still be stored.
 -- Example: select set_decider_owner('order', 'order_team', 'the order service alone writes orders')
 create or replace function event_store_platform.set_decider_owner(
   v_decider text,

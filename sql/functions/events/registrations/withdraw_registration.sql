@@ -1,9 +1,8 @@
--- Takes back what was registered of a version of an event, v_what: its schema, so that data of any shape are appended until
--- another one is registered; its upcast, so that what is stored is read as before, and read models that it decided are built
--- anew; or the event itself, if it has no event, so that it belongs to the role that registers it next. Returns whether there
--- was one. What it was is written down. An upcast before others is refused, and an event that has a schema or an upcast.
--- Races: what a drain read with an upcast is not committed without it. An append that is under way ends as it began: by the
--- schema, and with an event of a kind that is gone, which is registered again then.
+-- Without its schema data of any shape are appended until another one is registered. Without its upcast what is stored
+-- is read as before, and read models that it decided are built anew. An event that is gone belongs to the role that
+-- registers it next.
+-- Races: what a drain read with an upcast is not committed without it. An append that is under way ends as it began: by
+-- the schema, and with an event of a kind that is gone, which is registered again then.
 -- Example: select withdraw_registration('order', 'order_placed', 2, 'upcast', 'these were cents already')
 create or replace function event_store_platform.withdraw_registration(
   v_decider text,

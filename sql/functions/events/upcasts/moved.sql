@@ -1,5 +1,3 @@
--- Data of some version of an event in the shape of a later one. v_upcasts are entries {"to_version": …, "moves": […]} as
--- event_upcasts has them: the moves to versions above v_event_version are applied, in the order of versions.
 -- A move never raises: where it does not apply, data stay as they are. Paths lead through objects only, from the root.
 -- Every path and every way to a target is walked: #> and jsonb_set would enter arrays.
 -- Races: none; it reads its arguments only.

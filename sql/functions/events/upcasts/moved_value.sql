@@ -1,4 +1,4 @@
--- What a move of one value makes of it: cast, values or scale. Null where the move does not apply, and the value stays.
+-- The value stays where the move does not apply.
 create or replace function event_store_platform.moved_value(
   v_value jsonb,
   v_move jsonb

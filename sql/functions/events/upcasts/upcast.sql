@@ -1,4 +1,3 @@
--- Data of a version of an event in the newest shape that the store knows: by all upcasts of the event to versions above.
 -- Who reads many events of few kinds reads event_upcasts once, and calls moved.
 -- Races: an upcast that is registered meanwhile counts from the next statement on.
 -- Example: select event, upcast(decider, event, event_version, data) as data from read_stream('order', 'o-1')

@@ -1,5 +1,5 @@
--- Adds the present high-water marks to log_marks. Of what the sequencer added 90 days ago, and on the day before, this keeps
--- the last of each hour; a day that nobody sequenced on stays as it is.
+-- Of what the sequencer added 90 days ago, and on the day before, the last of each hour stays; a day that nobody
+-- sequenced on stays as it is.
 create or replace function event_store_private.add_mark(
   v_reason text
 )

@@ -1,6 +1,5 @@
--- Sets each sequence that is behind what its table holds beyond that, after the store was copied without them. Some
--- numbers were given out and are stored nowhere any more, such as tokens of leases that ended: so a sequence that is
--- behind leaves out a million.
+-- Some numbers were given out and are stored nowhere any more, such as tokens of leases that ended: so a sequence that
+-- is behind leaves out a million.
 -- Races: one at a time, and each looks again: a sequence is never set back.
 create or replace function event_store_private.advance_sequences()
 returns void

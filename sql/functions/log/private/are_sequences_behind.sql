@@ -1,8 +1,7 @@
--- Whether the store was copied without its sequences, as logical replication and some dumps do: offsets that are drawn
--- next would be lower than stored ones, and events with lower offsets than their streams' would never be delivered.
--- v_head_offset: of a stream that somebody appends to, whose events may all be purged.
--- An event that the statement sees had its offset before: so none is beyond the sequence's last value, and only what lies
--- there is looked at.
+-- Logical replication and some dumps copy it so: events with lower offsets than their streams' would never be
+-- delivered. v_head_offset: of a stream that somebody appends to, whose events may all be purged.
+-- An event that the statement sees had its offset before: so none is beyond the sequence's last value, and only what
+-- lies there is looked at.
 create or replace function event_store_private.are_sequences_behind(
   v_head_offset bigint default 0
 )

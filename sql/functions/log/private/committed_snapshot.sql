@@ -1,5 +1,4 @@
--- The current snapshot with the caller's own transaction counted as in progress, as it is for everybody else:
--- otherwise what the caller appends after this call would pass for already seen.
+-- So it is for everybody else: otherwise what the caller appends after this call would pass for already seen.
 create or replace function event_store_private.committed_snapshot()
 returns pg_snapshot
 language plpgsql

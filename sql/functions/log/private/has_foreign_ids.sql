@@ -1,6 +1,6 @@
--- Whether stored transaction ids are those of another cluster, or of a future that this one has not reached: the store
--- was restored, and rebase_sequencer must run; or it was copied without its sequences. Ids alone do not tell: the new
--- cluster may have overtaken the old one's before the first call. Plans are sequence_events' matter, which alone calls it.
+-- They are those of another cluster, or of a future that this one has not reached: rebase_sequencer must run. Or the
+-- store was copied without its sequences. Ids alone do not tell: the new cluster may have overtaken the old one's
+-- before the first call. Plans are sequence_events' matter, which alone calls it.
 create or replace function event_store_private.has_foreign_ids(
   v_sequencer event_store.sequencer
 )

@@ -1,4 +1,4 @@
--- Whether an event became visible between two snapshots. It reads one event at most, and none of an open transaction.
+-- It reads one event at most, and none of an open transaction.
 create or replace function event_store_private.has_fresh_events(
   v_earlier pg_snapshot,
   v_later pg_snapshot
@@ -7,7 +7,6 @@ returns boolean
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics; planned once a session, not for each snapshot
 as $$
 -- planner: indexed once
 begin

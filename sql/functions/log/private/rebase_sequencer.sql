@@ -1,9 +1,9 @@
--- After a restore into another cluster the stored transaction ids are not its own: they may lie in its future, where
--- they would hide events now and collide with new transactions later. So they are stamped as long done (3 is the first
--- id that a cluster gives out), but where their id is in this cluster's past anyway. Events without a position get one
--- here, by their offsets: stamped as one transaction they could be ordered behind a later event of one of their streams.
--- Sequences that were not copied are set beyond what their tables hold. Returns how many events got a position. Called by
--- sequence_events with the sequencer's row locked. It reads all events once.
+-- Another cluster's transaction ids may lie in this one's future, where they would hide events now and collide with new
+-- transactions later. So they are stamped as long done (3 is the first id that a cluster gives out), but where their id
+-- is in this cluster's past anyway. Events without a position get one here, by their offsets: stamped as one
+-- transaction they could be ordered behind a later event of one of their streams. Sequences that were not copied are
+-- set beyond what their tables hold. Called by sequence_events with the sequencer's row locked. It reads all events
+-- once.
 create or replace function event_store_private.rebase_sequencer()
 returns bigint
 language plpgsql

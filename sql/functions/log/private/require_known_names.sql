@@ -1,5 +1,4 @@
--- Refuses a decider, or the name of an event, that nobody registered, and names those that are: a typing error is told from
--- a kind that has no events yet. Null is no name to refuse.
+-- A typing error is told so from a kind that has no events yet.
 create or replace function event_store_private.require_known_names(
   v_decider text,
   v_event text

@@ -1,8 +1,7 @@
--- Wakes those who listen on the channel event_store_positions, if the log grew: the payload has the log partitions that
--- grew, such as 0,3,12. v_known are the high-water marks that were announced before, of log partition 0, 1, …; an empty
--- array announces all that hold something. Returns the marks of now.
--- The sequencer calls this, in a transaction of its own, a hundred times a second at most, and nobody else: a commit with a
--- NOTIFY takes a lock of the whole cluster. Who listens polls as well, only less often: behind a pooler no word
+-- The payload is such as 0,3,12. v_known has the marks of log partition 0, 1, …; an empty array announces all that hold
+-- something.
+-- The sequencer calls this, in a transaction of its own, a hundred times a second at most, and nobody else: a commit
+-- with a NOTIFY takes a lock of the whole cluster. Who listens polls as well, only less often: behind a pooler no word
 -- comes, nor while the server's queue of words is half full (see wake_sequencer).
 -- Example: select announce_positions('{}')
 create or replace function event_store_platform.announce_positions(

@@ -1,9 +1,8 @@
--- Says that the caller sequences and dispatches for the next v_attended_s seconds, so that consumers in open transactions
--- leave it to the caller; 0 says that it ends. With v_sleeps an append wakes it meanwhile: it listens on the channel
--- event_store_appended. Nothing is written that a commit would wait for.
--- Returns whether the caller may miss an append nevertheless, and must look again soon: a transaction is open that may have
--- appended before it could see that the caller sleeps, or the server allows prepared transactions, which notify nobody.
--- What was committed before this call notifies nobody either: so look once more after it, then sleep.
+-- The caller dispatches, too: so consumers in open transactions leave both to it. Nothing is written that a commit
+-- would wait for.
+-- The caller may miss an append where a transaction is open that may have appended before it could see that the caller
+-- sleeps, or the server allows prepared transactions, which notify nobody. What was committed before this call notifies
+-- nobody either.
 -- Example: select attend_log(2, true)
 create or replace function event_store_platform.attend_log(
   v_attended_s bigint,

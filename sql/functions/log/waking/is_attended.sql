@@ -1,5 +1,5 @@
--- Whether a sequencer is at work: it says so (attend_log), and somebody looked for new events within two seconds, as it
--- does. Who only says so keeps nobody from sequencing. Who polls may do so less often then: a word comes (announce_positions).
+-- A sequencer says so (attend_log), and somebody looked for new events within two seconds, as it does. Who only says so
+-- keeps nobody from sequencing. Who polls may do so less often then: a word comes (announce_positions).
 -- Example: select is_attended()
 create or replace function event_store_platform.is_attended()
 returns boolean
@@ -7,7 +7,6 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index: see has_fresh_events
 as $$
 -- planner: indexed ordered
 begin

@@ -1,5 +1,4 @@
--- Does all that a producer's next message does: appends its events, changes the state (a null removes), writes down the
--- result. The caller has locked the producer's row.
+-- In the state a null removes the key. The caller has locked the producer's row.
 create or replace function event_store_private.apply_message(
   v_producer_id text,
   v_partition int,

@@ -1,5 +1,4 @@
--- Does what an open transaction, whose producer's row the caller has locked, has staged: the last change of each key,
--- all events.
+-- It does the last change of each key, and all events. The caller has locked the producer's row.
 create or replace function event_store_private.apply_staged_changes(
   v_transaction event_store.transactions,
   v_result jsonb

@@ -1,5 +1,5 @@
--- Ends open transactions of a producer, whose row the caller has locked, without an effect: their changes go, and the
--- rows stay for a while, so that a late caller is told what happened.
+-- The caller has locked the producer's row. The changes go, and the transactions' rows stay for a while, so that a late
+-- caller is told what happened.
 create or replace function event_store_private.end_transactions(
   v_producer_id text,
   v_partition int,

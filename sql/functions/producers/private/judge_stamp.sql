@@ -1,5 +1,5 @@
--- The rule of exactly-once producers: what a message of this epoch and sequence is to a producer that stands there.
--- The epoch is judged first. A high-water mark decides, not a window: a duplicate of any age is one.
+-- The rule of exactly-once producers. The epoch is judged first. A high-water mark decides, not a window: a duplicate
+-- of any age is one.
 create or replace function event_store_private.judge_stamp(
   v_epoch bigint,
   v_sequence bigint,

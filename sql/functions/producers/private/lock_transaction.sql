@@ -1,4 +1,4 @@
--- Locks a transaction and, before it, its producer; null if it was committed or abandoned.
+-- The producer is locked before the transaction, which has a result if it was committed or abandoned.
 create or replace function event_store_private.lock_transaction(
   v_transaction_id uuid
 )

@@ -1,6 +1,6 @@
--- The progress of a producer, found by its newest revision: however many dead versions the row has, which stay while
--- somebody holds an old snapshot, none of them is looked at (see checkpoint_of). Postgres inlines it. The row's ctid is there
--- as version: who holds the producer's lock may change it by that, without another search.
+-- Found by its newest revision: dead versions of the row stay while somebody holds an old snapshot (see checkpoint_of).
+-- Postgres inlines it. The row's ctid is there as version: who holds the producer's lock may change it by that, without
+-- another search.
 create or replace function event_store_private.progress_of(
   v_producer_id text,
   v_partition int

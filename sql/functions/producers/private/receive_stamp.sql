@@ -1,5 +1,5 @@
--- Locks a producer's row, judges a message and counts it. From here to the end of the transaction nobody else's message
--- of this partition of the producer is judged. A duplicate whose digest is not the first one's is refused.
+-- From here to the end of the transaction nobody else's message of this partition of the producer is judged. A
+-- duplicate whose digest is not the first one's is refused.
 create or replace function event_store_private.receive_stamp(
   v_producer_id text,
   v_partition int,

@@ -1,4 +1,4 @@
--- Writes down how a message ended, and lets the producer, whose row the caller has locked, go on with the next one.
+-- The caller has locked the producer's row.
 create or replace function event_store_private.record_outcome(
   v_producer_id text,
   v_partition int,

@@ -1,5 +1,4 @@
--- Where the producer of a transaction stands, or the refusal of a transaction that a later instance of the producer
--- fenced out.
+-- A later instance of the producer fences the transaction out.
 create or replace function event_store_private.require_current_epoch(
   v_transaction event_store.transactions
 )

@@ -1,5 +1,4 @@
--- Refuses a producer of a role that the calling role is no member of. One that nobody registered has no state and no
--- messages: it passes.
+-- A producer that nobody registered has no state and no messages: it passes.
 create or replace function event_store_private.require_producer(
   v_producer_id text,
   v_partition int

@@ -1,5 +1,5 @@
--- Ends a transaction with an outcome, committed or abandoned, and says what its message became: that, or what another
--- transaction of the same message did first (duplicate). Again: the same answer.
+-- What another transaction of the same message did first makes this one a duplicate. Called again, the answer is the
+-- same.
 create or replace function event_store_private.settle_transaction(
   v_transaction_id uuid,
   v_outcome text,

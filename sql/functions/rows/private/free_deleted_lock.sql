@@ -1,6 +1,6 @@
--- What `delete from event_store.locks` does, for members of event_store_owner, as fstore-sql's users reset a view: the
--- stream is free, parked or not, with all attempts before it. Nothing that is pending is lost: a lock whose stream has
--- something left stays, as a free one; one with nothing left goes with the next dispatch. Written down in audit_log.
+-- For members of event_store_owner, as fstore-sql's users reset a view: the stream is free, parked or not, with all
+-- attempts before it. A lock whose stream has something left stays, as a free one; one with nothing left goes with the
+-- next dispatch. Written down in audit_log.
 create or replace function event_store_private.free_deleted_lock()
 returns trigger
 language plpgsql

@@ -1,7 +1,6 @@
--- Gives the event in flight for a stream back for a delivery after v_milliseconds: what nack_event and
--- schedule_nack_event have in common. It does not count as an attempt: nothing failed. fstore-sql's callers state no
--- offset: then the answer is for what is in flight; where events of two deciders that share the id are, one must be
--- stated.
+-- What nack_event and schedule_nack_event have in common. It does not count as an attempt: nothing failed. fstore-sql's
+-- callers state no offset: then the answer is for what is in flight; where events of two deciders that share the id
+-- are, one must be stated.
 -- Without v_error the lock keeps what an earlier attempt failed with.
 create or replace function event_store_private.give_back_event(
   v_view text,

@@ -1,6 +1,5 @@
--- Whether an answer for the event in flight counts: by the token that came with its delivery, however late, as long as
--- nobody else got it; or, without one, while its lock lasts. Which session answers says nothing: a connection pool gives
--- one session to many clients, and one client many sessions.
+-- By its token it counts however late, as long as nobody else got the event. Which session answers says nothing: a
+-- connection pool gives one session to many clients, and one client many sessions.
 create or replace function event_store_private.holds_lock(
   v_lock event_store.stream_locks,
   v_lease_token bigint,

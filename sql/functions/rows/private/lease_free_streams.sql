@@ -1,5 +1,4 @@
--- Leases up to v_limit free streams of a rows view, those that wait longest first, and returns the offsets of their
--- next events, null for none. Streams that others hold are skipped, never waited for. A stream whose event was
+-- Those that wait longest come first. Streams that others hold are skipped, never waited for. A stream whose event was
 -- delivered max_attempts times (what was given back not counted), and the last time not answered either, is parked.
 create or replace function event_store_private.lease_free_streams(
   v_view event_store.views,
@@ -11,8 +10,6 @@ returns bigint[]
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they are as old as the last ANALYZE, and locks come and go by the thousand in
--- between.
 as $$
 -- planner: indexed ordered nested unsorted once
 declare

@@ -1,9 +1,9 @@
--- What stream_events and lease_events have in common: leases free streams and returns the offsets of their next events.
+-- What stream_events and lease_events have in common.
 -- New events must be sequenced and dispatched first, which keeps the sequencer's row from others until the caller's
 -- transaction ends. So this leaves it to a sequencer (`millrace run sequencer`) where one is at work. Where none is, it
 -- does so if too few streams wait, and bounds what a forgotten transaction costs others: one that idles for ten seconds
--- after that is ended by Postgres. The protocol does not tell a transaction of one statement, so neither does this.
--- A transaction that wrote before, or that is above READ COMMITTED, does so only where nobody did within a second.
+-- after that is ended by Postgres. The protocol does not tell a transaction of one statement, so neither does this. A
+-- transaction that wrote before, or that is above READ COMMITTED, does so only where nobody did within a second.
 create or replace function event_store_private.lease_streams(
   v_view text,
   v_limit int,

@@ -1,5 +1,4 @@
--- The lock of one stream in the shape of fstore-sql. Not a select of event_store.locks, which does not know the
--- decider.
+-- Not a select of event_store.locks, which does not know the decider.
 create or replace function event_store_private.lock_of_stream(
   v_view text,
   v_decider_id text,

@@ -1,5 +1,4 @@
--- The locks that a view has of the streams that share an id; mostly there is one decider. Each is found by its newest
--- version.
+-- Mostly there is one decider. Each lock is found by its newest version.
 create or replace function event_store_private.locks_of_id(
   v_view text,
   v_decider_id text

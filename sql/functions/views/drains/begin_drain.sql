@@ -1,6 +1,5 @@
--- Asks for a drain, or begins it, and says whether the caller has it. A poller asks, without v_owner: of all who ask at
--- once one is answered true, and starts a run; the next one is when that drain has ended or is dead, and the wait after
--- failures is over. A run begins, with v_owner, unless another one is at work. A drain that died is counted here.
+-- A poller asks, without v_owner: who is answered true starts a run. The next one is when that drain has ended or is
+-- dead. A run begins, with v_owner. A drain that died is counted here.
 -- Races: who calls for one drain at once waits for the other by its row.
 -- Example: select begin_drain('invoices')
 create or replace function event_store_platform.begin_drain(

@@ -1,10 +1,10 @@
--- How drains stand, one row for each name, also of one that nobody asked for yet. A drain is under way from when it is
--- asked for until it ends, for `since_s` seconds by now. It lives while its owner is attached (attach_consumer) to the
--- view of its name, or to one of event_store_owner's, or holds the lease of a capture. One that was attached and does not
--- live any more is dead, and so is one that did not begin 30 s after it was asked for, or is not attached 120 s after it
--- began: it is under way no more, and counts as a failed try. After a restart of the server it has 120 s to come back.
--- The next may start in `wait_s`: 5 s after a failure, twice as long after each further one, a minute at most. Who asks
--- looks first whether Dagster still starts a run: on a busy machine that takes longer.
+-- One row for each name, also of one that nobody asked for yet. A drain is under way from when it is asked for until it
+-- ends. It lives while its owner is attached (attach_consumer) to the view of its name, or to one of
+-- event_store_owner's, or holds the lease of a capture. One that was attached and does not live any more is dead, and
+-- so is one that did not begin 30 s after it was asked for, or is not attached 120 s after it began: it is under way no
+-- more. After a restart of the server it has 120 s to come back. The next may start 5 s after a failure, twice as long
+-- after each further one, a minute at most. Who asks looks first whether Dagster still starts a run: on a busy machine
+-- that takes longer.
 -- Races: none; it takes no lock. Example: select since_s, failures from drain_states('{invoices}')
 create or replace function event_store_platform.drain_states(
   v_drains text[]

@@ -1,5 +1,5 @@
--- Says how a try at a drain ended: well, which forgets failures, or with v_error. What is under way ends only where it is
--- v_owner's: the drain of all views says so, too, of a view that it leaves, for which a run of its own may have begun.
+-- What is under way ends only where it is v_owner's: the drain of all views says so, too, of a view that it leaves, for
+-- which a run of its own may have begun.
 -- Example: select end_drain('invoices', 'run 7', 'a value is out of range')
 create or replace function event_store_platform.end_drain(
   v_drain text,

@@ -1,5 +1,4 @@
--- How many live consumers said that they consume each view (attach_consumer): their time is not over, and the session
--- that said so lives.
+-- A consumer lives while its time is not over and its session lives.
 create or replace function event_store_private.attached_consumers()
 returns table (
   view text,

@@ -1,16 +1,16 @@
--- How far views are behind, a row for each view and log partition: the one place where lag is counted. `behind` counts
--- positions. `lag` counts events that the view wants and was not given, or did not acknowledge: those ahead of its
--- checkpoint, and those behind it whose stream has a lock (in flight, waiting for a retry, parked). `lag_seconds` is the
--- age of the first of these that waits for the consumer; null if there is none. A parked stream waits for an operator:
--- it does not make its view late.
+-- The one place where lag is counted. `behind` counts positions. `lag` counts events that the view wants and was not
+-- given, or did not acknowledge: those ahead of its checkpoint, and those behind it whose stream has a lock (in flight,
+-- waiting for a retry, parked). `lag_seconds` is the age of the first of these that waits for the consumer; null if
+-- there is none. A parked stream waits for an operator: it does not make its view late.
 --
 -- For a view without a filter the events ahead are a subtraction, and one event is read for its age. For one with a
 -- filter events must be read: v_most for all of v_views together, each but once for all that are not far behind. Views
 -- that are further behind in a log partition are counted from their checkpoints on, as far as their share of v_most
 -- reaches; those that stand at the same position share what is read. Then exact is false, and lag means "at least"; if
 -- none of these is wanted, lag_seconds is the age of the first event that was not read.
--- Of the locks, and of the events of their streams, v_most are looked at in all: of each view its share, and a hundredth
--- of v_most at most if it is further behind than v_most positions anyway. So nobody makes this dear with many views.
+-- Of the locks, and of the events of their streams, v_most are looked at in all: of each view its share, and a
+-- hundredth of v_most at most if it is further behind than v_most positions anyway. So nobody makes this dear with many
+-- views.
 -- Races: none; it takes no lock. Its callers say which views somebody may ask for: everybody may ask for all.
 -- Example: select partition, lag from event_store_private.lags('{invoices}')
 create or replace function event_store_private.lags(

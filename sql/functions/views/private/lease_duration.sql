@@ -1,4 +1,4 @@
--- How long a lease lasts: as the caller says, or the view's lock_timeout_s.
+-- The caller says it, or it is the view's lock_timeout_s.
 create or replace function event_store_private.lease_duration(
   v_view event_store.views,
   v_lease_s bigint

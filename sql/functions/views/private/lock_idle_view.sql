@@ -1,8 +1,7 @@
--- Takes a view for itself until the transaction ends, to change its position or its existence: nothing of it
--- is leased or in flight, and nobody can lease anything. Refused, never waited for, while somebody does (MR017).
--- It locks the rows of all that could be leased, and no key that a login without grants could hold.
--- What expired is ended: its former owner can neither commit nor acknowledge any more. v_dry_run: that is left as it
--- is.
+-- Its position or its existence is to change: nothing of it is leased or in flight, and nobody can lease anything. It
+-- never waits for somebody who uses the view. It locks the rows of all that could be leased, and no key that a login
+-- without grants could hold. What expired is ended: its former owner can neither commit nor acknowledge any more.
+-- v_dry_run: that is left as it is.
 create or replace function event_store_private.lock_idle_view(
   v_view text,
   v_dry_run boolean default false

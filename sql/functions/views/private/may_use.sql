@@ -1,6 +1,4 @@
--- Whether the role that calls may change and consume what belongs to a role: as a member of that role, or as an
--- operator. A role that is gone has no members. Postgres inlines it; a view that a login registered itself
--- costs one comparison.
+-- A role that is gone has no members. Postgres inlines it; a view that a login registered itself costs one comparison.
 create or replace function event_store_private.may_use(
   v_owner text
 )

@@ -1,5 +1,4 @@
--- The registration of a view that the calling role may change and consume, in this mode, or the error that says what is
--- wrong.
+-- It is known_view for those who may change and consume the view.
 create or replace function event_store_private.own_view(
   v_view text,
   v_mode text default null

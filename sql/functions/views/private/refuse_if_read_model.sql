@@ -1,5 +1,4 @@
--- Raises where a read model's rows belong to a view's position: moving or removing one without the other would make
--- them wrong.
+-- A read model's rows belong to its view's position: moving or removing one without the other would make them wrong.
 create or replace function event_store_private.refuse_if_read_model(
   v_view text
 )

@@ -1,7 +1,6 @@
--- Lets leases, locks and waits end as they would have, where the clock was set back by v_by: those that were given before.
--- A lock of a stream was, if it last changed at a time that is to come. Of what has no such time, all that lasts longer
--- than v_by was: a lease that was given since is shortened at most, and who works extends it. What somebody changes just
--- now is left out.
+-- What was given before the clock was set back ends so. A lock was, if it last changed at a time that is to come. Of
+-- what has no such time, all that lasts longer than v_by was: a lease that was given since is shortened at most, and
+-- who works extends it. What somebody changes just now is left out.
 create or replace function event_store_private.set_leases_back(
   v_by interval
 )

@@ -1,5 +1,4 @@
--- The settings of a view as audit_log keeps them. A URL may hold a secret, in its user, its path or its query: readers of
--- the audit log see the host, and a hash that tells one from another.
+-- A URL may hold a secret, in its user, its path or its query. The hash tells one URL from another.
 create or replace function event_store_private.settings(
   v_view event_store.views
 )

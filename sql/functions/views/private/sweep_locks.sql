@@ -1,5 +1,4 @@
--- Removes the locks of these log partitions that have nothing left to deliver, and returns how many. The caller holds
--- the checkpoints of the partitions.
+-- The caller holds the checkpoints of the partitions.
 --
 -- A lock has nothing left if the view wants no event of its stream after the acknowledged one. It stays while the
 -- stream is acknowledged beyond the checkpoint: without it, the events in between would be delivered again. An event in

@@ -1,4 +1,4 @@
--- Whether a view wants an event. One definition of a view's filter; Postgres inlines it.
+-- The one definition of a view's filter; Postgres inlines it.
 create or replace function event_store_private.wants(
   v_deciders text[],
   v_events text[],

@@ -1,7 +1,6 @@
--- Says whether a view has acknowledged every event that it wants and another one has acknowledged. A reader that goes over
--- from the rows of the other one to those of this one then misses nothing. It looks at a thousand positions of a log
--- partition at most: a view that is further behind has not caught up. It locks the checkpoints of the other view: that stays where it
--- is until the transaction ends.
+-- A reader that goes over from the rows of v_other to those of v_view then misses nothing. It looks at a thousand
+-- positions of a log partition at most: a view that is further behind has not caught up. It locks the checkpoints of
+-- v_other.
 -- Example: select has_caught_up('orders_v2', 'orders')
 create or replace function event_store_platform.has_caught_up(
   v_view text,

@@ -1,8 +1,5 @@
--- Whether a view has an event of a stream: its checkpoint is beyond it, and the stream's lock, if it has one, says that it
--- was acknowledged. A writer so learns whether a read model shows what it appended. For the name of a read model it is the
--- version that serves, at that moment; an event that an operator discarded counts as acknowledged.
--- Where not, never says why it will not be by itself: the view is 'unknown' or 'disabled'; the event is 'unwanted' by it,
--- or 'not_stored' (or not committed); the stream is 'parked', or is 'retrying' and waits for that. Null: it only takes time.
+-- A writer so learns whether a read model shows what it appended. An event that an operator discarded counts as
+-- acknowledged. An event that is not committed is not_stored.
 -- Races: all of it is as of one moment. What was seen stays so, but for seek_view and resets. It waits for nobody.
 -- Example: select seen, never from has_seen('orders', 'order', 'o-1', 17)
 create or replace function event_store.has_seen(

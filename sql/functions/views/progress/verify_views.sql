@@ -1,6 +1,4 @@
--- Looks at what stands at positions of the log: checkpoints and their leases, locks, recorded moments, the mark of the
--- archive, versions of read models. None is of a view that is not there, and none is beyond the end of its log partition,
--- unless seek_view let a view wait there. Twenty faults of each kind are told.
+-- A view may stand beyond the end of its log partition only where seek_view let it wait there.
 -- Races: all of it is as of one moment.
 -- Example: select looked, found, faults from verify_views()
 create or replace function event_store_platform.verify_views()

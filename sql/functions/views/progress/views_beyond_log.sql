@@ -1,5 +1,4 @@
--- The checkpoints that stand beyond the end of their log partition. Nothing of Millrace leads there but a seek to such a
--- position: where tables were restored one by one, or somebody wrote into them, a view passes over the next events.
+-- Nothing of Millrace leads there but a seek: else tables were restored one by one, or somebody wrote into them.
 -- Races: none; it takes no lock, and sees one moment.
 -- Example: select view, partition, position, high_water_mark from views_beyond_log()
 create or replace function event_store_platform.views_beyond_log()

@@ -1,4 +1,3 @@
--- Lets a view's pushes be unsigned from now on. Written down in audit_log.
 -- Example: select drop_push_secret('hook', 'the receiver knows it by its address')
 create or replace function event_store_platform.drop_push_secret(
   v_view text,

@@ -1,5 +1,3 @@
--- In which form events of a view are pushed, and whether with data in their newest shape. Only for those who may use the
--- view.
 -- Example: select * from push_options('hook')
 create or replace function event_store_platform.push_options(
   v_view text

@@ -1,5 +1,4 @@
--- What pushes of a view are signed with: the current secret first, then the one before while it signs, too. Nothing where
--- they are not signed. For operators and drains alone: who reads them could sign as we do.
+-- The secret before is there while it signs, too. For operators and drains alone: who reads them could sign as we do.
 -- Example: select count(*) from push_secrets('hook')
 create or replace function event_store_platform.push_secrets(
   v_view text

@@ -1,6 +1,4 @@
--- Gives a view a secret, with which its pushes are signed from now on. The one before signs, too, for v_keep_s seconds:
--- receivers change over meanwhile. There are two at most. The current one again changes nothing. Written down in
--- audit_log, without the secret.
+-- Receivers change over while both sign. There are two secrets at most. The current one again changes nothing.
 -- Races: two callers take turns at the view's row.
 -- Example: select set_push_secret('hook', 'whsec_…', 86400, 'the yearly rotation')
 create or replace function event_store_platform.set_push_secret(

@@ -1,11 +1,10 @@
--- Ends the streams of a table whose rows are gone without a change of their own: appends deleted to each live one, in
--- the order of keys, looking at no more than v_limit streams after v_after_key. The caller holds the capture's lock. A
--- stream with changes in the quarantine gets it there, behind them; so does one whose event_id somebody else took.
--- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill has appended to or
--- found unchanged, nor, since it was published, a change has touched. Null: all of them.
--- v_change says why, of all of them: the data of the events, and what they are named after beside their stream, so that the
--- same call again appends nothing. A reading says that itself: no other one has its number, also after its table was taken
--- out of the capture and put back.
+-- Each live stream gets deleted, in the order of keys behind v_after_key. The caller holds the capture's lock. A stream
+-- with changes in the quarantine gets it there, behind them; so does one whose event_id somebody else took.
+-- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill has appended to
+-- or found unchanged, nor, since it was published, a change has touched. Null: all of them.
+-- v_change says why, of all of them: the data of the events, and what they are named after beside their stream, so that
+-- the same call again appends nothing. A reading says that itself: no other one has its number, also after its table
+-- was taken out of the capture and put back.
 create or replace function event_store_private.emit_deletions(
   v_capture event_store.captures,
   v_decider text,

@@ -1,9 +1,8 @@
--- Emits the next stored changes of a capture whose row the caller has locked, as emit_range does, where nothing is out of
--- the ordinary: no change is a TRUNCATE, is unfit or has an unknown event, no stream is closed, and none of the next
--- v_limit changes has to wait behind one in the quarantine. Otherwise it does nothing, and changes is null. The data go
--- from wal_events into events as they are; only what tells a stream's next version is sorted and kept in between.
--- Who may call emit_changes is a member of event_store_owner, whose each captured decider is: that is not asked again.
--- An event that is stored already, and a version that another writer took, raise unique_violation.
+-- It emits as emit_range does. All are plain where no change is a TRUNCATE, is unfit or has an unknown event, no stream
+-- is closed, and none of the next v_limit changes has to wait behind one in the quarantine; otherwise it does nothing.
+-- The data go from wal_events into events as they are; only what tells a stream's next version is sorted and kept in
+-- between. Who may call emit_changes is a member of event_store_owner, whose each captured decider is: that is not
+-- asked again. An event that is stored already, and a version that another writer took, raise unique_violation.
 create or replace function event_store_private.emit_plain_range(
   v_capture event_store.captures,
   v_limit bigint

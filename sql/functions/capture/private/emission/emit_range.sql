@@ -1,8 +1,7 @@
--- Emits the next stored changes of a capture whose row the caller has locked, at most v_limit, up to the next TRUNCATE
--- and to about 32 MiB of data: as events, or into the quarantine. There go those with a fault, and later ones of their
--- streams, which wait.
+-- The caller has locked the capture's row, and moves the capture to the position that this returns. It takes at most
+-- v_limit changes and about 32 MiB of data. Those with a fault go into the quarantine, and later ones of their streams,
+-- which wait.
 -- v_careful: each is asked whether the store would append it, which is otherwise found out by trying.
--- Returns how many changes these were, and the position of the last one; the caller moves the capture there.
 create or replace function event_store_private.emit_range(
   v_capture event_store.captures,
   v_limit bigint,

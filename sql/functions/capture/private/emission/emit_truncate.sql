@@ -1,6 +1,5 @@
--- Emits the TRUNCATE that is next in a capture, or goes on with it: the event truncated in the stream [] of the table,
--- then deleted in each live stream of it, of at most v_limit streams a call. The caller holds the capture's lock,
--- and keeps to_key as truncating_key; when it is null the change is emitted.
+-- The event truncated goes to the stream [] of the table, then deleted to each live stream of it, at most v_limit a
+-- call. The caller holds the capture's lock, and keeps to_key as truncating_key.
 create or replace function event_store_private.emit_truncate(
   v_capture event_store.captures,
   v_limit bigint

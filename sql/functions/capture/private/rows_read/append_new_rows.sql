@@ -1,8 +1,7 @@
--- Appends those of a table's rows that were read and that no event tells of yet as events backfilled: each the first of its
--- stream. The caller holds the capture's lock. Returns the event_ids of those that were appended. A row that has a fault, a
--- stream, or anything in the quarantine is left for place_rows, and so is all where a TRUNCATE or anything out of the
--- ordinary came between. The arguments are those of emit_backfill.
--- The rows go from their arrays into events as they are: nothing is sorted, joined or kept in between.
+-- Each row becomes the first event of its stream, backfilled. The caller holds the capture's lock. A row that has a
+-- fault, a stream, or anything in the quarantine is left for place_rows, and so is all where a TRUNCATE or anything out
+-- of the ordinary came between. The arguments are those of emit_backfill. The rows go from their arrays into events as
+-- they are: nothing is sorted, joined or kept in between.
 create or replace function event_store_private.append_new_rows(
   v_table event_store.captured_tables,
   v_decider_ids text[],

@@ -1,5 +1,4 @@
--- A verification, with its capture locked. Raises MR049 where it is over: it ended, another one of its table began, or the table
--- is read anew as a whole.
+-- A verification is over where it ended, another one of its table began, or the table is read anew as a whole.
 create or replace function event_store_private.current_verification(
   v_verification bigint
 )

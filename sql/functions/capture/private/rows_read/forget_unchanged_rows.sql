@@ -1,5 +1,5 @@
--- Whoever begins a backfill of a table draws another number for it, or takes the table out of its capture: what a backfill
--- before found unchanged is of no use any more. A backfill that ended has removed its own (finish_backfill).
+-- Whoever begins a backfill of a table draws another number for it, or takes the table out of its capture. A backfill
+-- that ended has removed its own (finish_backfill).
 create or replace function event_store_private.forget_unchanged_rows()
 returns trigger
 language plpgsql

@@ -1,4 +1,4 @@
--- Whether a quarantined change was there before a verification of its table began, so that every row that it read has it.
+-- Every row that the verification read then has the change.
 -- Without settings of its own, so that Postgres writes it into the statements that ask for it.
 create or replace function event_store_private.is_before_verification(
   v_change event_store.quarantined_changes,

@@ -1,4 +1,4 @@
--- The columns that the event of a captured change says that its record lacks: the source's log did not hold them.
+-- The source's log did not hold the values of these columns.
 -- Without settings of its own, so that Postgres writes it into the statements that ask for it.
 create or replace function event_store_private.lacking_columns(
   v_data jsonb

@@ -1,6 +1,6 @@
--- The row that a stream of a captured table says is there now: the record of its last event, with the values that it lacks
--- (unavailable) from the events before it. Null where the row is gone, or is not told whole: a value was never in the log,
--- its event is purged, or lies more than a thousand events back.
+-- The row is the record of the stream's last event, with the values that it lacks (unavailable) from the events before
+-- it. The row is not told whole where a value was never in the log, or its event is purged or lies more than a thousand
+-- events back.
 create or replace function event_store_private.last_record(
   v_decider_id text,
   v_decider text

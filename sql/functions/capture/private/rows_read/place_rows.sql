@@ -1,8 +1,8 @@
--- Compares rows that were read in a snapshot of the source with the streams of their table, and appends what differs as
--- events backfilled, in the order of their numbers; all that the snapshot sees is emitted. The caller holds the capture's lock, and says by
--- v_table.backfill_offset which reading it is. v_mode:
+-- Events are backfilled, in the order of their numbers; all that the snapshot sees is emitted. The caller holds the
+-- capture's lock, and says by v_table.backfill_offset which reading it is. v_mode:
 --   backfill  a row of a stream in the quarantine waits there, behind its changes;
---   repair    it takes the place of its stream's quarantined changes, if the snapshot sees these and it can be an event;
+--   repair    it takes the place of its stream's quarantined changes, if the snapshot sees these and it can be an
+--             event;
 --   verify    nothing is appended, and nothing goes to the quarantine: appended counts what would be.
 -- missing of the appended have no live stream. differing: up to twenty of their keys.
 create or replace function event_store_private.place_rows(

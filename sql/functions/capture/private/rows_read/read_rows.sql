@@ -1,6 +1,6 @@
--- Rows that were read, as those who read them state them: an array for each field, which go together by their order.
--- v_data are texts of JSON, null where v_faults says why there are none; v_faults may be empty, which is no fault at all.
--- require_read_rows has checked that they do. Raises MR005 for a text that is no JSON.
+-- The arrays go together by their order, which require_read_rows has checked. v_data are texts of JSON, null where
+-- v_faults says why there are none; v_faults may be empty, which is no fault at all. Raises MR005 for a text that is no
+-- JSON.
 create or replace function event_store_private.read_rows(
   v_decider_ids text[],
   v_event_ids uuid[],

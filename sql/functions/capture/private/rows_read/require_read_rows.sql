@@ -1,5 +1,5 @@
--- Raises MR005 unless the arrays that state rows which were read go together: one entry of each for a row, and v_faults
--- may be empty. What an entry says is checked where it becomes an event.
+-- Each array has one entry for a row, and v_faults may be empty. What an entry says is checked where it becomes an
+-- event.
 create or replace function event_store_private.require_read_rows(
   v_decider_ids text[],
   v_event_ids uuid[],

@@ -1,8 +1,8 @@
--- The next v_limit streams of a table after v_after_key, in the order of keys, and whether the row of each is gone without a
--- change of its own while its stream is live; waits: it has changes in the quarantine. The caller holds the capture's lock.
+-- The next v_limit streams after v_after_key, in the order of keys. A row is gone without a change of its own while its
+-- stream is live; waits: the stream has changes in the quarantine. The caller holds the capture's lock.
 -- v_read: the table as it was read; then a row is gone if the reading has neither appended to its stream nor found it
--- unchanged, and no change has touched it since the table was published. Where the reading found a row whose key it could
--- not read, any stream may be that row's, and none is gone. Null: the row of each live stream is.
+-- unchanged, and no change has touched it since the table was published. Where the reading found a row whose key it
+-- could not read, any stream may be that row's, and none is gone. Null: the row of each live stream is.
 create or replace function event_store_private.streams_without_rows(
   v_capture event_store.captures,
   v_decider text,

@@ -1,5 +1,4 @@
--- Gives up quarantined changes of a table whose rows were read since: what they did is in the rows. They are written down in
--- audit_log, a hundred of them one by one.
+-- What the changes did is in the rows. audit_log has their number, and the first hundred of them one by one.
 create or replace function event_store_private.supersede_changes(
   v_table event_store.captured_tables,
   v_quarantine_ids bigint[]

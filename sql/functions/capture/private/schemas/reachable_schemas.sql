@@ -1,5 +1,5 @@
--- The schemas of a captured table without those that no change needs which its source may still give again: of those from
--- before what purge_wal_events removed, the last one is left.
+-- A change that its source may still give again needs its schema: of those from before what purge_wal_events removed,
+-- the last one is left.
 create or replace function event_store_private.reachable_schemas(
   v_schemas jsonb,
   v_capture event_store.captures

@@ -1,5 +1,4 @@
--- A captured table of which nothing is read: the caller writes it, and publish_tables is due. v_read_lsn is a position of
--- the source's log from before.
+-- The caller writes the row, and publish_tables is due. v_read_lsn is a position of the source's log from before.
 create or replace function event_store_private.read_anew(
   v_table event_store.captured_tables,
   v_read_lsn pg_lsn

@@ -1,5 +1,5 @@
--- Raises why an event cannot follow in its stream. The caller has found that the stream's head did not match.
--- fstore-sql's message texts are kept; every conflict has one SQLSTATE.
+-- The caller has found that the stream's head did not match. fstore-sql's message texts are kept; every conflict has
+-- one SQLSTATE.
 create or replace function event_store_private.refuse_append(
   v_decider text,
   v_decider_id text,

@@ -1,5 +1,4 @@
--- Raises that a decider is that of a captured table: its events are what the source's log says, and only the capture
--- appends them.
+-- Its events are what the source's log says, and only the capture appends them.
 create or replace function event_store_private.refuse_captured_decider(
   v_decider text
 )

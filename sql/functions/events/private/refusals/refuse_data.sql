@@ -1,5 +1,4 @@
--- Raises that data do not fit the schema of their event: which value, and which rule. The rules are tried one by one here
--- only. v_which says which event of a batch it is.
+-- The rules are tried one by one here only. v_which says which event of a batch it is.
 create or replace function event_store_private.refuse_data(
   v_decider text,
   v_event text,

@@ -1,5 +1,4 @@
--- Says why append_event stored nothing. Returns true where this very event is stored already: a retry; false where it
--- takes the end of its stream whatever that is, and another writer took that first.
+-- Asked where append_event stored nothing.
 create or replace function event_store_private.refuse_unless_stored(
   v_event text,
   v_event_id uuid,

@@ -1,6 +1,6 @@
--- Refuses who may not say what shape an event has: neither a member of the decider's owner, or, where it has none, of the
--- role that registered the event first, nor an operator. To append to a decider is no right to it: all that others appended is
--- read by its upcasts, and all appends are judged by its schemas.
+-- A member of the decider's owner may, or, where it has none, of the role that registered the event first, and an
+-- operator. To append to a decider is no right to it: all that others appended is read by its upcasts, and all appends
+-- are judged by its schemas.
 create or replace function event_store_private.require_registrar(
   v_decider text,
   v_event text

@@ -1,10 +1,10 @@
--- Compiles a JSON Schema to one predicate of jsonpath, which the value at v_at meets or not, and to its rules, each by
--- itself, to say which one was not met. Raises MR005 for a keyword that is not taken.
+-- The predicate is one of jsonpath, which the value at v_at meets or not. The rules, each by itself, say which one was
+-- not met.
 --
 -- A predicate is strict: in lax mode comparisons and filters look into arrays, and [5] would pass for a number. In
--- strict mode a step to a key that is missing is an error, and (exists(step)) is unknown says so. A predicate is true or
--- false and never unknown, since "not" of unknown is unknown too: what has a meaning for one type only comes after that
--- type. Without a predicate (null) every value is fit.
+-- strict mode a step to a key that is missing is an error, and (exists(step)) is unknown says so. A predicate is true
+-- or false and never unknown, since "not" of unknown is unknown too: what has a meaning for one type only comes after
+-- that type. Without a predicate (null) every value is fit.
 --
 -- Where nothing negates it (v_positive), it may be unknown in place of false, and what is implied is left out: that a
 -- value is there, or has a type, where a test of the value is unknown for any other. Half of most schemas says that.

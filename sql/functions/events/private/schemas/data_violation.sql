@@ -1,5 +1,4 @@
--- Which rule of a schema data do not meet, as a sentence with the value, and where the rule stands; nothing where they
--- meet all. v_checks is as compile_schema makes it, v_field the name of the data.
+-- As a sentence with the value. v_checks is as compile_schema makes it, v_field the name of the data.
 create or replace function event_store_private.data_violation(
   v_checks jsonb,
   v_data jsonb,

@@ -1,5 +1,4 @@
--- What a text of a format looks like, or null for a format that is not taken: dates and times as in RFC 3339, whose
--- days are in the calendar, without leap seconds.
+-- Dates and times are as in RFC 3339, whose days are in the calendar, without leap seconds.
 create or replace function event_store_private.format_pattern(
   v_format text
 )

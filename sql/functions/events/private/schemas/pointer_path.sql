@@ -1,4 +1,4 @@
--- The steps of a JSON pointer, as the operator #> takes them.
+-- As the operator #> takes them.
 create or replace function event_store_private.pointer_path(
   v_pointer text
 )

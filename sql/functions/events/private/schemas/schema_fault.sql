@@ -1,5 +1,5 @@
--- What is wrong with a schema's own keywords, or null: those that are not taken, and those whose value is none that
--- JSON Schema has. What lies in a keyword is looked at where it is compiled.
+-- Faults are keywords that are not taken, and those whose value is none that JSON Schema has. What lies in a keyword is
+-- looked at where it is compiled.
 create or replace function event_store_private.schema_fault(
   v_schema jsonb,
   v_pointer text

@@ -1,6 +1,6 @@
--- A pattern of JSON Schema (ECMA 262) as Postgres reads it, or null where the two may differ: look-around, references,
--- \b, \p, \u, named groups, classes within classes, and counts above 255, which is as far as Postgres counts.
--- \d, \w and \s mean what they mean in ECMA 262, whatever the database's locale.
+-- A pattern is of ECMA 262. Postgres may read otherwise: look-around, references, \b, \p, \u, named groups, classes
+-- within classes, and counts above 255, which is as far as Postgres counts. \d, \w and \s mean what they mean in ECMA
+-- 262, whatever the database's locale.
 create or replace function event_store_private.schema_pattern(
   v_pattern text
 )

@@ -1,4 +1,4 @@
--- Whether a value is the path of a move: 1 to 32 keys of objects.
+-- Whether a value is the path of a move: keys of objects.
 create or replace function event_store_private.is_move_path(
   v_path jsonb
 )

@@ -1,5 +1,4 @@
--- What is wrong with the moves of an upcast, as a sentence with a JSON pointer; null where nothing is. A move that passes
--- never raises on data.
+-- A move that passes never raises on data.
 create or replace function event_store_private.moves_fault(
   v_moves jsonb
 )

@@ -1,5 +1,5 @@
--- Why a reader that follows v_new cannot read data of v_old, two JSON Schemas: a sentence for each field, null where it
--- can, or where nobody can tell. As Avro has it: what the reader requires must be there, and have a type that it takes.
+-- v_old and v_new are JSON Schemas. As Avro has it: what the reader requires must be there, and have a type that it
+-- takes.
 create or replace function event_store_private.unreadable_fields(
   v_old jsonb,
   v_new jsonb,

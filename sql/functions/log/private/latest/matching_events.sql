@@ -1,5 +1,5 @@
--- The newest events that fit all filters (null does not filter), by the way that reads least: a correlation, else a
--- stream, else the log from its end.
+-- By the way that reads least: a correlation, else a stream, else the log from its end. A filter that is null does not
+-- filter.
 create or replace function event_store_private.matching_events(
   v_limit bigint,
   v_decider text,

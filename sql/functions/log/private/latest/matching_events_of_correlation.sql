@@ -1,4 +1,4 @@
--- The newest events of a correlation that fit the other filters: by its index, from the newest back.
+-- By its index, from the newest back.
 create or replace function event_store_private.matching_events_of_correlation(
   v_limit bigint,
   v_decider text,

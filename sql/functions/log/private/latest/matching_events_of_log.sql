@@ -1,5 +1,4 @@
--- The newest events of all streams that fit the filters: from the newest back, or those since a time by the index on
--- created_at.
+-- From the newest back, or those since a time by the index on created_at.
 create or replace function event_store_private.matching_events_of_log(
   v_limit bigint,
   v_decider text,

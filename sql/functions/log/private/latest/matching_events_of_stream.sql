@@ -1,5 +1,4 @@
--- The newest events of a stream that fit the other filters: by its index, from the newest back. Without a decider of all
--- streams that have the id, a search for each registered decider.
+-- By its index, from the newest back. Without a decider it searches for each registered one.
 create or replace function event_store_private.matching_events_of_stream(
   v_limit bigint,
   v_decider text,

@@ -1,4 +1,4 @@
--- Whether an append may notify: a transaction that did cannot be prepared, so not where the server allows to prepare any.
+-- A transaction that notified cannot be prepared.
 create or replace function event_store_private.notifies_appends()
 returns boolean
 language sql

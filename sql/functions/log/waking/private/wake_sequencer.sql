@@ -1,9 +1,8 @@
--- Tells a sequencer that sleeps of an append, when that commits. A commit with a NOTIFY takes a lock of the whole cluster:
--- so the functions that append ask first whether one sleeps, by the mark alone (attend_log), and a
--- sequencer that has work does not sleep. They ask after they stored the event, thus with a transaction id: whoever had
--- none yet when the sequencer went to sleep sees that it did.
--- Where it may not notify (notifies_appends), the sequencer polls instead; and where the server's queue of words is half
--- full, as any login can make it: a commit whose word finds no room fails.
+-- A commit with a NOTIFY takes a lock of the whole cluster: so the functions that append ask first whether one sleeps,
+-- by the mark alone (attend_log), and a sequencer that has work does not sleep. They ask after they stored the event,
+-- thus with a transaction id: whoever had none yet when the sequencer went to sleep sees that it did.
+-- Where it may not notify (notifies_appends), the sequencer polls instead; and where the server's queue of words is
+-- half full, as any login can make it: a commit whose word finds no room fails.
 create or replace function event_store_private.wake_sequencer()
 returns void
 language plpgsql
