@@ -76,19 +76,19 @@ PURE = (
 # the most lines of Python in a room; who raises one says here why
 BUDGETS = {
     "assets": 2200,
-    "examples": 1350,
+    "examples": 1300,
     "millrace": 900,  # the names of what a service calls
-    "platform_defs": 6550,
+    "platform_defs": 6500,
     "resources/alerts": 700,
     "resources/archive": 2200,
-    "resources/backup": 1050,
-    "resources/capture": 7950,
-    "resources/commands": 700,
+    "resources/backup": 1000,
+    "resources/capture": 7900,
+    "resources/commands": 650,
     "resources/consumers": 1400,
     "resources/consumption": 4100,
     "resources/event_log_source": 1500,
-    "resources/event_store": 4100,  # gathered appends, and two classes of calls beside those of the platform
-    "resources/events": 900,
+    "resources/event_store": 4050,  # gathered appends, and two classes of calls beside those of the platform
+    "resources/events": 850,
     "resources/importer": 1550,
     "resources/metrics": 300,
     "resources/postgres": 900,
