@@ -148,7 +148,7 @@ def test_another_writer_does_nothing_with_a_producer(login: Login) -> None:
         partial(other.register_producer, "p", 0, name(other.connection)),
         partial(other.begin_transaction, "p", 0, 1, 1),
         partial(other.commit_transaction, settled),
-        partial(other.add_events, later, [each.alone for each in two_events()]),
+        partial(other.add_events, later, two_events()),
         partial(other.add_state_change, later, "total", 1),
         partial(other.commit_transaction, later),
         partial(other.abandon_transaction, later, "no"),

@@ -106,7 +106,7 @@ def calls_of(producer: ProducerStore, transaction: UUID) -> dict[str, Callable[[
         "committed": partial(producer.commit_transaction, transaction),
         "abandoned": partial(producer.abandon_transaction, transaction, "why"),
         "a change": partial(producer.add_state_change, transaction, "k", 1),
-        "events": partial(producer.add_events, transaction, [each.alone for each in messages.two_events()]),
+        "events": partial(producer.add_events, transaction, messages.two_events()),
         "aborted": partial(producer.abort_transaction, transaction),
     }
 
@@ -132,7 +132,7 @@ def test_a_refused_event_refuses_the_commit_and_the_transaction_stays_open(produ
     factories.append(store, "closed", final=True)
     factories.append(store, "open")
     refused: list[tuple[type[errors.MillraceError], BatchEvent]] = [
-        (errors.Conflict, replace(factories.new_event("open"), previous_id=uuid4())),
+        (errors.Conflict, replace(factories.new_event("open"), expected_version=7)),
         (errors.StreamClosed, factories.new_event("closed")),
         (errors.Malformed, factories.new_event("")),
         (errors.EventNotRegistered, factories.new_event("x", event="lost")),

@@ -5,10 +5,10 @@ from uuid import UUID
 
 import pytest
 
+from millrace.resources.event_store import StreamEvents
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, new_event, register_orders, rows
-from tests.support.sql_calls import BatchEvent
 
 START = "2030-01-01 00:00:00+00"
 LATER = "2030-01-01 00:01:00+00"
@@ -41,14 +41,14 @@ def opened(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: in
 def staged(store: ProducerStore, sequence: int, *, epoch: int = 1, timeout_s: int = 60, **state: int) -> UUID:
     """Begin a message and stage two events and some state."""
     transaction = opened(store, sequence, epoch=epoch, timeout_s=timeout_s)
-    store.add_events(transaction, [each.alone for each in two_events()])
+    store.add_events(transaction, two_events())
     for key, value in state.items():
         store.add_state_change(transaction, key, value)
     return transaction
 
 
-def two_events() -> list[BatchEvent]:
-    return [new_event("a"), new_event("b")]
+def two_events() -> list[StreamEvents]:
+    return [new_event("a").alone, new_event("b").alone]
 
 
 def do(store: ProducerStore, sequence: int, *, epoch: int = 1, **state: int) -> list[int]:
