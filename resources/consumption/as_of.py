@@ -29,6 +29,7 @@ from millrace.resources.read_models.stored.past import (
     count_rows,
     finish,
     first_marked_at,
+    let_go,
     log_mark,
     note,
     remove_begun,
@@ -118,6 +119,7 @@ def build_as_of(
         while True:
             noted = note(connection, model, mark, keep)
             if noted.built_at is not None:
+                let_go(connection, noted.name)
                 return noted
             try:
                 past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)

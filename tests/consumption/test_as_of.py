@@ -15,12 +15,20 @@ from millrace.resources.consumption import as_of
 from millrace.resources.consumption.as_of import NoMark, build_as_of, mark_at
 from millrace.resources.consumption.diff import diff_with_serving
 from millrace.resources.consumption.rebuild import Rebuild
-from millrace.resources.event_store import LogMark
+from millrace.resources.event_store import Lease, LogMark
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import sum_
 from millrace.resources.read_models.stored.differences import diffs, take
-from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark, finish, note, remove_expired
+from millrace.resources.read_models.stored.past import (
+    AsOf,
+    all_as_of,
+    at_mark,
+    count_rows,
+    finish,
+    note,
+    remove_expired,
+)
 from millrace.resources.read_models.stored.tables import HistoryMissing
 from millrace.resources.read_models.stored.versions import ensure_version, reset_model, with_upcasts
 from tests.support.building import drains
@@ -182,6 +190,22 @@ def test_of_several_calls_one_builds_and_the_others_wait(lab: Lab) -> None:
     found: list[AsOf] = [call.result() for call in at_once(calls)]
     assert {each.rows for each in found} == {len(rows_at(lab.connection, Counted, mark))}
     assert [each.name for each in all_as_of(lab.connection, "counted")] == [at_mark(Counted, mark).name]
+    assert lab.rows("select count(*) from event_store.views") == [(0,)]
+
+
+def test_who_gives_up_a_build_last_removes_its_view(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, leases = filled(lab), list[Lease]()
+
+    def meanwhile(connection: Connection, past: ReadModel) -> int:
+        leases.append(lab.claim_partition(past.view, 0, "another process", 60))
+        return count_rows(connection, past)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(as_of, "count_rows", meanwhile)
+        built = build_as_of(lab.dsn, Counted, lab.session, mark)
+    ((view,),) = lab.rows("select view from event_store.views")
+    lab.release_batch(view, leases)
+    assert build_as_of(lab.dsn, Counted, no_spark, mark).built_at == built.built_at
     assert lab.rows("select count(*) from event_store.views") == [(0,)]
 
 

@@ -99,26 +99,24 @@ def count_rows(connection: psycopg.Connection, past: ReadModel) -> int:
 
 
 def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: int, failed_streams: int) -> None:
-    """Record that a model is built as of a moment: no view of the event store consumes it any more.
-
-    Where another process builds the same one, that one removes the view.
-    """
+    """Record that a model is built as of a moment: no view of the event store consumes it any more."""
     # who was stopped meanwhile may find another declaration in its place
     built = (
         "update read_models.as_of set built_at = coalesce(built_at, clock_timestamp()), rows = %s, failed_streams = %s"
         " where name = %s and fingerprint = %s"
     )
-    said = (rows, failed_streams, noted.name, noted.fingerprint)
-    try:
-        with connection.transaction():
-            models = ReadModelStore(connection)
-            models.lock_model(past.name)
-            # or that another process has removed the view
-            if connection.execute(built, said).rowcount and models.model_versions(past.name):
-                models.drop_version(past.name, past.version)
-                PlatformStore(connection).unregister_view(past.view, f"read model {past.name} is built")
-    except ViewInUse:
-        connection.execute(built, said)
+    if connection.execute(built, (rows, failed_streams, noted.name, noted.fingerprint)).rowcount:
+        let_go(connection, past.name)
+
+
+def let_go(connection: psycopg.Connection, name: str) -> None:
+    """Remove the view of one that is built, after a try to build it; of several who try the last one does."""
+    with suppress(ViewInUse), connection.transaction():
+        models = ReadModelStore(connection)
+        models.lock_model(name)
+        for version in models.model_versions(name):
+            models.drop_version(name, version.version)
+            PlatformStore(connection).unregister_view(version.view, f"read model {name} is built")
 
 
 def remove_expired(connection: psycopg.Connection) -> list[str]:
