@@ -11,7 +11,7 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.errors import Conflict
+from millrace.resources.errors import Conflict, DataRefused
 from millrace.resources.event_store import NO_STREAM, NewEvent
 from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import (
@@ -33,7 +33,7 @@ ODD: tuple[Mapping[str, Any], ...] = (
     {"final": True}, {"final": False}, {"event": "unknown"}, {"event_version": 2}, {"event_version": "x"}, {"data": None},
     {"event_id": "no uuid"}, {"command_id": None}, {"metadata": {"user": "ann"}}, {"metadata": None}, {"metadata": []},
     {"previous_id": str(UUID(int=7))}, {"previous_id": None}, {"previousId": None}, {"decider": "shop"},
-    {"expected_version": 1}, {"data": {"$sealed": "no"}},
+    {"expected_version": 1}, {"data": {"$sealed": "no"}}, {"event": "priced"}, {"event": "priced", "data": {"cents": 5}},
 )  # fmt: skip
 
 
@@ -101,6 +101,8 @@ def _other(text: str) -> str:
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
 def test_it_does_what_append_events_does(orders: PlatformStore, isolation: str) -> None:
     orders.connection.execute(f"set default_transaction_isolation = '{isolation}'".encode())
+    for decider in ("order", "invoice"):
+        orders.register_event_schema(decider, "priced", {"type": "object", "required": ["cents"]})
     seed = Random().randrange(10_000)
     chance, told = Random(seed), set[object]()
     for number in range(25):
@@ -122,6 +124,13 @@ def test_it_does_what_append_events_does(orders: PlatformStore, isolation: str) 
         ]
         assert mine == twins.stored("invoice"), (seed, number)
     assert {"stored", "MR001", "MR005"} <= told, seed
+
+
+def test_data_that_do_not_fit_refuse_all(orders: PlatformStore) -> None:
+    orders.register_event_schema("order", "priced", {"type": "object", "required": ["cents"]})
+    with pytest.raises(DataRefused):
+        orders.append("order", "o-1", NewEvent("priced", {"cents": 5}), NewEvent("priced"))
+    assert orders.head("order", "o-1") is None
 
 
 def test_what_is_no_array_of_events_is_refused(orders: PlatformStore) -> None:
