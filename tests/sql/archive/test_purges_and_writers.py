@@ -11,7 +11,7 @@ import pytest
 
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.errors import Conflict, Malformed, StreamClosed
-from millrace.resources.event_store import StreamHead
+from millrace.resources.event_store import NewEvent, StreamHead
 from millrace.resources.event_store.platform import PlatformStore
 from tests.sql.events.test_stream_head import purge
 from tests.support import factories
@@ -29,7 +29,12 @@ def bare(store: PlatformStore, decider_id: str, previous: UUID | None) -> object
     return store.connection.execute(insert, (decider_id, previous))
 
 
-WAYS: list[Write] = [factories.append, lambda store, stream, _: factories.append_to(store, stream), bare]
+WAYS: list[Write] = [
+    factories.append,
+    lambda store, stream, _: factories.append_to(store, stream),
+    lambda store, stream, _: store.append("order", stream, NewEvent("placed"), NewEvent("paid")),
+    bare,
+]
 
 
 def test_a_writer_with_an_old_snapshot_fails_to_serialize(orders: PlatformStore, connect: factories.Connect) -> None:
