@@ -12,13 +12,15 @@ With `--postgres /usr/lib/postgresql/15/bin` the server is Debian's, with the se
 import argparse
 from collections.abc import Callable
 
-from benchmarks.event_store import appends, batches, growth, many_clients, single_appends
+from benchmarks.event_store import appends, batches, growth, many_clients, reading, single_appends
 from benchmarks.event_store.bench import Bench, Result
 from benchmarks.event_store.program import run
 
 LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "single-append": appends.single,
     "gathered": appends.gathered,
+    "reads": reading.reads,
+    "handled": reading.handled,
     "clients-32": single_appends.clients_32,
     "views-100": single_appends.views_100,
     "isolation": single_appends.isolation,

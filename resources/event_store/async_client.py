@@ -23,6 +23,8 @@ from millrace.resources.event_store.new_events import NewEvent, StreamEvents, al
 from millrace.resources.event_store.refusals import refusals
 from millrace.resources.event_store.rows import (
     NEWEST_SHAPE,
+    RECORDED,
+    STORED,
     Appended,
     AppendedEvent,
     AvailableRange,
@@ -42,6 +44,7 @@ from millrace.resources.event_store.rows import (
 )
 from millrace.resources.event_store.sql_functions import (
     ASKED_AFTER,
+    IN_BINARY,
     KEPT_ROWS,
     InfinityLoader,
     Loaders,
@@ -180,7 +183,7 @@ class AsyncSqlFunctions:
     async def _cursor(
         self, connection: psycopg.AsyncConnection, shape: BaseRowFactory[Row], loaders: Loaders
     ) -> psycopg.AsyncCursor[Row]:
-        cursor = connection.cursor(row_factory=shape)
+        cursor = connection.cursor(row_factory=shape, binary=loaders is IN_BINARY)
         for name, loader in loaders.items():
             # of this cursor only: the connection, and so the caller's own queries, stay as they are
             cursor.adapters.register_loader(name, loader)
@@ -338,7 +341,7 @@ class UngatheredEventStore(AsyncWaiting):
         """Append events of one stream as `append` does, and return them as they are stored."""
         (given,) = all_passed_on([stream], caused_by)
         if len(given.events) == 1:
-            return await self._all(Event, APPEND_ONE.format("*"), _arguments(given))
+            return await self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(given))
         appended, number = await self._appended(given), len(given.events)
         stored = list[Event]()
         async for event in self.read(given.decider, given.decider_id, appended.version - number + 1, number):
@@ -366,7 +369,7 @@ class UngatheredEventStore(AsyncWaiting):
             upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
         """
         query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
-        query = query.format(f"{NEWEST_SHAPE}, version, metadata" if upcast else "*")
+        query = query.format(NEWEST_SHAPE if upcast else STORED)
         while True:
             size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
             page = await self._all(
@@ -440,11 +443,8 @@ class UngatheredEventStore(AsyncWaiting):
 
     async def events_of_correlation(self, correlation_id: str, after_offset: int = 0, limit: int = 1000) -> list[Event]:
         """Return the events whose metadata have a correlation_id, over all streams, in the order of offsets."""
-        return await self._all(
-            Event,
-            "select * from event_store.events_of_correlation(%s, %s, %s)",
-            (correlation_id, after_offset, limit),
-        )
+        query = "select {} from event_store.events_of_correlation(%s, %s, %s)"
+        return await self._all(Event, query.format(STORED), (correlation_id, after_offset, limit))
 
     async def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
         """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
@@ -470,7 +470,7 @@ class UngatheredEventStore(AsyncWaiting):
             from (select) one
             left join event_store.stream_state(%s, %s, %s, %s) s on true
             left join lateral (
-              select {}, version, metadata, row_number() over () as number
+              select {}, row_number() over () as number
               from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s)
             ) e on true
         """
@@ -498,10 +498,9 @@ class UngatheredEventStore(AsyncWaiting):
 
         With deciders or events only those, as far as it must read to find so many.
         """
+        query = "select {}, position from event_store.read_log(%s, %s, %s, %s, %s)"
         return await self._all(
-            Event,
-            "select * from event_store.read_log(%s, %s, %s, %s, %s)",
-            (partition, from_position, limit, listed(deciders), listed(events)),
+            Event, query.format(STORED), (partition, from_position, limit, listed(deciders), listed(events))
         )
 
     async def log_position(self, event_id: UUID) -> LogPosition | None:
@@ -593,9 +592,8 @@ class AsyncViews(AsyncSqlFunctions):
 
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
-        return await self._all(
-            Event, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds)
-        )
+        query = "select {} from event_store.stream_events(%s, %s, %s)"
+        return await self._all(Event, query.format(RECORDED), (view_name, limit, seconds))
 
     async def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
@@ -606,7 +604,7 @@ class AsyncViews(AsyncSqlFunctions):
         `upcast` data come in the newest shape of their event.
         """
         query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
-        columns = f"{NEWEST_SHAPE}, version, metadata, lease_token, attempt, suspect" if upcast else "*"
+        columns = f"{NEWEST_SHAPE if upcast else STORED}, lease_token, attempt, suspect"
         return await self._all(Delivery, query.format(columns), (view, limit, seconds, ahead))
 
     async def ack_event(

@@ -20,6 +20,8 @@ from millrace.resources.event_store.json_text import flat, jsonb
 from millrace.resources.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
 from millrace.resources.event_store.rows import (
     NEWEST_SHAPE,
+    RECORDED,
+    STORED,
     Appended,
     AppendedEvent,
     AvailableRange,
@@ -114,7 +116,7 @@ class EventStore(Waiting):
         """Append events of one stream as `append` does, and return them as they are stored."""
         (given,) = all_passed_on([stream], caused_by)
         if len(given.events) == 1:
-            return self._all(Event, APPEND_ONE.format("*"), _arguments(given))
+            return self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(given))
         appended, number = self._appended(given), len(given.events)
         stored = list[Event]()
         for event in self.read(given.decider, given.decider_id, appended.version - number + 1, number):
@@ -142,7 +144,7 @@ class EventStore(Waiting):
             upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
         """
         query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
-        query = query.format(f"{NEWEST_SHAPE}, version, metadata" if upcast else "*")
+        query = query.format(NEWEST_SHAPE if upcast else STORED)
         while True:
             size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
             page = self._all(
@@ -209,11 +211,8 @@ class EventStore(Waiting):
 
     def events_of_correlation(self, correlation_id: str, after_offset: int = 0, limit: int = 1000) -> list[Event]:
         """Return the events whose metadata have a correlation_id, over all streams, in the order of offsets."""
-        return self._all(
-            Event,
-            "select * from event_store.events_of_correlation(%s, %s, %s)",
-            (correlation_id, after_offset, limit),
-        )
+        query = "select {} from event_store.events_of_correlation(%s, %s, %s)"
+        return self._all(Event, query.format(STORED), (correlation_id, after_offset, limit))
 
     def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
         """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
@@ -239,7 +238,7 @@ class EventStore(Waiting):
             from (select) one
             left join event_store.stream_state(%s, %s, %s, %s) s on true
             left join lateral (
-              select {}, version, metadata, row_number() over () as number
+              select {}, row_number() over () as number
               from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s)
             ) e on true
         """
@@ -267,10 +266,9 @@ class EventStore(Waiting):
 
         With deciders or events only those, as far as it must read to find so many.
         """
+        query = "select {}, position from event_store.read_log(%s, %s, %s, %s, %s)"
         return self._all(
-            Event,
-            "select * from event_store.read_log(%s, %s, %s, %s, %s)",
-            (partition, from_position, limit, listed(deciders), listed(events)),
+            Event, query.format(STORED), (partition, from_position, limit, listed(deciders), listed(events))
         )
 
     def log_position(self, event_id: UUID) -> LogPosition | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import Conflict, MillraceError
 from millrace.resources.event_store.async_client import UngatheredEventStore
 from millrace.resources.event_store.new_events import StreamEvents, batch_json
 from millrace.resources.event_store.rows import Appended
@@ -77,8 +77,19 @@ class AsyncEventStore(UngatheredEventStore):
 
     async def _answer(self, calls: Sequence[Call]) -> None:
         """Send calls, and answer each: of those that are refused together one is to blame, and the others go again."""
+        parts = [calls]
+        try:
+            while parts:
+                # in their order, for a caller's calls follow each other
+                parts = [*await self._answered_or_split(parts[0]), *parts[1:]]
+        except BaseException as error:  # this task was cancelled
+            for part in parts:
+                _raise_in(part, error)
+            raise
+
+    async def _answered_or_split(self, calls: Sequence[Call]) -> list[Sequence[Call]]:
         if not calls:
-            return
+            return []
         try:
             if len(calls) == 1:
                 answers = [await self._appended(calls[0].stream)]
@@ -86,24 +97,20 @@ class AsyncEventStore(UngatheredEventStore):
                 text = f"[{', '.join(call.text for call in calls)}]"
                 answers = await self._appended_all([call.stream for call in calls], text)
         except MillraceError as refusal:
-            if len(calls) == 1:
-                _raise_in(calls, refusal)
-                return
-            at = _blamed(refusal, calls)
-            # in their order, for a caller's calls follow each other
-            parts = [calls[: len(calls) // 2], calls[len(calls) // 2 :]]
-            if at is not None:
-                parts = [calls[:at], calls[at : at + 1], calls[at + 1 :]]
-            for part in parts:
-                await self._answer(part)
-        except BaseException as error:
+            at = 0 if len(calls) == 1 else _blamed(refusal, calls)
+            if at is None:
+                return [calls[: len(calls) // 2], calls[len(calls) // 2 :]]
+            if len(calls) == 1 or (isinstance(refusal, Conflict) and _is_first_of_its_stream(calls, at)):
+                _raise_in(calls[at : at + 1], refusal)
+                return [[*calls[:at], *calls[at + 1 :]]]
+            return [calls[:at], calls[at : at + 1], calls[at + 1 :]]
+        except Exception as error:  # noqa: BLE001 - each caller is told
             _raise_in(calls, error)
-            if not isinstance(error, Exception):
-                raise
         else:
             for call, answer in zip(calls, answers, strict=True):
                 if not call.answer.done():
                     call.answer.set_result(answer)
+        return []
 
     async def _execute(
         self, cursor: psycopg.AsyncCursor[Any], query: bytes, given: Sequence[object], prepare: bool | None
@@ -125,6 +132,12 @@ def _raise_in(calls: Sequence[Call], error: BaseException) -> None:
             call.answer.set_exception(error)
         else:
             call.answer.cancel()
+
+
+def _is_first_of_its_stream(calls: Sequence[Call], at: int) -> bool:
+    """Say whether no call before this one, which may be refused as well, is of its stream: so its conflict stands."""
+    stream = calls[at].stream
+    return all((one.stream.decider, one.stream.decider_id) != (stream.decider, stream.decider_id) for one in calls[:at])
 
 
 def _blamed(refusal: MillraceError, calls: Sequence[Call]) -> int | None:

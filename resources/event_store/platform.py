@@ -8,6 +8,8 @@ from millrace.resources.event_store.client import EventStore
 from millrace.resources.event_store.lease_rows import ExpiredLease, Lease, LockedPartition
 from millrace.resources.event_store.rounds import Rounds
 from millrace.resources.event_store.rows import (
+    RECORDED,
+    STORED,
     AppendedCount,
     AuditEntry,
     BackupCut,
@@ -119,11 +121,8 @@ class PlatformStore(EventStore, Views, Rounds):
         self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
     ) -> Event | None:
         """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
-        return self._first(
-            Event,
-            "select * from event_store_platform.discard_dead_letter(%s, %s, %s, %s, %s)",
-            (view, decider, decider_id, reason, offset),
-        )
+        query = "select {} from event_store_platform.discard_dead_letter(%s, %s, %s, %s, %s)"
+        return self._first(Event, query.format(RECORDED), (view, decider, decider_id, reason, offset))
 
     def seek_view(
         self,
@@ -215,10 +214,9 @@ class PlatformStore(EventStore, Views, Rounds):
         before_offset: int | None = None,
     ) -> list[Event]:
         """Return the newest events that fit all filters, the newest first; None does not filter."""
+        query = "select {}, position, partition from event_store_platform.latest_events(%s, %s, %s, %s, %s, %s, %s)"
         return self._all(
-            Event,
-            "select * from event_store_platform.latest_events(%s, %s, %s, %s, %s, %s, %s)",
-            (limit, decider, decider_id, event, since, correlation_id, before_offset),
+            Event, query.format(STORED), (limit, decider, decider_id, event, since, correlation_id, before_offset)
         )
 
     def stream_views(self, decider: str, decider_id: str, most: int = 100_000) -> list[StreamView]:

@@ -49,6 +49,10 @@ class InfinityLoader(TimestamptzLoader):
         return super().load(data)
 
 
+# of rows that clients read many of: the driver's own readers, of binary
+IN_BINARY = dict[str, type[Loader]]()
+
+
 class SqlFunctions:
     """Calls over a connection, which stays the caller's: its transactions, its settings, the loaders of its queries.
 
@@ -157,7 +161,7 @@ class SqlFunctions:
     def _cursor(
         self, connection: psycopg.Connection, shape: BaseRowFactory[Row], loaders: Loaders
     ) -> psycopg.Cursor[Row]:
-        cursor = connection.cursor(row_factory=shape)
+        cursor = connection.cursor(row_factory=shape, binary=loaders is IN_BINARY)
         for name, loader in loaders.items():
             # of this cursor only: the connection, and so the caller's own queries, stay as they are
             cursor.adapters.register_loader(name, loader)
@@ -209,7 +213,7 @@ def _maker(row: Any, names: tuple[bytes | None, ...]) -> Callable[[Sequence[Any]
     defaults = _fields(row)
     if missing := [name for name, default in defaults.items() if default is MISSING and name not in place]:
         raise TypeError(f"The columns {', '.join(columns)} lack some of {row.__name__}: {', '.join(missing)}.")
-    if tuple(place) == tuple(defaults):
+    if tuple(place) == tuple(defaults)[: len(place)]:
         return lambda values: row(*values)
     absent = [name for name in defaults if name not in place]
     rest = tuple(defaults[name] for name in absent)
@@ -227,8 +231,8 @@ def _fields(row: Any) -> dict[str, Any]:  # noqa: ANN401 - as _json_fields
 
 def loaders_of(row: type, loaders: Loaders) -> Loaders:
     """Return how the values of a dataclass are read: JSON as its text, if the dataclass parses it when it is asked."""
-    if getattr(row, "finite_times", False):
-        loaders = {name: loader for name, loader in loaders.items() if name != "timestamptz"}
+    if getattr(row, "in_binary", False):
+        return IN_BINARY
     return {**loaders, "jsonb": TextLoader} if json_fields(row) else loaders
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 from millrace.resources.errors import Malformed
 from millrace.resources.event_store.json_text import jsonb
 from millrace.resources.event_store.lease_rows import Lease, StreamFailure
-from millrace.resources.event_store.rows import NEWEST_SHAPE, DeadLetter, Delivery, Event, Lock, View
+from millrace.resources.event_store.rows import NEWEST_SHAPE, RECORDED, STORED, DeadLetter, Delivery, Event, Lock, View
 from millrace.resources.event_store.sql_functions import SqlFunctions
 from millrace.resources.event_store.status_rows import PartitionLag, ViewInfo
 from millrace.resources.times import SAID, bound
@@ -80,7 +80,8 @@ class RowsViews(SqlFunctions):
 
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
-        return self._all(Event, "select * from event_store.stream_events(%s, %s, %s)", (view_name, limit, seconds))
+        query = "select {} from event_store.stream_events(%s, %s, %s)"
+        return self._all(Event, query.format(RECORDED), (view_name, limit, seconds))
 
     def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
@@ -91,7 +92,7 @@ class RowsViews(SqlFunctions):
         `upcast` data come in the newest shape of their event.
         """
         query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
-        columns = f"{NEWEST_SHAPE}, version, metadata, lease_token, attempt, suspect" if upcast else "*"
+        columns = f"{NEWEST_SHAPE if upcast else STORED}, lease_token, attempt, suspect"
         return self._all(Delivery, query.format(columns), (view, limit, seconds, ahead))
 
     def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
@@ -182,9 +183,8 @@ class Views(RowsViews):
 
     def read_batch(self, view: str, lease: Lease) -> list[Event]:
         """Return the events that a lease delivers, each stream's in order."""
-        return self._all(
-            Event, "select * from event_store.read_batch(%s, %s, %s)", (view, lease.partition, lease.lease_token)
-        )
+        query = "select {}, position from event_store.read_batch(%s, %s, %s)"
+        return self._all(Event, query.format(STORED), (view, lease.partition, lease.lease_token))
 
     def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:
         """Hand failed streams over to their locks, before `commit_batch` in its transaction; return how many park."""

@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from millrace.resources.event_store import Event, Json, NewEvent, StreamEvents
 from millrace.resources.event_store.ids import uuid7
 from millrace.resources.event_store.json_text import jsonb, written
+from millrace.resources.event_store.rows import RECORDED
 from millrace.resources.event_store.sql_functions import SqlFunctions
 
 
@@ -71,9 +72,10 @@ def append_event(
     metadata: Json = None,
 ) -> Event:
     """Call `append_event`, and leave out what `get_events` does not give."""
-    stored = store._one(
+    query = "select {} from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    return store._one(
         Event,
-        "select * from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        query.format(RECORDED),
         (
             event,
             event_id,
@@ -88,7 +90,6 @@ def append_event(
             None if metadata is None else jsonb(metadata),
         ),
     )
-    return structs.replace(stored, version=None)
 
 
 def append_events(store: SqlFunctions, events: Iterable[BatchEvent]) -> list[BatchedEvent]:
@@ -107,9 +108,11 @@ def append_events(store: SqlFunctions, events: Iterable[BatchEvent]) -> list[Bat
 
 def get_events(store: SqlFunctions, decider_id: str | UUID, decider: str) -> list[Event]:
     """Call `get_events`."""
-    return store._all(Event, "select * from event_store.get_events(%s, %s)", (decider_id, decider))
+    query = "select {} from event_store.get_events(%s, %s)"
+    return store._all(Event, query.format(RECORDED), (decider_id, decider))
 
 
 def get_last_event(store: SqlFunctions, decider_id: str | UUID, decider: str) -> Event | None:
     """Call `get_last_event`."""
-    return store._first(Event, "select * from event_store.get_last_event(%s, %s)", (decider_id, decider))
+    query = "select {} from event_store.get_last_event(%s, %s)"
+    return store._first(Event, query.format(RECORDED), (decider_id, decider))
