@@ -465,26 +465,26 @@ class UngatheredEventStore(AsyncWaiting):
         It is one question, as of one moment.
         """
         query = """
-            select e.*, case when e.number > 1 then null else s.state end as state, s.version as state_version,
-              s."offset" as state_offset, exists (select from event_store.log_position(%s)) as is_stored
+            select e.*, case when e.version > s.version + 1 then null else s.state end as state,
+              s.version as state_version, s."offset" as state_offset,
+              %s and exists (select from event_store.log_position(%s)) as is_stored
             from (select) one
             left join event_store.stream_state(%s, %s, %s, %s) s on true
             left join lateral (
-              select {}, row_number() over () as number
-              from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s)
+              select {} from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s)
             ) e on true
         """
         rows = await self._all(
             EventBehindState,
             query.format(NEWEST_SHAPE),
-            (event_id, model, fingerprint, decider, decider_id, decider, decider_id, limit),
+            (event_id is not None, event_id, model, fingerprint, decider, decider_id, decider, decider_id, limit),
         )
         first = rows[0]
         if first.state_version is None or first.state_offset is None:
             state = None
         else:
             state = StreamState(first.state, first.state_version, first.state_offset)
-        return state, [row for row in rows if row.number is not None], first.is_stored
+        return state, [row for row in rows if row.version is not None], first.is_stored
 
     async def read_log(
         self,
