@@ -80,7 +80,11 @@ class Wakeups:
                 return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10)
             if (remaining := deadline - time.monotonic()) <= 0:
                 return None
-            self._wait_readable(min(remaining, POLL_S))
+            # psycopg's own wait ends ten times a second, which costs more than all else of a service that idles
+            if self._connection is not None:
+                readable = select.poll()
+                readable.register(self._connection.fileno(), select.POLLIN)
+                readable.poll(min(remaining, POLL_S) * 1000)
         stop.wait(max(min(self._poll_s, deadline - time.monotonic()), 0))
         return None
 
@@ -90,7 +94,13 @@ class Wakeups:
         try:
             connection = self._connect()
             try:
-                reached = self._hears(connection)
+                # by a word that another connection sends, while nothing runs on this one
+                trial = sql.Identifier(f"event_store_{uuid4().hex}")
+                connection.execute(sql.SQL("listen {}").format(trial))
+                with self._connect() as other:
+                    other.execute(sql.SQL("notify {}").format(trial))
+                reached = any(True for _ in connection.notifies(timeout=PAUSE_S, stop_after=1))
+                connection.execute(sql.SQL("unlisten {}").format(trial))
                 if reached:
                     connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
             except BaseException:
@@ -118,23 +128,6 @@ class Wakeups:
 
     def _connect(self) -> psycopg.Connection:
         return connect(self._dsn, answer_s=ASK_S)
-
-    def _hears(self, connection: psycopg.Connection) -> bool:
-        """Return whether a word that another connection sends comes here, while nothing runs on this one."""
-        trial = sql.Identifier(f"event_store_{uuid4().hex}")
-        connection.execute(sql.SQL("listen {}").format(trial))
-        with self._connect() as other:
-            other.execute(sql.SQL("notify {}").format(trial))
-        heard = any(True for _ in connection.notifies(timeout=PAUSE_S, stop_after=1))
-        connection.execute(sql.SQL("unlisten {}").format(trial))
-        return heard
-
-    def _wait_readable(self, seconds: float) -> None:
-        # psycopg's own wait ends ten times a second, which costs more than all else of a service that idles
-        if self._connection is not None:
-            readable = select.poll()
-            readable.register(self._connection.fileno(), select.POLLIN)
-            readable.poll(seconds * 1000)
 
     def _words(self) -> Collection[str]:
         assert self._connection is not None
