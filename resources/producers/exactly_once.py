@@ -69,15 +69,6 @@ class Answer:
     kept: bool = True
 
 
-@dataclass(frozen=True)
-class _Message:
-    """What is sent of a message beside its work."""
-
-    stamp: ProducerStamp
-    timeout_s: int = 60
-    digest: bytes | None = None
-
-
 class Transaction:
     """The changes of one message. Others see none of them before the commit, and all of them after it."""
 
@@ -163,7 +154,7 @@ class ExactlyOnce:
             stamp = producer.issue()
             opened: set[UUID] = set()
             try:
-                return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), opened)
+                return self._settle(stamp, self._commit(stamp, work), opened, timeout_s, digest)
             except BaseException as error:
                 if not opened:
                     producer.give_back(stamp)
@@ -188,22 +179,31 @@ class ExactlyOnce:
             UnknownProducer: Nobody registered that producer with that epoch.
             TransactionEnded: The work took longer than `timeout_s`.
         """
-        return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), set())
+        return self._settle(stamp, self._commit(stamp, work), set(), timeout_s, digest)
 
     def abandon(self, stamp: ProducerStamp, reason: str) -> Answer:
         """Give a message up for good; the next one is accepted then. Raises as `process` does."""
-        return self._settle(_Message(stamp), lambda store, id_: store.abandon_transaction(id_, reason), set())
+        return self._settle(stamp, lambda store, id_: store.abandon_transaction(id_, reason), set())
 
     def _commit(self, stamp: ProducerStamp, work: Work) -> Settle:
         return lambda store, id_: store.commit_transaction(id_, finished(work(Transaction(store, id_, stamp))))
 
-    def _settle(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
-        return anew(self._passes, ATTEMPTS)(self._attempt, message, settle, opened)
+    def _settle(
+        self,
+        stamp: ProducerStamp,
+        settle: Settle,
+        opened: set[UUID],
+        timeout_s: int = 60,
+        digest: bytes | None = None,
+    ) -> Answer:
+        return anew(self._passes, ATTEMPTS)(self._attempt, stamp, settle, opened, timeout_s, digest)
 
-    def _attempt(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
-        store, stamp = self.store, message.stamp
+    def _attempt(
+        self, stamp: ProducerStamp, settle: Settle, opened: set[UUID], timeout_s: int, digest: bytes | None
+    ) -> Answer:
+        store = self.store
         received = store.begin_transaction(
-            stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, message.timeout_s, message.digest
+            stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s, digest
         )
         if received.status == "duplicate":
             assert received.outcome is not None
@@ -217,23 +217,20 @@ class ExactlyOnce:
             settled = settle(store, received.transaction_id)
         except BaseException as error:
             logger.warning("message %s was given up, %s: %s", stamp.message_id, type(error).__name__, error)
-            self._abort(opened)
+            for transaction_id in list(opened):
+                try:
+                    # where its commit is still on the way, this waits for it: the store knows how it ended
+                    self.store.abort_transaction(transaction_id)
+                except UnknownTransaction:
+                    pass
+                except (psycopg.Error, MillraceError):
+                    # its end is not known, or it was committed; what is open ends with its deadline
+                    continue
+                # it is known to have no effect, now or ever
+                opened.discard(transaction_id)
             raise
         logger.debug("message %s is %s: %s events", stamp.message_id, settled.outcome, len(settled.offsets))
         return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
-
-    def _abort(self, opened: set[UUID]) -> None:
-        """Abort transactions, and forget those that are known to have no effect, now or ever."""
-        for transaction_id in list(opened):
-            try:
-                # where its commit is still on the way, this waits for it: the store knows how it ended
-                self.store.abort_transaction(transaction_id)
-            except UnknownTransaction:
-                pass
-            except (psycopg.Error, MillraceError):
-                # its end is not known, or it was committed; what is open ends with its deadline
-                continue
-            opened.discard(transaction_id)
 
     def _passes(self, error: BaseException) -> bool:
         """Return whether a repetition may succeed: after a lost race, a lost connection, a crash of the server."""
