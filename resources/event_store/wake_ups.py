@@ -94,7 +94,7 @@ class Wakeups:
         try:
             connection = self._connect()
             try:
-                # by a word that another connection sends, while nothing runs on this one
+                # a word that another connection sends must come here while nothing runs on this one
                 trial = sql.Identifier(f"event_store_{uuid4().hex}")
                 connection.execute(sql.SQL("listen {}").format(trial))
                 with self._connect() as other:

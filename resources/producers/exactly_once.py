@@ -196,41 +196,42 @@ class ExactlyOnce:
         timeout_s: int = 60,
         digest: bytes | None = None,
     ) -> Answer:
-        return anew(self._passes, ATTEMPTS)(self._attempt, stamp, settle, opened, timeout_s, digest)
+        def attempt() -> Answer:
+            store = self.store
+            received = store.begin_transaction(
+                stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s, digest
+            )
+            if received.status == "duplicate":
+                assert received.outcome is not None
+                logger.debug("message %s came before: %s", stamp.message_id, received.outcome)
+                kept, offsets, appended = received.offsets is not None, received.offsets or [], received.appended or []
+                return Answer(received.result, True, received.outcome, offsets, appended, kept)
+            if received.transaction_id is None:
+                raise _refusal(stamp, received)
+            opened.add(received.transaction_id)
+            try:
+                settled = settle(store, received.transaction_id)
+            except BaseException as error:
+                logger.warning("message %s was given up, %s: %s", stamp.message_id, type(error).__name__, error)
+                self._abort(opened)
+                raise
+            logger.debug("message %s is %s: %s events", stamp.message_id, settled.outcome, len(settled.offsets))
+            return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
 
-    def _attempt(
-        self, stamp: ProducerStamp, settle: Settle, opened: set[UUID], timeout_s: int, digest: bytes | None
-    ) -> Answer:
-        store = self.store
-        received = store.begin_transaction(
-            stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s, digest
-        )
-        if received.status == "duplicate":
-            assert received.outcome is not None
-            logger.debug("message %s came before: %s", stamp.message_id, received.outcome)
-            kept, offsets, appended = received.offsets is not None, received.offsets or [], received.appended or []
-            return Answer(received.result, True, received.outcome, offsets, appended, kept)
-        if received.transaction_id is None:
-            raise _refusal(stamp, received)
-        opened.add(received.transaction_id)
-        try:
-            settled = settle(store, received.transaction_id)
-        except BaseException as error:
-            logger.warning("message %s was given up, %s: %s", stamp.message_id, type(error).__name__, error)
-            for transaction_id in list(opened):
-                try:
-                    # where its commit is still on the way, this waits for it: the store knows how it ended
-                    self.store.abort_transaction(transaction_id)
-                except UnknownTransaction:
-                    pass
-                except (psycopg.Error, MillraceError):
-                    # its end is not known, or it was committed; what is open ends with its deadline
-                    continue
-                # it is known to have no effect, now or ever
-                opened.discard(transaction_id)
-            raise
-        logger.debug("message %s is %s: %s events", stamp.message_id, settled.outcome, len(settled.offsets))
-        return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
+        return anew(self._passes, ATTEMPTS)(attempt)
+
+    def _abort(self, opened: set[UUID]) -> None:
+        """Abort transactions, and forget those that are known to have no effect, now or ever."""
+        for transaction_id in list(opened):
+            try:
+                # where its commit is still on the way, this waits for it: the store knows how it ended
+                self.store.abort_transaction(transaction_id)
+            except UnknownTransaction:
+                pass
+            except (psycopg.Error, MillraceError):
+                # its end is not known, or it was committed; what is open ends with its deadline
+                continue
+            opened.discard(transaction_id)
 
     def _passes(self, error: BaseException) -> bool:
         """Return whether a repetition may succeed: after a lost race, a lost connection, a crash of the server."""
