@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from uuid import uuid4
 
 from millrace.resources import connecting
@@ -23,7 +22,6 @@ from millrace.resources.consumers.lasting_connection import LastingConnection
 from millrace.resources.consumers.log_lines import Counters, say, told
 from millrace.resources.consumers.wake_up_hub import Words
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Delivery
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
 
@@ -131,8 +129,6 @@ class Consumer:
         self._loop: LoopThread | None = None
         self._workers: dict[threading.Thread, Caller] = {}
         self._name = name or f"consume {uuid4()}"
-        self._ahead = 2 * subscription.concurrency
-        self._adapted_at, self._begun = time.monotonic(), 0
         self._pause_s = SHORTEST_PAUSE_S
         # words that brought nothing are heeded later and later
         self._word, self._woken, self._deaf_s = False, False, 0.0
@@ -235,30 +231,32 @@ class Consumer:
         self._deliveries.room.set()
 
     def _lease_until(self, stop: threading.Event) -> None:
-        attach_at = 0.0
+        attach_at, adapted_at, begun_then = 0.0, time.monotonic(), 0
+        ahead = least = 2 * self.subscription.concurrency
         while not stop.is_set() and self._fault is None:
             if time.monotonic() >= attach_at:
                 self._line(lambda store: store.attach_consumer(self.subscription.view, self._name))
                 # a consumer that did not say for 15 minutes that it lives counts as dead
                 attach_at = time.monotonic() + PATIENCE_S
-            self._adapt()
-            held = len(self._deliveries.ready)
+            held, now = len(self._deliveries.ready), time.monotonic()
+            if (seconds := now - adapted_at) >= GLANCE_S:
+                # as many events are held as threads begin in a fifth of a second: few that are slow, many that are not;
+                # a lock more would only be held from others
+                begun = self.counters.leased - held
+                ahead = max(least, min(int((begun - begun_then) / seconds * AHEAD_S), 2000))
+                self._deliveries.low = ahead // 2
+                adapted_at, begun_then = now, begun
             if held > self._deliveries.low or (self._deliveries.stuck and self._deliveries.running):
                 self._deliveries.room.wait(POLL_S)
                 self._deliveries.room.clear()
                 continue
-            free, room = self.counters.held == 0, self._ahead - held
-            events = self._line(partial(self._lease, room=room))
-            self._take(events)
-            if events:
+            free, room = self.counters.held == 0, ahead - held
+            leased = self._lease(room)
+            if leased:
                 self._pause_s, self._deaf_s, self.idle_since = SHORTEST_PAUSE_S, 0.0, None
-            if len(events) < room and self._line(self._hand_over) == 0 and not events:
+            if leased < room and self._line(self._hand_over) == 0 and not leased:
                 self.idle_since = (self.idle_since or time.monotonic()) if free else None
                 self.wait_for_more(stop)
-
-    def _lease(self, store: PlatformStore, room: int) -> list[Delivery]:
-        wanted = self.subscription
-        return store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
 
     def _hand_over(self, store: PlatformStore) -> int:
         """Hand over what leasing left; return how many positions were passed."""
@@ -270,45 +268,28 @@ class Consumer:
         # what there was no room for, it hands over once a second
         return store.dispatch_events(self.subscription.view)
 
-    def _adapt(self) -> None:
-        """Hold as many events as threads begin in a fifth of a second: few that are slow, many that are not."""
-        now, begun = time.monotonic(), self.counters.leased - len(self._deliveries.ready)
-        seconds = now - self._adapted_at
-        if seconds < GLANCE_S:
-            return
-        pace = (begun - self._begun) / seconds
-        self._adapted_at, self._begun = now, begun
-        least = 2 * self.subscription.concurrency
-        # a lock more would only be held from others
-        self._ahead = max(least, min(int(pace * AHEAD_S), 2000))
-        self._deliveries.low = self._ahead // 2
-
-    def _take(self, events: Sequence[Delivery]) -> None:
+    def _lease(self, room: int) -> int:
+        """Lease events, and let them wait for threads or answer at once; return how many came."""
+        wanted, answer = self.subscription, self._deliveries.answer
+        events = self._line(
+            lambda store: store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
+        )
         now = time.monotonic()
         self.counters.leased += len(events)
         busy = self._deliveries.busy() if events else set()
         for event in events:
             held = Held(event, now)
-            if not self.subscription.wants(event.decider, event.event):
-                self._deliveries.answer(
-                    held, GiveBack("A newer version of the view's consumer wants this event.", PAUSE_S)
-                )
-            elif held.stream in busy:
-                self._refuse(held)
-            else:
+            if not wanted.wants(event.decider, event.event):
+                answer(held, GiveBack("A newer version of the view's consumer wants this event.", PAUSE_S))
+            elif held.stream not in busy:
                 self._deliveries.add(held)
-
-    def _refuse(self, held: Held) -> None:
-        """Answer for an event of a stream whose handler of an earlier delivery still runs here."""
-        former = self._deliveries.stray.get(held.stream)
-        if former is not None and former.timed_out:
-            thread = former.thread.name if former.thread else "?"
-            why = (
-                f"The handler of delivery {former.event.attempt} still runs in thread {thread} of process {self._name}."
-            )
-            self._deliveries.answer(held, Failed(why))
-        else:
-            self._deliveries.answer(held, GiveBack("The handler of an earlier delivery still runs.", PAUSE_S))
+            elif (former := self._deliveries.stray.get(held.stream)) is not None and former.timed_out:
+                thread = former.thread.name if former.thread else "?"
+                where = f"in thread {thread} of process {self._name}"
+                answer(held, Failed(f"The handler of delivery {former.event.attempt} still runs {where}."))
+            else:
+                answer(held, GiveBack("The handler of an earlier delivery still runs.", PAUSE_S))
+        return len(events)
 
     def _begin_worker(self) -> None:
         caller = Caller(self._dsn, self.subscription, self._loop.loop if self._loop else None, self._leaving)
@@ -367,17 +348,16 @@ class Consumer:
         """Give back what no handler has begun, wait for those that run, and give the last answers."""
         self._draining = True
         given = self._deliveries.give_back_ready(GiveBack(), time.monotonic())
-        say(
-            logging.INFO,
-            "draining",
-            view=self.subscription.view,
-            running=len(self._deliveries.running),
-            given_back=given,
-        )
+        running = len(self._deliveries.running)
+        say(logging.INFO, "draining", view=self.subscription.view, running=running, given_back=given)
         for _ in self._workers:
             self._deliveries.queue.put(None)
         began = time.monotonic()
-        while any(thread.is_alive() and not self._has_hung(thread) for thread in list(self._workers)):
+        # those that hang are not waited for
+        while any(
+            thread.is_alive() and all(held.thread is not thread for held in list(self._deliveries.stray.values()))
+            for thread in list(self._workers)
+        ):
             if self._fault is not None and time.monotonic() - began > BUSY_S:
                 break
             time.sleep(GLANCE_S)
@@ -392,9 +372,6 @@ class Consumer:
         # what is away counts until its time is over; the view may be gone
         with suppress(MillraceError, *connecting.PASSING):
             self._line(lambda store: store.detach_consumer(self.subscription.view, self._name))
-
-    def _has_hung(self, thread: threading.Thread) -> bool:
-        return any(held.thread is thread for held in list(self._deliveries.stray.values()))
 
     def _say_end(self) -> None:
         fault = {"error": told(self._fault)} if self._fault is not None else {}

@@ -87,31 +87,12 @@ class Subscription:
         ]
         object.__setattr__(self, "takes_connection", len(parameters) == 2)
         object.__setattr__(self, "is_async", is_async(self.handler))
-        if fault := self._fault(len(parameters)):
-            raise InvalidSubscription(
-                f"The subscription of {self.name} cannot work: {fault}.", detail=f"Its view is {self.view!r}."
-            )
-
-    def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401 - what the function takes and returns
-        """Call the function, as a test does."""
-        return self.handler(*arguments)
-
-    @property
-    def name(self) -> str:
-        """The function's name, with its module's."""
-        return f"{getattr(self.handler, '__module__', '?')}.{getattr(self.handler, '__qualname__', '?')}"
-
-    def wants(self, decider: str, event: str) -> bool:
-        """Return whether it declares an event; its view may have got wider settings from a newer version."""
-        return (not self.deciders or decider in self.deciders) and (not self.events or event in self.events)
-
-    def _fault(self, parameters: int) -> str | None:
         checks = (
             (not self.view, "it names no view"),
             (is_generator(self.handler), "its function is a generator, whose code would not run: it must not yield"),
-            (parameters not in {1, 2}, "its function takes neither (event) nor (event, connection)"),
+            (len(parameters) not in {1, 2}, "its function takes neither (event) nor (event, connection)"),
             (
-                self.is_async and parameters == 2,
+                self.is_async and len(parameters) == 2,
                 "an async function takes the event only; the transaction of an acknowledgement is no place to wait in",
             ),
             (not 1 <= self.concurrency <= MOST_AT_ONCE, f"concurrency is from 1 to {MOST_AT_ONCE}"),
@@ -125,7 +106,24 @@ class Subscription:
             (self.version < 0, "version is at least 0"),
             (self.max_attempts < 1, "max_attempts is at least 1"),
         )
-        return next((said for wrong, said in checks if wrong), None)
+        for wrong, said in checks:
+            if wrong:
+                raise InvalidSubscription(
+                    f"The subscription of {self.name} cannot work: {said}.", detail=f"Its view is {self.view!r}."
+                )
+
+    def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401 - what the function takes and returns
+        """Call the function, as a test does."""
+        return self.handler(*arguments)
+
+    @property
+    def name(self) -> str:
+        """The function's name, with its module's."""
+        return f"{getattr(self.handler, '__module__', '?')}.{getattr(self.handler, '__qualname__', '?')}"
+
+    def wants(self, decider: str, event: str) -> bool:
+        """Return whether it declares an event; its view may have got wider settings from a newer version."""
+        return (not self.deciders or decider in self.deciders) and (not self.events or event in self.events)
 
 
 def subscription(

@@ -70,21 +70,19 @@ class Caller:
     def call(self, event: Delivery) -> Outcome:
         """Handle an event, which causes what the handler appends; whatever the handler raises is an outcome."""
         try:
-            return (self._begun(event) if event.suspect else None) or self._called(event)
+            if event.suspect:
+                # a process may have died of it: the store is told that its handler begins
+                view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
+                try:
+                    with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._leaving) as connection:
+                        Views(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
+                except NotInFlight:
+                    return Lost()
+                except connecting.PASSING as error:
+                    return GiveBack(told(error), PAUSE_S)
+            return self._called(event)
         except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
             return Failed(f"{told(error)}{self._where(error)}")
-
-    def _begun(self, event: Delivery) -> Outcome | None:
-        """Tell the store that an event's handler begins, of which a process may have died; None where it may begin."""
-        view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
-        try:
-            with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._leaving) as connection:
-                Views(connection).extend_lock(view, event.decider_id, event.offset, lock_s, event.lease_token)
-        except NotInFlight:
-            return Lost()
-        except connecting.PASSING as error:
-            return GiveBack(told(error), PAUSE_S)
-        return None
 
     def _called(self, event: Delivery) -> Outcome:
         try:
@@ -127,10 +125,19 @@ class Caller:
 
     def _with_connection(self, event: Delivery) -> Outcome:
         for attempt in range(1, TRIES + 1):
-            try:
-                connection = self._opened()
-            except psycopg.OperationalError as error:
-                return GiveBack(told(error), PAUSE_S)
+            if self._connection is None or self._connection.closed:
+                try:
+                    # nothing is prepared: behind a connection pool the next session would not know it; who takes longer
+                    # than the handler may has been interrupted
+                    self._connection = connecting.connect(
+                        self._dsn,
+                        answer_s=self._subscription.timeout_s + FAREWELL_S,
+                        stop=self._leaving,
+                        prepare_threshold=None,
+                    )
+                except psycopg.OperationalError as error:
+                    return GiveBack(told(error), PAUSE_S)
+            connection = self._connection
             try:
                 with connection.transaction() as transaction:
                     finished(self._subscription.handler(event, connection))
@@ -147,18 +154,6 @@ class Caller:
                 if not _was_second(error) or attempt == TRIES:
                     raise
         raise AssertionError("the last try returns or raises")
-
-    def _opened(self) -> psycopg.Connection:
-        if self._connection is None or self._connection.closed:
-            # nothing is prepared: behind a connection pool the next session would not know it
-            self._connection = connecting.connect(
-                self._dsn,
-                # who takes longer has been interrupted
-                answer_s=self._subscription.timeout_s + FAREWELL_S,
-                stop=self._leaving,
-                prepare_threshold=None,
-            )
-        return self._connection
 
     def _where(self, error: BaseException) -> str:
         """Return the last line of the handler's own file that the error went through."""

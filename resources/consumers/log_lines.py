@@ -46,7 +46,13 @@ class Counters:
 def say(level: int, what: str, **values: object) -> None:
     """Write one line: what happened, and the values as key=value."""
     if logger.isEnabledFor(level):
-        logger.log(level, " ".join([what, *(f"{name}={_shown(value)}" for name, value in values.items())]))
+        words = [what]
+        for name, value in values.items():
+            text = printable(str(value))
+            # what a reader of key=value would take for two values
+            quoted = not text or set(text) & set(' ="\n\t')
+            words.append(f"{name}={json.dumps(text, ensure_ascii=False) if quoted else text}")
+        logger.log(level, " ".join(words))
 
 
 def told(error: BaseException) -> str:
@@ -61,9 +67,3 @@ def told(error: BaseException) -> str:
 def cleaned(text: str) -> str:
     """Return a text as the store keeps it: without passwords and control characters, and not too long."""
     return printable(masked(text)).encode(errors="replace").decode()[:2000]
-
-
-def _shown(value: object) -> str:
-    text = printable(str(value))
-    # what a reader of key=value would take for two values
-    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' ="\n\t') else text

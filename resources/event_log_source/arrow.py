@@ -82,32 +82,25 @@ def connected(dsn: str) -> "Iterator[adbc.AdbcConnection]":
     """
     # not ADBC's `dbapi`: it imports pandas, half a second for each new Python process of Spark's
     import adbc_driver_manager as adbc
+    import adbc_driver_postgresql as postgresql
 
     without_password(dsn)  # a DSN that cannot be read is refused before anybody quotes it
+    # A database has no connection of its own, but the types in Postgres' catalogs: ADBC reads all of them as it makes
+    # one, which takes ten times as long as to connect. We read built-in types alone. They are kept in a module of which
+    # a process has one: of ours Spark unpickles a copy for each task.
+    kept: dict[str, adbc.AdbcDatabase] = vars(postgresql).setdefault("_millrace_databases", {})
     try:
-        with adbc.AdbcConnection(_database(dsn)) as connection:
+        database = kept.get(dsn)
+        if database is None:
+            database = postgresql.connect(in_utf8(dsn))
+            for oldest in [*kept][: max(len(kept) - KEPT + 1, 0)]:
+                kept.pop(oldest, None)
+            kept[dsn] = database
+        with adbc.AdbcConnection(database) as connection:
             connection.set_autocommit(False)
             yield connection
     except adbc.Error as error:
         raise Unreadable(dsn, error) from None
-
-
-def _database(dsn: str) -> "adbc.AdbcDatabase":
-    """Return what connects: it has no connection of its own, but the types in Postgres' catalogs.
-
-    ADBC reads all of them as it makes one, which takes ten times as long as to connect. We read built-in types alone.
-    """
-    import adbc_driver_postgresql as postgresql
-
-    # in a module of which a process has one: of ours Spark unpickles a copy for each task
-    kept: dict[str, adbc.AdbcDatabase] = vars(postgresql).setdefault("_millrace_databases", {})
-    database = kept.get(dsn)
-    if database is None:
-        database = postgresql.connect(in_utf8(dsn))
-        for oldest in [*kept][: max(len(kept) - KEPT + 1, 0)]:
-            kept.pop(oldest, None)
-        kept[dsn] = database
-    return database
 
 
 @contextmanager

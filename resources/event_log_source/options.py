@@ -173,24 +173,20 @@ def _bound(given: Mapping[str, str], which: str, default: Literal["earliest", "l
     if text is not None:
         if offsets.lower() in given:
             raise InvalidOption(timestamp, text, f"one of {timestamp} and {offsets}, not both")
-        return _time(timestamp, text)
+        try:
+            if _is_digits(text):
+                return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
+            time = datetime.fromisoformat(text)
+        except (ValueError, OverflowError) as error:
+            raise InvalidOption(timestamp, text, _TIME) from error
+        if time.tzinfo is None:
+            raise InvalidOption(timestamp, text, _TIME)
+        return time
     text = given.get(offsets.lower(), default)
     if text in ends:
         return "earliest" if text == "earliest" else "latest"
     stated = _json(given, offsets, f"{', '.join(sorted(ends))}, or {_POSITIONS}", _is_by_partition)
     return {int(partition): position for partition, position in stated.items()}
-
-
-def _time(option: str, text: str) -> datetime:
-    try:
-        if _is_digits(text):
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
-        time = datetime.fromisoformat(text)
-    except (ValueError, OverflowError) as error:
-        raise InvalidOption(option, text, _TIME) from error
-    if time.tzinfo is None:
-        raise InvalidOption(option, text, _TIME)
-    return time
 
 
 def _whole(given: Mapping[str, str], option: str) -> int | None:

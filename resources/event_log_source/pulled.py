@@ -59,7 +59,13 @@ class _Pull:
         *before, move = moves
         at = tuple(move["path"])
         if move["move"] == "rename":
-            return self._renamed(path, before, at, tuple(move["to"]))
+            to = tuple(move["to"])
+            if any(_leads(path, other) and path != other for other in (at, to)):
+                raise NotPulled
+            came = self.after(at + path[len(to) :], before) if _leads(to, path) else sql.SQL("null::jsonb").format()
+            return sql.SQL("case when {there} is not null and {free} then {came} else {was} end").format(
+                there=self.after(at, before), free=self._is_free(to, before), came=came, was=self.after(path, before)
+            )
         if _leads(path, at) and path != at:
             raise NotPulled
         # within a scalar nothing is
@@ -75,17 +81,6 @@ class _Pull:
             )
         return sql.SQL("coalesce(event_store_platform.moved_value({was}, {move}::jsonb), {was})").format(
             was=was, move=_json(move)
-        )
-
-    def _renamed(self, path: Path, before: Moves, at: Path, to: Path) -> "sql.Composed":
-        from psycopg import sql
-
-        for other in (at, to):
-            if _leads(path, other) and path != other:
-                raise NotPulled
-        came = self.after(at + path[len(to) :], before) if _leads(to, path) else sql.SQL("null::jsonb").format()
-        return sql.SQL("case when {there} is not null and {free} then {came} else {was} end").format(
-            there=self.after(at, before), free=self._is_free(to, before), came=came, was=self.after(path, before)
         )
 
     def _is_free(self, to: Path, moves: Moves) -> "sql.Composed":

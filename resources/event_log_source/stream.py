@@ -73,7 +73,17 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = self._ends(state)
         target = self._latest if self._target is None else self._target
         for partition, position in first.items():
-            self._require_held(position, state.held[partition])
+            held = state.held[partition]
+            if held.from_position <= position <= held.to_position:
+                self._waiting.discard(partition)
+                continue
+            wanted = f"the query stands at position {position} of log partition {partition}"
+            if self._options.fail_on_data_loss:
+                raise DataLoss(wanted, f"it holds {held_text(held)}")
+            # If history was removed, `partitions` warns of it when it plans the batch. Beyond the end there is none.
+            if position > held.to_position and partition not in self._waiting:
+                self._waiting.add(partition)
+                warn(wanted, f"it holds {held_text(held)}")
         begin = {p: max(position, state.held[p].from_position) for p, position in first.items()}
         return _offset(advance(begin, target, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
@@ -119,19 +129,6 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "partitions", chosen, f"those of the query's checkpoint, {sorted(found)}, or a new checkpoint"
             )
         return found
-
-    def _require_held(self, position: int, held: LogRange) -> None:
-        """Refuse, or warn once, if the log does not hold the position where the query stands."""
-        if held.from_position <= position <= held.to_position:
-            self._waiting.discard(held.partition)
-            return
-        wanted = f"the query stands at position {position} of log partition {held.partition}"
-        if self._options.fail_on_data_loss:
-            raise DataLoss(wanted, f"it holds {held_text(held)}")
-        # If history was removed, `partitions` warns of it when it plans the batch. Beyond the end there is no batch.
-        if position > held.to_position and held.partition not in self._waiting:
-            self._waiting.add(held.partition)
-            warn(wanted, f"it holds {held_text(held)}")
 
     def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
         return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)

@@ -91,7 +91,14 @@ class Follower:
             for each in store.available_offset_range():
                 position = positions.get(each.partition, 0)
                 if not each.earliest_position <= position <= each.high_water_mark:
-                    raise _gone(each.partition, position, each.earliest_position, each.high_water_mark)
+                    purged = position < each.earliest_position
+                    raise PositionOutOfRange(
+                        "The log does not go on where it was read up to.",
+                        detail=f"Log partition {each.partition}: the next position is {position}; it holds"
+                        f" {each.earliest_position} up to before {each.high_water_mark}."
+                        f" {'Events were purged before they were shown.' if purged else 'The store is another one.'}",
+                        hint="Start again to go on with the newest events.",
+                    )
                 if position == each.high_water_mark:
                     continue
                 page = store.read_log(
@@ -178,12 +185,3 @@ def correlation_of(event: Event) -> str | None:
 
 def _only(name: str | None) -> list[str] | None:
     return None if name is None else [name]
-
-
-def _gone(partition: int, position: int, earliest: int, mark: int) -> PositionOutOfRange:
-    return PositionOutOfRange(
-        "The log does not go on where it was read up to.",
-        detail=f"Log partition {partition}: the next position is {position}; it holds {earliest} up to before {mark}."
-        f" {'Events were purged before they were shown.' if position < earliest else 'The store is another one.'}",
-        hint="Start again to go on with the newest events.",
-    )

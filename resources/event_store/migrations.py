@@ -18,12 +18,10 @@ store that was made before is refused by the names of its migrations.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import psycopg
 from psycopg.errors import DeadlockDetected, DuplicateSchema, DuplicateTable, LockNotAvailable, UniqueViolation
@@ -34,7 +32,6 @@ from millrace.resources.patience import LOOK_S, PATIENCE_S, while_held
 from millrace.resources.settings import PROJECT
 
 SQL = PROJECT / "sql"
-Result = TypeVar("Result")
 
 # of a new database, unless its maker says another number
 LOG_PARTITIONS = 16
@@ -153,14 +150,21 @@ def migrate(dsn: str, *, log_partitions: int | None = LOG_PARTITIONS) -> Migrati
         _refuse_unreleased(found, migrations)
         if not _is_current(found, migrations, replaceable):
             todo = [m for m in migrations if m.version not in found or m is migrations[-1]]
+            patiently = while_held((*IN_THE_WAY, _MadeMeanwhileError), PATIENCE_S)
             with _explained(connection):
                 for migration in todo:
                     final = replaceable if migration is migrations[-1] else None
-                    work = partial(_step, connection, migration, final, log_partitions or LOG_PARTITIONS)
-                    names, replaced = _patiently(connection, migrations, work)
-                    applied += names
+                    number = log_partitions or LOG_PARTITIONS
+                    is_new, replaced = patiently(_apply, connection, migrations, migration, final, number)
+                    applied += [migration.name] if is_new else []
         if log_partitions is not None:
-            _require_log_partitions(connection, log_partitions)
+            row = connection.execute("select count(*) from event_store.partitions").fetchone()
+            if row is None or row[0] != log_partitions:
+                raise SchemaMismatch(
+                    f"The database has {row and row[0]} log partitions, not {log_partitions}.",
+                    detail="Their number is fixed when a database is made.",
+                    hint=f"Set MILLRACE_LOG_PARTITIONS={row and row[0]}.",
+                )
     return MigrationReport(tuple(applied), replaced, len(migrations))
 
 
@@ -208,27 +212,21 @@ def _is_current(found: dict[int, str], migrations: list[Migration], replaceable:
     return found.keys() == {0, *(m.version for m in migrations)} and found[0] == replaceable.hash
 
 
-def _patiently(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
-    """Do the work in a transaction, after other migrators and between other sessions' transactions."""
-    try:
-        patiently = while_held((*IN_THE_WAY, _MadeMeanwhileError), PATIENCE_S)
-        return patiently(lambda: _in_turn(connection, known, work))
-    except IN_THE_WAY as error:
-        raise MillraceError(
-            "The schema was not changed: somebody's open transaction is in the way.",
-            detail=f"Postgres says: {error.diag.message_primary}; {error.diag.context}",
-            hint="End it, or stop the services that use the store, then run `millrace migrate` again. To find it: "
-            "select pid, xact_start, state, query from pg_stat_activity where datname = current_database() "
-            "order by xact_start",
-        ) from error
-
-
 class _MadeMeanwhileError(Exception):
     """Another migrator, which this one waited for, made the books."""
 
 
-def _in_turn(connection: psycopg.Connection, known: list[Migration], work: Callable[[], Result]) -> Result:
-    """Do the work in a transaction that no other migrator has beside it, on a store that this code may change."""
+def _apply(
+    connection: psycopg.Connection,
+    known: list[Migration],
+    migration: Migration,
+    final: Replaceable | None,
+    log_partitions: int,
+) -> tuple[bool, bool]:
+    """Apply a migration unless it is, and with the last one what is replaced; return whether either was to be done.
+
+    It is one transaction that no other migrator has beside it, on a store that this code may change.
+    """
     with connection.transaction():
         if not _found(connection):
             try:
@@ -242,27 +240,15 @@ def _in_turn(connection: psycopg.Connection, known: list[Migration], work: Calla
         _refuse_newer(found, known)
         # below Postgres' deadlock_timeout: of a migrator and a session that wait for each other, the migrator gives way
         connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOOK_S}s",))
-        return work()
-
-
-def _step(
-    connection: psycopg.Connection, migration: Migration, final: Replaceable | None, log_partitions: int
-) -> tuple[list[str], bool]:
-    """Apply a migration and, with the last one, what is replaced; return what was applied and whether that was."""
-    return _apply(connection, migration, log_partitions), final is not None and _replace(connection, final)
-
-
-def _apply(connection: psycopg.Connection, migration: Migration, log_partitions: int) -> list[str]:
-    """Apply a migration unless it is applied; return the names of what was."""
-    cursor = connection.execute(
-        "insert into event_store.migrations (version, name) values (%s, %s) on conflict do nothing",
-        (migration.version, migration.name),
-    )
-    if not cursor.rowcount:
-        return []
-    connection.execute("select set_config('event_store.log_partitions', %s, true)", (str(log_partitions),))
-    connection.execute(migration.sql.encode())
-    return [migration.name]
+        cursor = connection.execute(
+            "insert into event_store.migrations (version, name) values (%s, %s) on conflict do nothing",
+            (migration.version, migration.name),
+        )
+        is_new = cursor.rowcount == 1
+        if is_new:
+            connection.execute("select set_config('event_store.log_partitions', %s, true)", (str(log_partitions),))
+            connection.execute(migration.sql.encode())
+        return is_new, final is not None and _replace(connection, final)
 
 
 def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
@@ -339,9 +325,17 @@ def _drop(connection: psycopg.Connection, routines: Iterable[_Routine]) -> None:
 
 @contextmanager
 def _explained(connection: psycopg.Connection) -> Iterator[None]:
-    """Turn Postgres' refusal of a role without the rights into a sentence that says what helps."""
+    """Turn what Postgres says of a role without the rights, and of what is in the way, into what helps."""
     try:
         yield
+    except IN_THE_WAY as error:
+        raise MillraceError(
+            "The schema was not changed: somebody's open transaction is in the way.",
+            detail=f"Postgres says: {error.diag.message_primary}; {error.diag.context}",
+            hint="End it, or stop the services that use the store, then run `millrace migrate` again. To find it: "
+            "select pid, xact_start, state, query from pg_stat_activity where datname = current_database() "
+            "order by xact_start",
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise MillraceError(
             f"The role {connection.info.user} may not bring the database to the schema of this code.",
@@ -370,14 +364,4 @@ def _refuse_newer(found: dict[int, str], migrations: list[Migration]) -> None:
             "The database is newer than this code.",
             detail=f"database: version {version}; code: version {len(migrations)}",
             hint="Update Millrace on this machine.",
-        )
-
-
-def _require_log_partitions(connection: psycopg.Connection, expected: int) -> None:
-    row = connection.execute("select count(*) from event_store.partitions").fetchone()
-    if row is None or row[0] != expected:
-        raise SchemaMismatch(
-            f"The database has {row and row[0]} log partitions, not {expected}.",
-            detail="Their number is fixed when a database is made.",
-            hint=f"Set MILLRACE_LOG_PARTITIONS={row and row[0]}.",
         )

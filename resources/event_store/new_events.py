@@ -70,7 +70,18 @@ def on(
         raise Malformed(
             "There is no event to append.", hint="Pass NewEvent(name, data), or an object of a declared event."
         )
-    found = [_of_decider(decider, event, number) for number, event in enumerate(events, 1)]
+    found: list[NewEvent] = []
+    for number, event in enumerate(events, 1):
+        if isinstance(event, NewEvent):
+            found.append(event)
+            continue
+        declared = vars(type(event)).get("__event__")
+        if declared is not None and declared.decider != decider:
+            raise Malformed(
+                f"Event {number} is {declared.event} of decider {declared.decider}, and the stream is of {decider}.",
+                hint=f"Append it to a stream of {declared.decider}.",
+            )
+        found.append(new_event(event))
     if metadata is not None:
         found = [_with(event, metadata) for event in found]
     if not isinstance(decider, str) or not isinstance(decider_id, str | UUID | int):
@@ -127,18 +138,6 @@ def batch_json(streams: Iterable[StreamEvents]) -> str:
 def stream_json(stream: StreamEvents) -> str:
     """Return the events of one stream as JSON text, without their stream; raises what `batch_json` does."""
     return f"[{', '.join(_json_of(event, {}, number) for number, event in enumerate(stream.events, 1))}]"
-
-
-def _of_decider(decider: str, event: "NewEvent | BaseModel", number: int) -> NewEvent:
-    if isinstance(event, NewEvent):
-        return event
-    declared = vars(type(event)).get("__event__")
-    if declared is not None and declared.decider != decider:
-        raise Malformed(
-            f"Event {number} is {declared.event} of decider {declared.decider}, and the stream is of {decider}.",
-            hint=f"Append it to a stream of {declared.decider}.",
-        )
-    return new_event(event)
 
 
 def _with(event: NewEvent, metadata: Json) -> NewEvent:

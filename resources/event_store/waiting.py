@@ -73,7 +73,12 @@ class Waiting(SqlFunctions):
         pause = FIRST_PAUSE_S
         waiting = last_of_each_stream(appended)
         while waiting:
-            found = self._asked(view, waiting[-1])
+            event = waiting[-1]
+            with self._connected() as connection:
+                # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
+                require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
+                with connection.transaction():
+                    found = type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
             if found.seen:
                 waiting.pop()
                 continue
@@ -85,14 +90,6 @@ class Waiting(SqlFunctions):
             time.sleep(min(pause, left))
             pause = min(pause * GROWTH, LAST_PAUSE_S)
         return True
-
-    def _asked(self, view: str, event: InStream) -> Seen:
-        """Ask once, in a transaction that is over afterwards."""
-        with self._connected() as connection:
-            # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
-            require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
-            with connection.transaction():
-                return type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
 
     def positions(self, appended: Appended | Iterable[Appended], within_s: int = 5) -> list[EventPosition]:
         """Return where events that are committed are in the log, after `within_s` seconds at most, from 0 to 60.

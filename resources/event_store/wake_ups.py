@@ -7,7 +7,6 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Collection
 from types import TracebackType
 from uuid import uuid4
 
@@ -74,13 +73,28 @@ class Wakeups:
             if self.listening:
                 return None  # what is new since the connection was lost is to be looked for
         while self.listening and not stop.is_set():
-            if words := self._words():
+            assert self._connection is not None
+            try:
+                words = [word.payload for word in self._connection.notifies(timeout=0)]
+                if words or time.monotonic() >= self._believed_until:
+                    if not words:
+                        self._connection.execute("select")
+                    # a proxy may go silent later
+                    self._believed_until = time.monotonic() + AWAY_S
+            except psycopg.Error as error:
+                self.close()
+                self._give_up(f"the connection was lost: {error}")
+                break
+            if words:
                 # anybody may send a word, with anything in it; Python refuses to read a number of thousands of digits
                 parts = [part for word in words for part in word.split(",")]
                 return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10)
             if (remaining := deadline - time.monotonic()) <= 0:
                 return None
-            self._wait_readable(min(remaining, POLL_S))
+            # psycopg's own wait ends ten times a second, which costs more than all else of a service that idles
+            readable = select.poll()
+            readable.register(self._connection.fileno(), select.POLLIN)
+            readable.poll(min(remaining, POLL_S) * 1000)
         stop.wait(max(min(self._poll_s, deadline - time.monotonic()), 0))
         return None
 
@@ -90,7 +104,13 @@ class Wakeups:
         try:
             connection = self._connect()
             try:
-                reached = self._hears(connection)
+                # a word that another connection sends must come here while nothing runs on this one
+                trial = sql.Identifier(f"event_store_{uuid4().hex}")
+                connection.execute(sql.SQL("listen {}").format(trial))
+                with self._connect() as other:
+                    other.execute(sql.SQL("notify {}").format(trial))
+                reached = any(True for _ in connection.notifies(timeout=PAUSE_S, stop_after=1))
+                connection.execute(sql.SQL("unlisten {}").format(trial))
                 if reached:
                     connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
             except BaseException:
@@ -102,7 +122,7 @@ class Wakeups:
             return
         if reached:
             self._connection, self.listening, self._away_s = connection, True, self._poll_s
-            self._believe()
+            self._believed_until = time.monotonic() + AWAY_S
         else:
             connection.close()
             self._give_up("no word of another session reaches this one, as behind a pooler")
@@ -118,42 +138,6 @@ class Wakeups:
 
     def _connect(self) -> psycopg.Connection:
         return connect(self._dsn, answer_s=ASK_S)
-
-    def _hears(self, connection: psycopg.Connection) -> bool:
-        """Return whether a word that another connection sends comes here, while nothing runs on this one."""
-        trial = sql.Identifier(f"event_store_{uuid4().hex}")
-        connection.execute(sql.SQL("listen {}").format(trial))
-        with self._connect() as other:
-            other.execute(sql.SQL("notify {}").format(trial))
-        heard = any(True for _ in connection.notifies(timeout=PAUSE_S, stop_after=1))
-        connection.execute(sql.SQL("unlisten {}").format(trial))
-        return heard
-
-    def _wait_readable(self, seconds: float) -> None:
-        # psycopg's own wait ends ten times a second, which costs more than all else of a service that idles
-        if self._connection is not None:
-            readable = select.poll()
-            readable.register(self._connection.fileno(), select.POLLIN)
-            readable.poll(seconds * 1000)
-
-    def _words(self) -> Collection[str]:
-        assert self._connection is not None
-        try:
-            words = [word.payload for word in self._connection.notifies(timeout=0)]
-            if words:
-                self._believe()
-            elif time.monotonic() >= self._believed_until:
-                self._connection.execute("select")
-                self._believe()
-            return words
-        except psycopg.Error as error:
-            self.close()
-            self._give_up(f"the connection was lost: {error}")
-            return ()
-
-    def _believe(self) -> None:
-        # a proxy may go silent later
-        self._believed_until = time.monotonic() + AWAY_S
 
     def _give_up(self, why: str) -> None:
         self._try_at = time.monotonic() + self._away_s

@@ -167,7 +167,7 @@ class Pusher:
         # deliveries in a row that nothing answered; when the next probe may be sent, and how long the one after waits
         self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
         self._reading = threading.Lock()
-        self._known: list[str] = []
+        self._secrets: list[str] = []
         self._read_again_at = 0.0
         self.gone = False
         self.busy_until = time.monotonic()
@@ -183,12 +183,21 @@ class Pusher:
         if self.gone or pause > 0:
             raise TryLater("The receiver is away, or asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
         body = self._body(event).encode()
-        answer = self._endpoint().post(body, self._headers(event, body), BUSY_S)
+        endpoint: Endpoint | None = getattr(self._own, "endpoint", None)
+        if endpoint is None:
+            endpoint = self._own.endpoint = Endpoint(self._url, self._allowed)
+            self._endpoints.append(endpoint)
+        answer = endpoint.post(body, self._headers(event, body), BUSY_S)
         self.busy_until = time.monotonic()
         self._note(away=answer.status in AWAY, is_probe=is_probe)
         if answer.status // 100 == 2:
             return
-        self._tell(event, answer)
+        with self._telling:
+            self._told += 1
+            if self._told <= 20:  # Dagster keeps each
+                self._on_failure(
+                    f"{event.decider} {event.decider_id}, offset {event.offset}: {answer.error}: {answer.said}"
+                )
         if answer.status == 410:
             self._disable(answer)
         elif answer.status // 100 == 4 and answer.status not in NOT_NOW:
@@ -226,45 +235,22 @@ class Pusher:
         for endpoint in self._endpoints:
             endpoint.close()
 
-    def _endpoint(self) -> Endpoint:
-        found: Endpoint | None = getattr(self._own, "endpoint", None)
-        if found is None:
-            found = self._own.endpoint = Endpoint(self._url, self._allowed)
-            self._endpoints.append(found)
-        return found
-
     def _headers(self, event: Delivery, body: bytes) -> dict[str, str]:
         message_id = str(event.event_id)
         headers = {"Content-Type": self._type, "webhook-id": message_id}
         if (trace := traceparent_of(event)) is not None:
             headers["traceparent"] = trace
-        if secrets := self._secrets():
-            headers |= signed(message_id, body, secrets)
-        return headers
-
-    def _secrets(self) -> list[str]:
-        """Return what is signed with, as it was within the last minute.
-
-        Raises:
-            TryLater: The store does not answer: nothing is sent unsigned, and no event is to blame.
-        """
         with self._reading:
             if time.monotonic() >= self._read_again_at:
                 try:
                     with connect(self._dsn) as connection:
-                        self._known = PushStore(connection).push_secrets(self._view)
+                        self._secrets = PushStore(connection).push_secrets(self._view)
                 except psycopg.OperationalError as error:
+                    # nothing is sent unsigned, and no event is to blame
                     raise TryLater("The store does not say what to sign with.", after_s=RETRY_MS / 1000) from error
                 self._read_again_at = time.monotonic() + AWAY_S
-            return self._known
-
-    def _tell(self, event: Delivery, answer: Answer) -> None:
-        with self._telling:
-            self._told += 1
-            if self._told <= 20:  # Dagster keeps each
-                self._on_failure(
-                    f"{event.decider} {event.decider_id}, offset {event.offset}: {answer.error}: {answer.said}"
-                )
+            secrets = self._secrets
+        return headers | signed(message_id, body, secrets) if secrets else headers
 
     def _disable(self, answer: Answer) -> None:
         with self._telling:

@@ -30,7 +30,6 @@ from urllib.parse import quote, unquote
 import certifi
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, LocationParseError
-from urllib3.response import BaseHTTPResponse
 from urllib3.util import Url, make_headers, parse_url
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -180,9 +179,25 @@ class Endpoint:
         if self._forbidden:
             return Answer(0, self._forbidden, self._forbidden)
         try:
-            connection = self._open(timeout_s)
-            with _ended_after(connection, timeout_s):
-                return self._ask(connection, body, headers)
+            if self._connection is None or not self._connection.is_connected:
+                self.close()
+                scheme, host, port = _place(self._url)
+                address = str(self._address(host, port))
+                if scheme == "http":
+                    self._connection = HTTPConnection(address, port, timeout=timeout_s)
+                else:
+                    # the name is in the certificate, the address is not
+                    self._connection = HTTPSConnection(
+                        address,
+                        port,
+                        timeout=timeout_s,
+                        server_hostname=host,
+                        assert_hostname=host,
+                        cert_reqs="CERT_REQUIRED",
+                        ca_certs=certifi.where(),
+                    )
+            with _ended_after(self._connection, timeout_s):
+                return self._ask(self._connection, body, headers)
         except Forbidden as error:
             return Answer(0, str(error), str(error))
         except (HTTPError, HTTPException, OSError, ValueError) as error:
@@ -219,27 +234,6 @@ class Endpoint:
     ) -> None:
         self.close()
 
-    def _open(self, timeout_s: float) -> HTTPConnection:
-        if self._connection is not None and self._connection.is_connected:
-            return self._connection
-        self.close()
-        scheme, host, port = _place(self._url)
-        address = self._address(host, port)
-        if scheme == "http":
-            self._connection = HTTPConnection(str(address), port, timeout=timeout_s)
-        else:
-            # the name is in the certificate, the address is not
-            self._connection = HTTPSConnection(
-                str(address),
-                port,
-                timeout=timeout_s,
-                server_hostname=host,
-                assert_hostname=host,
-                cert_reqs="CERT_REQUIRED",
-                ca_certs=certifi.where(),
-            )
-        return self._connection
-
     def _address(self, host: str, port: int) -> Address:
         """Return the first address of a host that pushes may go to.
 
@@ -265,12 +259,7 @@ class Endpoint:
             decode_content=False,
         )
         response = connection.getresponse()
-        said = self._beginning(response)
-        retry_after = response.headers.get("Retry-After", "")
-        return Answer(response.status, _told(response.status, said), said.decode(errors="replace"), retry_after)
-
-    def _beginning(self, response: BaseHTTPResponse) -> bytes:
-        """Read some of an answer; the status counts, however long its text is or whatever becomes of that."""
+        # some of it: the status counts, however long its text is or whatever becomes of that
         said, whole = b"", False
         with suppress(HTTPError, HTTPException, OSError, ValueError):
             while len(said) <= ANSWER_BYTES and not whole:
@@ -278,7 +267,15 @@ class Endpoint:
                 said, whole = said + piece, not piece
         if not whole:
             self.close()
-        return said[:ANSWER_BYTES]
+        said = said[:ANSWER_BYTES]
+        phrase = ""
+        with suppress(ValueError):
+            phrase = f" {HTTPStatus(response.status).phrase}"
+        size = f"at least {len(said)}" if len(said) == ANSWER_BYTES else len(said)
+        # what everybody may know
+        error = f"HTTP {response.status}{phrase}, {size} bytes, sha256 {hashlib.sha256(said).hexdigest()[:12]}"
+        retry_after = response.headers.get("Retry-After", "")
+        return Answer(response.status, error, said.decode(errors="replace"), retry_after)
 
 
 @contextmanager
@@ -307,12 +304,3 @@ def _place(url: Url) -> tuple[str, str, int]:
     if scheme not in HTTP_PORTS or not host:
         raise Forbidden("The URL is none of http:// or https:// with a host.")
     return scheme, host, url.port or HTTP_PORTS[scheme]
-
-
-def _told(status: int, said: bytes) -> str:
-    """Return what of an answer everybody may know."""
-    phrase = ""
-    with suppress(ValueError):
-        phrase = f" {HTTPStatus(status).phrase}"
-    size = f"at least {len(said)}" if len(said) == ANSWER_BYTES else len(said)
-    return f"HTTP {status}{phrase}, {size} bytes, sha256 {hashlib.sha256(said).hexdigest()[:12]}"
