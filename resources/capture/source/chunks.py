@@ -171,7 +171,10 @@ def _read_chunk(
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
     high_lsn = Lsn.parse(position[0])
-    _let_pass(source, high_lsn)
+    # without commits the source may take long to write its log to the disk up to there, or never do so
+    flushed = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(high_lsn),)).fetchone()
+    if flushed != (True,):
+        commit_something(source)
     return Chunk(seen[0], high_lsn, seen[1], relation, rows, last_key, len(rows) < limit)
 
 
@@ -184,7 +187,15 @@ def _query(
     codec: str | None,
 ) -> sql.Composed:
     where = [sql.SQL("({})").format(condition(table.where))] if table.where is not None else []
-    ways = [where] if after_key is None else [[*where, each] for each in behind(key, [*map(_literal, after_key)])]
+    ways = [where]
+    if after_key is not None:
+        values = [
+            sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(bytes.fromhex(value[1:])))
+            if value.startswith("\0")
+            else sql.Literal(value)
+            for value in after_key
+        ]
+        ways = [[*where, each] for each in behind(key, values)]
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in found.captured_columns(table))
     name = sql.SQL("only {}").format(found.name) if found.kind == "r" else found.name
     ordered = sql.SQL(" order by {} fetch first {} rows with ties").format(ordered_by(key), sql.Literal(limit))
@@ -200,12 +211,6 @@ def _query(
         query = sql.SQL("select {} from ({}) found").format(columns, together) + ordered
     unconverted = sql.SQL("") if codec is None else sql.SQL(" (encoding 'SQL_ASCII')")
     return sql.SQL("copy ({}) to stdout{}").format(query, unconverted)
-
-
-def _literal(value: str) -> sql.Composable:
-    if value.startswith("\0"):
-        return sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(bytes.fromhex(value[1:])))
-    return sql.Literal(value)
 
 
 def _values(line: bytes) -> WholeRow:
@@ -224,13 +229,6 @@ def _text_key(row: WholeRow, at: list[int]) -> tuple[str, ...]:
         for n in at
         if isinstance(value := row[n], bytes)
     )
-
-
-def _let_pass(source: psycopg.Connection, lsn: Lsn) -> None:
-    """Have the source write its log to the disk up to a position: without commits it may take long, or never do so."""
-    row = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)).fetchone()
-    if row != (True,):
-        commit_something(source)
 
 
 def commit_something(source: psycopg.Connection) -> None:
