@@ -162,12 +162,12 @@ def _read_chunk(
             # `after_key` is one of the columns that named a row when the table was looked at
             raise TableUnfit(table.name, why or f"its key is ordered as {', '.join(key)} now")
         query = _query(found, table, key_parts(source, found.oid, key), after_key, limit, codec)
-        with source.cursor() as cursor, cursor.copy(query) as copy:
-            rows = [_values(bytes(line)) for line in copy]
-        if codec is not None:
-            rows = [tuple(None if v is None else recoded_value(v, codec) for v in row) for row in rows]
-        at = [next(n for n, column in enumerate(relation.columns) if column.name == part) for part in key]
-        last_key = _text_key(rows[-1], at) if rows else None if after_key is None else tuple(after_key)
+        rows = _copied(source, query, codec)
+        last_key = None if after_key is None else tuple(after_key)
+        if rows:
+            last = dict(zip((column.name for column in relation.columns), rows[-1], strict=True))
+            named = [value for part in key if (value := last[part]) is not None]
+            last_key = tuple(f"\0{v[len(NO_TEXT) :].hex()}" if v.startswith(NO_TEXT) else v.decode() for v in named)
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
     high_lsn = Lsn.parse(position[0])
@@ -213,22 +213,21 @@ def _query(
     return sql.SQL("copy ({}) to stdout{}").format(query, unconverted)
 
 
-def _values(line: bytes) -> WholeRow:
-    fields = line.removesuffix(b"\n").split(b"\t")
-    if b"\\" not in line:
-        return tuple(fields)
-    return tuple(
-        None if field == b"\\N" else _ESCAPED.sub(lambda found: _MEANS.get(found[1], found[1]), field)
-        for field in fields
-    )
-
-
-def _text_key(row: WholeRow, at: list[int]) -> tuple[str, ...]:
-    return tuple(
-        f"\0{value[len(NO_TEXT) :].hex()}" if value.startswith(NO_TEXT) else value.decode()
-        for n in at
-        if isinstance(value := row[n], bytes)
-    )
+def _copied(source: psycopg.Connection, query: sql.Composed, codec: str | None) -> list[WholeRow]:
+    rows: list[WholeRow] = []
+    with source.cursor() as cursor, cursor.copy(query) as copy:
+        for line in map(bytes, copy):
+            fields = line.removesuffix(b"\n").split(b"\t")
+            values: WholeRow = fields
+            if b"\\" in line:
+                values = [
+                    None if field == b"\\N" else _ESCAPED.sub(lambda found: _MEANS.get(found[1], found[1]), field)
+                    for field in fields
+                ]
+            if codec is not None:
+                values = [None if value is None else recoded_value(value, codec) for value in values]
+            rows.append(tuple(values))
+    return rows
 
 
 def commit_something(source: psycopg.Connection) -> None:
