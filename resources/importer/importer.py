@@ -123,8 +123,25 @@ class LogFile:
             if fault := name_fault(f"the {what}", name):
                 raise ImportRefused(f"The import cannot start: {fault}.")
         with open_event_file(self.path, self.format, self.delimiter) as opened:
-            _require_columns(self.path, opened, self.columns)
-            yield opened, Mapping(self.name, self.decider, self.columns, opened.columns, self.times)
+            # cells of CSV are texts, which have nothing within, but for the data
+            within = opened.delimiter is None
+            missing = [
+                name
+                for name, path in columns.paths(opened.columns).items()
+                if (path[0] if within or path[0] == columns.data else name) not in opened.columns
+            ]
+            if missing and opened.columns:
+                hint = "Name its columns with --stream, --event, --time, --metadata, --id and --data."
+                if opened.delimiter:
+                    header = opened.delimiter.join(opened.columns)
+                    others = [word for other, word in DELIMITERS.items() if {*missing} <= {*header.split(other)}]
+                    hint = f"Its cells are separated otherwise: say --delimiter {others[0]}." if others else hint
+                raise ImportRefused(
+                    f"{self.path} has no column {', '.join(map(repr, missing))}.",
+                    detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
+                    hint=hint,
+                )
+            yield opened, Mapping(self.name, self.decider, columns, opened.columns, self.times)
 
 
 def import_events(
@@ -371,29 +388,6 @@ class _Run:
             return
         self.appended += counted.appended
         self.streams += counted.first
-
-
-def _require_columns(file: Path, opened: EventFile, columns: Columns) -> None:
-    # cells of CSV are texts, which have nothing within, but for the data
-    within = opened.delimiter is None
-    paths = columns.paths(opened.columns)
-    missing = [
-        name
-        for name, path in paths.items()
-        if (path[0] if within or path[0] == columns.data else name) not in opened.columns
-    ]
-    if not missing or not opened.columns:
-        return
-    hint = "Name its columns with --stream, --event, --time, --metadata, --id and --data."
-    if opened.delimiter:
-        header = opened.delimiter.join(opened.columns)
-        others = [word for other, word in DELIMITERS.items() if {*missing} <= {*header.split(other)}]
-        hint = f"Its cells are separated otherwise: say --delimiter {others[0]}." if others else hint
-    raise ImportRefused(
-        f"{file} has no column {', '.join(map(repr, missing))}.",
-        detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
-        hint=hint,
-    )
 
 
 @contextmanager
