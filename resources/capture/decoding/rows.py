@@ -131,7 +131,7 @@ class TableRows:
         # the other columns are not null: the log does not hold them
         self._key_record = _record([self._labels[at] for at in key]) + _unavailable(beside_key).replace("%", "%%")
 
-    def images(self, rows: Sequence[WholeRow]) -> "Images":
+    def images(self, rows: Sequence[WholeRow]) -> Images:
         """Return key, body and fault of many new rows as wide as the table, each as `inserted` gives them."""
         try:
             columns = self._encoded(rows, range(self.width))
@@ -142,7 +142,7 @@ class TableRows:
             # it is one of them, and says why by itself
             return _listed([self._with_image("inserted", tuple(row)) for row in rows])
 
-    def endings(self, rows: Sequence[WholeRow]) -> "Images":
+    def endings(self, rows: Sequence[WholeRow]) -> Images:
         """Return key, body and fault of many rows that are gone, of which the key is known, as `deleted` gives them."""
         try:
             columns = self._encoded(rows, self._key)
@@ -271,12 +271,12 @@ class TableRows:
         except Undecodable as bad:
             raise Undecodable(f"column {self._names[at]} before the change {bad}") from bad
 
-    def _check_fit(self, values: Values | WholeRow) -> None:
+    def _check_fit(self, values: Values) -> None:
         if self._unfit:
             raise Undecodable(self._unfit)
         self._check_number(values)
 
-    def _check_number(self, values: Values | WholeRow) -> None:
+    def _check_number(self, values: Values) -> None:
         if len(values) != self.width:
             raise Undecodable(f"the row has {len(values)} columns, its table {self.width}")
 
