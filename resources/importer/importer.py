@@ -9,9 +9,9 @@ with the file. Not here: the event that a row becomes (`events`).
 import re
 import time as clock
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -123,8 +123,25 @@ class LogFile:
             if fault := name_fault(f"the {what}", name):
                 raise ImportRefused(f"The import cannot start: {fault}.")
         with open_event_file(self.path, self.format, self.delimiter) as opened:
-            _require_columns(self.path, opened, self.columns)
-            yield opened, Mapping(self.name, self.decider, self.columns, opened.columns, self.times)
+            # cells of CSV are texts, which have nothing within, but for the data
+            within = opened.delimiter is None
+            missing = [
+                name
+                for name, path in columns.paths(opened.columns).items()
+                if (path[0] if within or path[0] == columns.data else name) not in opened.columns
+            ]
+            if missing and opened.columns:
+                hint = "Name its columns with --stream, --event, --time, --metadata, --id and --data."
+                if opened.delimiter:
+                    header = opened.delimiter.join(opened.columns)
+                    others = [word for other, word in DELIMITERS.items() if {*missing} <= {*header.split(other)}]
+                    hint = f"Its cells are separated otherwise: say --delimiter {others[0]}." if others else hint
+                raise ImportRefused(
+                    f"{self.path} has no column {', '.join(map(repr, missing))}.",
+                    detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
+                    hint=hint,
+                )
+            yield opened, Mapping(self.name, self.decider, columns, opened.columns, self.times)
 
 
 def import_events(
@@ -164,14 +181,18 @@ def import_events(
         _database() as failing,
         connect(dsn) as connection,
         Rejects(rejects) as out,
+        ThreadPoolExecutor(1, "import") as ahead,
     ):
         failing.append(connection)
         run = _Run(PlatformStore(connection), log, out, started)
-        with closing(_ahead(_batches(opened, mapping, batch_size))) as batches:
-            for batch in batches:
-                run.take(batch)
-                if progress:
-                    progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
+        batches = _batches(opened, mapping, batch_size)
+        following = ahead.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            # only one is prepared meanwhile, so that memory stays bounded
+            following = ahead.submit(next, batches, None)
+            run.take(batch)
+            if progress:
+                progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
         return run.report()
 
 
@@ -284,15 +305,6 @@ def _batch(rows: list[Row], mapping: Mapping, done: int) -> _Batch:
     return _Batch(len(rows), events, rejected, done)
 
 
-def _ahead(batches: Iterator[_Batch]) -> Generator[_Batch, None, None]:
-    """Give batches, and let a thread prepare the next one meanwhile: only one, so that memory stays bounded."""
-    with ThreadPoolExecutor(1, "import") as pool:
-        following = pool.submit(next, batches, None)
-        while (batch := following.result()) is not None:
-            following = pool.submit(next, batches, None)
-            yield batch
-
-
 @dataclass
 class _Run:
     """One import under way, and its counts so far."""
@@ -328,24 +340,22 @@ class _Run:
     def take(self, batch: _Batch) -> None:
         """Append a batch's events and write its rejects, in the order of the rows."""
         for name in dict.fromkeys(event.event for _, event in batch.events):
-            self._register(name)
+            if name in self.event_types:
+                continue
+            if len(self.event_types) == MOST_EVENT_TYPES:
+                raise ImportRefused(
+                    f"The event column has more than {MOST_EVENT_TYPES} different values: it does not name kinds of"
+                    " events.",
+                    detail=f"The last one is {name!r}.",
+                    hint="Name another column with --event.",
+                )
+            self.store.register_decider_event(self.log.decider, name, f"Imported from {self.log.name}")
+            self.event_types.add(name)
         rejected = [*batch.rejected]
         self._append(batch.events, rejected)
         for row, reason in sorted(rejected, key=lambda reject: reject[0].number):
             self.rejects.write(row, reason)
         self.rows += batch.rows
-
-    def _register(self, event: str) -> None:
-        if event in self.event_types:
-            return
-        if len(self.event_types) == MOST_EVENT_TYPES:
-            raise ImportRefused(
-                f"The event column has more than {MOST_EVENT_TYPES} different values: it does not name kinds of events.",
-                detail=f"The last one is {event!r}.",
-                hint="Name another column with --event.",
-            )
-        self.store.register_decider_event(self.log.decider, event, f"Imported from {self.log.name}")
-        self.event_types.add(event)
 
     def _append(self, events: list[tuple[Row, Event]], rejected: list[tuple[Row, str]]) -> None:
         if not events:
@@ -378,29 +388,6 @@ class _Run:
             return
         self.appended += counted.appended
         self.streams += counted.first
-
-
-def _require_columns(file: Path, opened: EventFile, columns: Columns) -> None:
-    # cells of CSV are texts, which have nothing within, but for the data
-    within = opened.delimiter is None
-    paths = columns.paths(opened.columns)
-    missing = [
-        name
-        for name, path in paths.items()
-        if (path[0] if within or path[0] == columns.data else name) not in opened.columns
-    ]
-    if not missing or not opened.columns:
-        return
-    hint = "Name its columns with --stream, --event, --time, --metadata, --id and --data."
-    if opened.delimiter:
-        header = opened.delimiter.join(opened.columns)
-        others = [word for other, word in DELIMITERS.items() if {*missing} <= {*header.split(other)}]
-        hint = f"Its cells are separated otherwise: say --delimiter {others[0]}." if others else hint
-    raise ImportRefused(
-        f"{file} has no column {', '.join(map(repr, missing))}.",
-        detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
-        hint=hint,
-    )
 
 
 @contextmanager

@@ -61,9 +61,8 @@ class _Lines:
         if not self.too_long:
             self._row.append(line)
         self._size += len(line)
-        return self._shortened(line) if self.too_long else line
-
-    def _shortened(self, line: str) -> str:
+        if not self.too_long:
+            return line
         pieces = []
         while line:
             pieces.append(_BETWEEN_QUOTES.sub(r"\1\2", line))

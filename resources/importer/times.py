@@ -85,12 +85,26 @@ class TimeForm:
         """Refuse what leaves a time open."""
         if (self.format is not None) + (self.unit is not None) + self.day_first > 1:
             raise ImportRefused("Only one of --time-format, --time-unit and --day-first can say how times are written.")
-        fault = self.format is not None and _format_fault(self.format)
-        if fault:
-            raise ImportRefused(
-                f"The time format {self.format!r} {fault}.",
-                hint="Write it as in Python's strptime, such as --time-format '%d.%m.%Y %H:%M:%S'.",
-            )
+        if self.format is None:
+            return
+        used = _DIRECTIVES.findall(self.format)
+        given = set(used)
+        year, month, hour = (given & set(names) for names in ("Yy", "mbB", "HI"))
+        for fault, there in (
+            (
+                f"has a directive other than %{', %'.join(_ALLOWED)}",
+                "%" in _DIRECTIVES.sub("", self.format) or given - set(_ALLOWED),
+            ),
+            ("has no year, month or day", not (year and month and "d" in given)),
+            ("says a part twice", len(used) > len(given) or len(year) + len(month) > 2 or len(hour) > 1),
+            ("has one of %I and %p without the other", len(given & set("Ip")) == 1),
+            ("has a part of an hour without the hour", given & set("MSfp") and not hour),
+        ):
+            if there:
+                raise ImportRefused(
+                    f"The time format {self.format!r} {fault}.",
+                    hint="Write it as in Python's strptime, such as --time-format '%d.%m.%Y %H:%M:%S'.",
+                )
 
     def iso(self, value: object) -> str:
         """Return a time as ISO 8601 with its offset, `+00:00` if it has none, and every digit; a day stays a day.
@@ -110,9 +124,8 @@ class TimeForm:
         if self.format is not None:
             return _formatted(text, self.format)
         # nearly all are ISO 8601
-        return iso_text(text) or self._foreign(text)
-
-    def _foreign(self, text: str) -> str:
+        if read := iso_text(text):
+            return read
         for form in _FORMS:
             parts = form.fullmatch(text)
             if parts:
@@ -128,7 +141,13 @@ class TimeForm:
         if "name" in parts:
             month = str(_place(parts["name"], _MONTHS) + 1)
         elif "one" in parts:
-            month, day = self._order(text, parts["one"], parts["two"])
+            month, day = parts["one"], parts["two"]
+            if self.day_first or int(month) > 12:
+                month, day = day, month
+            elif int(day) <= 12 and int(month) != int(day):
+                raise ValueError(
+                    f"{text!r} leaves open which day it is: say --day-first, or its form with --time-format"
+                )
         letters, offset = parts.get("letters", ""), parts.get("offset", "")
         if letters not in {"", "Z", "UTC", "GMT"}:
             raise ValueError(f"{text!r} has a zone of letters: only an offset such as +01:00 is clear")
@@ -146,14 +165,6 @@ class TimeForm:
         if weekday and _place(weekday, _WEEKDAYS) != date.fromisoformat(read[:10]).weekday():
             raise ValueError(f"{text!r} has a weekday that is not that of its day")
         return read
-
-    def _order(self, text: str, one: str, two: str) -> tuple[str, str]:
-        """Return month and day of two numbers before a year."""
-        if self.day_first or int(one) > 12:
-            return two, one
-        if int(two) <= 12 and int(one) != int(two):
-            raise ValueError(f"{text!r} leaves open which day it is: say --day-first, or its form with --time-format")
-        return one, two
 
 
 def _place(name: str, names: list[str]) -> int:
@@ -192,23 +203,3 @@ def _formatted(text: str, form: str) -> str:
     if re.search("%[aA]", form) and _WEEKDAYS[found.weekday()][:3] not in text.lower():
         raise ValueError(f"{text!r} has a weekday that is not that of its day")
     return read
-
-
-def _format_fault(form: str) -> str | None:
-    """Return why a format would leave open which moment a text is, or pass over a part of it."""
-    used = _DIRECTIVES.findall(form)
-    given = set(used)
-    year, month, hour = (given & set(names) for names in ("Yy", "mbB", "HI"))
-    for fault, there in (
-        (
-            f"has a directive other than %{', %'.join(_ALLOWED)}",
-            "%" in _DIRECTIVES.sub("", form) or given - set(_ALLOWED),
-        ),
-        ("has no year, month or day", not (year and month and "d" in given)),
-        ("says a part twice", len(used) > len(given) or len(year) + len(month) > 2 or len(hour) > 1),
-        ("has one of %I and %p without the other", len(given & set("Ip")) == 1),
-        ("has a part of an hour without the hour", given & set("MSfp") and not hour),
-    ):
-        if there:
-            return fault
-    return None

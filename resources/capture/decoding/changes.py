@@ -5,10 +5,10 @@ that cannot be decoded has a fault in place of its data, and keeps its number. O
 to a captured table is an error.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from millrace.resources.capture.declaration import CapturedTable, table_name
 from millrace.resources.capture.decoding.annotations import ANNOTATIONS, annotations_json
@@ -125,9 +125,42 @@ class ChangeDecoder:
         try:
             message = decode(raw)
         except PgoutputError as bad:
-            return self._undecoded(raw, bad)
-        handle = _HANDLERS.get(type(message))
-        return handle(self, message, raw) if handle else ()
+            relation_id = changed_relation(raw)
+            if relation_id is None:
+                raise
+            table = self._table(relation_id)
+            return (self._change(table, RowChange(_ACTIONS[raw[0]], None, None, bad.message), raw),) if table else ()
+        changes: Sequence[Change] = ()
+        match message:
+            case Insert():
+                table = self._table(message.relation_id)
+                changes = (self._change(table, table.rows.inserted(message), raw),) if table else ()
+            case Update():
+                table = self._table(message.relation_id)
+                changes = [self._change(table, change, raw) for change in table.rows.updated(message)] if table else ()
+            case Delete():
+                table = self._table(message.relation_id)
+                changes = (self._change(table, table.rows.deleted(message), raw),) if table else ()
+            case Begin():
+                self._begin(message)
+            case Commit():
+                lsn = self._current().lsn
+                if lsn != message.commit_lsn:
+                    raise PgoutputError(f"transaction {lsn} ends with the commit of {message.commit_lsn}")
+                self._transaction = None
+                self.end_lsn = message.end_lsn
+            case Relation():
+                changes = self._describe(message, raw)
+            case Truncate():
+                tables = [self._table(relation_id) for relation_id in message.relation_ids]
+                emptied = RowChange("truncated", "[]", '{"record": null', None)
+                changes = [self._change(table, emptied, raw) for table in tables if table]
+            case Type() if self._schemas is not None:
+                self._schemas.name(message)
+            case LogicalMessage() if message.transactional and message.prefix == ANNOTATIONS:
+                noted = annotations_json(message.content)
+                self._current().annotations = f', "annotations": {noted}' if noted else ""
+        return changes
 
     def feed_all(self, messages: Sequence[bytes]) -> list[Change]:
         """Take the next messages; return their changes, which are those of `feed`, at half of its cost.
@@ -176,7 +209,7 @@ class ChangeDecoder:
         # index before.
         for idx in (change.commit_idx, change.commit_idx - 1):
             self._transaction = None
-            self._begin(Begin(change.commit_lsn, change.committed_at, change.xid % SHORT_XIDS), b"")
+            self._begin(Begin(change.commit_lsn, change.committed_at, change.xid % SHORT_XIDS))
             self._current().next_idx = idx
             for found in self.feed(change.raw):
                 if (found.commit_idx, found.action, found.decider) == (
@@ -187,7 +220,7 @@ class ChangeDecoder:
                     return found
         raise PgoutputError(f"the message holds no change {change.action} of {change.decider}")
 
-    def _begin(self, message: Begin, _: bytes) -> Sequence[Change]:
+    def _begin(self, message: Begin) -> None:
         if self._transaction is not None:
             raise PgoutputError(f"a transaction begins within the one that commits at {self._transaction.lsn}")
         lsn = message.final_lsn
@@ -205,14 +238,6 @@ class ChangeDecoder:
             command_id=derived_id(f"{self._generation}/{lsn}"),
             after_idx=f', "commit_lsn": "{lsn}", "committed_at": "{time}", "xid": {xid}}}',
         )
-        return ()
-
-    def _commit(self, message: Commit, _: bytes) -> Sequence[Change]:
-        if self._current().lsn != message.commit_lsn:
-            raise PgoutputError(f"transaction {self._current().lsn} ends with the commit of {message.commit_lsn}")
-        self._transaction = None
-        self.end_lsn = message.end_lsn
-        return ()
 
     def _describe(self, message: Relation, raw: bytes) -> Sequence[Change]:
         table = self._tables.get((message.schema, message.table))
@@ -239,56 +264,18 @@ class ChangeDecoder:
             message=raw,
         )
         self._described[message.relation_id] = described
-        where = table.where if declared and not table.keyless else None
-        return self._compare(message, described, raw, where or "")
-
-    def _compare(self, message: Relation, described: "_Described", raw: bytes, where: str) -> Sequence[Change]:
         if self._schemas is None:
             return ()
         within = self._current()
         changed = self._schemas.meet(message, within.lsn, within.next_idx, self._stored_lsn)
         if changed is None:
             return ()
+        where = (table.where if declared and not table.keyless else None) or ""
         before, now = ([column.name for column in schema.columns] for schema in changed)
         if any(name in where and now[place : place + 1] != [name] for place, name in enumerate(before)):
             # the server goes on to filter by the columns that had these names before
             self._refuse_unfit(message.relation_id, "it has other columns, and its where may name one")
         return (self._change(described, RowChange("schema_changed", "schema", changed_body(*changed), None), raw),)
-
-    def _name_type(self, message: Type, _: bytes) -> Sequence[Change]:
-        if self._schemas is not None:
-            self._schemas.name(message)
-        return ()
-
-    def _annotate(self, message: LogicalMessage, _: bytes) -> Sequence[Change]:
-        if message.transactional and message.prefix == ANNOTATIONS:
-            noted = annotations_json(message.content)
-            self._current().annotations = f', "annotations": {noted}' if noted else ""
-        return ()
-
-    def _insert(self, message: Insert, raw: bytes) -> Sequence[Change]:
-        table = self._table(message.relation_id)
-        return (self._change(table, table.rows.inserted(message), raw),) if table else ()
-
-    def _update(self, message: Update, raw: bytes) -> Sequence[Change]:
-        table = self._table(message.relation_id)
-        return [self._change(table, change, raw) for change in table.rows.updated(message)] if table else ()
-
-    def _delete(self, message: Delete, raw: bytes) -> Sequence[Change]:
-        table = self._table(message.relation_id)
-        return (self._change(table, table.rows.deleted(message), raw),) if table else ()
-
-    def _truncate(self, message: Truncate, raw: bytes) -> Sequence[Change]:
-        tables = [self._table(relation_id) for relation_id in message.relation_ids]
-        emptied = RowChange("truncated", "[]", '{"record": null', None)
-        return [self._change(table, emptied, raw) for table in tables if table]
-
-    def _undecoded(self, raw: bytes, bad: PgoutputError) -> Sequence[Change]:
-        relation_id = changed_relation(raw)
-        if relation_id is None:
-            raise bad
-        table = self._table(relation_id)
-        return (self._change(table, RowChange(_ACTIONS[raw[0]], None, None, bad.message), raw),) if table else ()
 
     def _change(self, table: "_Described", row: RowChange, raw: bytes) -> Change:
         within = self._current()
@@ -332,20 +319,17 @@ class ChangeDecoder:
         except KeyError:
             raise PgoutputError(f"a change of relation {relation_id}, which no message described before it") from None
         if table is None and relation_id in self._renamed:
-            self._refuse_renamed(relation_id)
+            declared, lsn = self._declared_names[relation_id], self._current().lsn
+            if lsn >= declared.since and not declared.owns(lsn):
+                raise TableRenamed(
+                    f"Table {declared.name} of capture {self._capture} was renamed.",
+                    detail=f"in the transaction that committed at {lsn} it is {self._renamed[relation_id]}",
+                    hint="Declare it by its new name, or give it its declared one again. The next run goes on"
+                    " either way.",
+                )
         if table is None and relation_id in self._unfit:
             self._refuse_unfit(relation_id, self._unfit[relation_id])
         return table
-
-    def _refuse_renamed(self, relation_id: int) -> None:
-        declared = self._declared_names[relation_id]
-        lsn = self._current().lsn
-        if lsn >= declared.since and not declared.owns(lsn):
-            raise TableRenamed(
-                f"Table {declared.name} of capture {self._capture} was renamed.",
-                detail=f"in the transaction that committed at {lsn} it is {self._renamed[relation_id]}",
-                hint="Declare it by its new name, or give it its declared one again. The next run goes on either way.",
-            )
 
     def _refuse_unfit(self, relation_id: int, why: str) -> None:
         """Refuse a change that is not stored, and that no backfill to come will see."""
@@ -357,16 +341,3 @@ class ChangeDecoder:
         if self._transaction is None:
             raise PgoutputError("a change or a commit outside of a transaction")
         return self._transaction
-
-
-_HANDLERS: dict[type, Callable[[ChangeDecoder, Any, bytes], Sequence[Change]]] = {
-    Insert: ChangeDecoder._insert,
-    Update: ChangeDecoder._update,
-    Delete: ChangeDecoder._delete,
-    Begin: ChangeDecoder._begin,
-    Commit: ChangeDecoder._commit,
-    Relation: ChangeDecoder._describe,
-    Truncate: ChangeDecoder._truncate,
-    Type: ChangeDecoder._name_type,
-    LogicalMessage: ChangeDecoder._annotate,
-}

@@ -51,7 +51,15 @@ def recoded_message(message: bytes, codec: str) -> bytes:
             case b"I" | b"U" | b"D":
                 return _rows(message, codec)
             case b"R":
-                return _relation(message, codec)
+                head = _end_of(message, 2, 5)
+                parts = [message[:5], _names(message[5:head], 2, codec), message[head : head + 3]]
+                at = head + 3
+                while at < len(message):
+                    end = _end_of(message, 1, at + 1)
+                    names = _names(message[at + 1 : end], 1, codec)
+                    parts += (message[at : at + 1], names, message[end : end + _COLUMN.size])
+                    at = end + _COLUMN.size
+                return b"".join(parts)
             case b"Y":
                 return message[:5] + _names(message[5:], 2, codec)
             case b"O":
@@ -80,17 +88,6 @@ def _rows(message: bytes, codec: str) -> bytes:
             parts += (b"t", _UINT32.pack(len(value)), value)
     if at > len(message):
         raise IndexError(at)
-    return b"".join(parts)
-
-
-def _relation(message: bytes, codec: str) -> bytes:
-    head = _end_of(message, 2, 5)
-    parts = [message[:5], _names(message[5:head], 2, codec), message[head : head + 3]]
-    at = head + 3
-    while at < len(message):
-        end = _end_of(message, 1, at + 1)
-        parts += (message[at : at + 1], _names(message[at + 1 : end], 1, codec), message[end : end + _COLUMN.size])
-        at = end + _COLUMN.size
     return b"".join(parts)
 
 

@@ -35,13 +35,17 @@ class Schema:
     @classmethod
     def of(cls, relation: Relation, types: Mapping[int, str]) -> Self:
         """Return what a description says; `types` has the names of types."""
-        return cls(
-            _IDENTITIES[relation.identity],
-            tuple(
-                SchemaColumn(c.name, c.type_oid, c.type_modifier, _type(c.type_oid, c.type_modifier, types), c.is_key)
-                for c in relation.columns
-            ),
-        )
+        columns = []
+        for c in relation.columns:
+            name, modifier = types.get(c.type_oid, f"type {c.type_oid}"), c.type_modifier
+            if c.type_oid == _NUMERIC and modifier >= 4:
+                # the scale has 11 bits, the highest of them its sign
+                scale = ((modifier - 4) & 0x7FF ^ 0x400) - 0x400
+                name += f"({modifier - 4 >> 16},{scale})"
+            if c.type_oid in _CHARACTERS and modifier >= 4:
+                name += f"({modifier - 4})"
+            columns.append(SchemaColumn(c.name, c.type_oid, modifier, name, c.is_key))
+        return cls(_IDENTITIES[relation.identity], tuple(columns))
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
@@ -138,14 +142,3 @@ def changed_body(before: Schema, after: Schema) -> str:
     """Write the beginning of the data of `schema_changed`."""
     texts = [json.dumps(schema.as_json(), ensure_ascii=False) for schema in (before, after)]
     return f'{{"record": null, "old": {texts[0]}, "new": {texts[1]}'
-
-
-def _type(oid: int, modifier: int, types: Mapping[int, str]) -> str:
-    name = types.get(oid, f"type {oid}")
-    if oid == _NUMERIC and modifier >= 4:
-        # the scale has 11 bits, the highest of them its sign
-        scale = ((modifier - 4) & 0x7FF ^ 0x400) - 0x400
-        return f"{name}({modifier - 4 >> 16},{scale})"
-    if oid in _CHARACTERS and modifier >= 4:
-        return f"{name}({modifier - 4})"
-    return name

@@ -48,11 +48,17 @@ def embedded(text: str) -> str:
     try:
         document = _DOCUMENT.decode(text)
         if "\\u" in text:
-            _check_escapes(document)
+            written = json.dumps(document, ensure_ascii=False)
+            # without the escaped backslashes, each backslash that is left begins an escape
+            if "\\u0000" in written.replace("\\\\", ""):
+                raise Undecodable("is JSON with a NUL character, which jsonb does not hold")
+            written.encode()
     except RecursionError as deep:
         raise Undecodable("is JSON that is nested too deeply") from deep
     except Undecodable:
         raise
+    except UnicodeEncodeError as bad:
+        raise Undecodable("is JSON with half of a surrogate pair, which jsonb does not hold") from bad
     except (ValueError, ArithmeticError) as bad:
         raise Undecodable(f"is not JSON: {bad}") from bad
     return text
@@ -165,17 +171,6 @@ def _check_integer(text: str) -> None:
 
 def _refuse_constant(name: str) -> None:
     raise Undecodable(f"is not JSON: {name} is no number")
-
-
-def _check_escapes(document: object) -> None:
-    written = json.dumps(document, ensure_ascii=False)
-    # without the escaped backslashes, each backslash that is left begins an escape
-    if "\\u0000" in written.replace("\\\\", ""):
-        raise Undecodable("is JSON with a NUL character, which jsonb does not hold")
-    try:
-        written.encode()
-    except UnicodeEncodeError as bad:
-        raise Undecodable("is JSON with half of a surrogate pair, which jsonb does not hold") from bad
 
 
 _DOCUMENT: Final = json.JSONDecoder(

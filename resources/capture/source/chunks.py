@@ -162,16 +162,19 @@ def _read_chunk(
             # `after_key` is one of the columns that named a row when the table was looked at
             raise TableUnfit(table.name, why or f"its key is ordered as {', '.join(key)} now")
         query = _query(found, table, key_parts(source, found.oid, key), after_key, limit, codec)
-        with source.cursor() as cursor, cursor.copy(query) as copy:
-            rows = [_values(bytes(line)) for line in copy]
-        if codec is not None:
-            rows = [tuple(None if v is None else recoded_value(v, codec) for v in row) for row in rows]
-        at = [next(n for n, column in enumerate(relation.columns) if column.name == part) for part in key]
-        last_key = _text_key(rows[-1], at) if rows else None if after_key is None else tuple(after_key)
+        rows = _copied(source, query, codec)
+        last_key = None if after_key is None else tuple(after_key)
+        if rows:
+            last = dict(zip((column.name for column in relation.columns), rows[-1], strict=True))
+            named = [value for part in key if (value := last[part]) is not None]
+            last_key = tuple(f"\0{v[len(NO_TEXT) :].hex()}" if v.startswith(NO_TEXT) else v.decode() for v in named)
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
     high_lsn = Lsn.parse(position[0])
-    _let_pass(source, high_lsn)
+    # without commits the source may take long to write its log to the disk up to there, or never do so
+    flushed = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(high_lsn),)).fetchone()
+    if flushed != (True,):
+        commit_something(source)
     return Chunk(seen[0], high_lsn, seen[1], relation, rows, last_key, len(rows) < limit)
 
 
@@ -184,7 +187,15 @@ def _query(
     codec: str | None,
 ) -> sql.Composed:
     where = [sql.SQL("({})").format(condition(table.where))] if table.where is not None else []
-    ways = [where] if after_key is None else [[*where, each] for each in behind(key, [*map(_literal, after_key)])]
+    ways = [where]
+    if after_key is not None:
+        values = [
+            sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(bytes.fromhex(value[1:])))
+            if value.startswith("\0")
+            else sql.Literal(value)
+            for value in after_key
+        ]
+        ways = [[*where, each] for each in behind(key, values)]
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in found.captured_columns(table))
     name = sql.SQL("only {}").format(found.name) if found.kind == "r" else found.name
     ordered = sql.SQL(" order by {} fetch first {} rows with ties").format(ordered_by(key), sql.Literal(limit))
@@ -202,35 +213,21 @@ def _query(
     return sql.SQL("copy ({}) to stdout{}").format(query, unconverted)
 
 
-def _literal(value: str) -> sql.Composable:
-    if value.startswith("\0"):
-        return sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(bytes.fromhex(value[1:])))
-    return sql.Literal(value)
-
-
-def _values(line: bytes) -> WholeRow:
-    fields = line.removesuffix(b"\n").split(b"\t")
-    if b"\\" not in line:
-        return tuple(fields)
-    return tuple(
-        None if field == b"\\N" else _ESCAPED.sub(lambda found: _MEANS.get(found[1], found[1]), field)
-        for field in fields
-    )
-
-
-def _text_key(row: WholeRow, at: list[int]) -> tuple[str, ...]:
-    return tuple(
-        f"\0{value[len(NO_TEXT) :].hex()}" if value.startswith(NO_TEXT) else value.decode()
-        for n in at
-        if isinstance(value := row[n], bytes)
-    )
-
-
-def _let_pass(source: psycopg.Connection, lsn: Lsn) -> None:
-    """Have the source write its log to the disk up to a position: without commits it may take long, or never do so."""
-    row = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(lsn),)).fetchone()
-    if row != (True,):
-        commit_something(source)
+def _copied(source: psycopg.Connection, query: sql.Composed, codec: str | None) -> list[WholeRow]:
+    rows: list[WholeRow] = []
+    with source.cursor() as cursor, cursor.copy(query) as copy:
+        for line in map(bytes, copy):
+            fields = line.removesuffix(b"\n").split(b"\t")
+            values: WholeRow = fields
+            if b"\\" in line:
+                values = [
+                    None if field == b"\\N" else _ESCAPED.sub(lambda found: _MEANS.get(found[1], found[1]), field)
+                    for field in fields
+                ]
+            if codec is not None:
+                values = [None if value is None else recoded_value(value, codec) for value in values]
+            rows.append(tuple(values))
+    return rows
 
 
 def commit_something(source: psycopg.Connection) -> None:

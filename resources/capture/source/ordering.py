@@ -1,6 +1,6 @@
 """How rows are ordered by a key: with the operators of the key's index, which may be off the search path."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -140,17 +140,15 @@ def behind(key: Sequence[KeyPart], values: Sequence[sql.Composable]) -> list[sql
         (part, part.value, sql.SQL("{}::{}").format(value, sql.SQL(part.type_name)))
         for part, value in zip(key, values, strict=True)
     ]
-    return list(_behind(known))
-
-
-def _behind(known: Sequence[tuple[KeyPart, sql.Composable, sql.Composed]]) -> Iterator[sql.Composed]:
+    conditions: list[sql.Composed] = []
     same: list[sql.Composed] = []
     for greater, group in groupby(known, lambda each: each[0].greater):
         parts = list(group)
-        names, values = (sql.SQL(", ").join(each[at] for each in parts) for at in (1, 2))
-        row = sql.SQL("({}) {} ({})").format(names, _operator(greater), values)
-        yield sql.SQL(" and ").join([*same, row])
+        left, right = (sql.SQL(", ").join(each[at] for each in parts) for at in (1, 2))
+        row = sql.SQL("({}) {} ({})").format(left, _operator(greater), right)
+        conditions.append(sql.SQL(" and ").join([*same, row]))
         same += [sql.SQL("{} {} {}").format(name, _operator(part.equal), value) for part, name, value in parts]
+    return conditions
 
 
 def _operator(named: tuple[str, str]) -> sql.Composed:

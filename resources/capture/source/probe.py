@@ -5,7 +5,7 @@ each declaration of a table and each state of it in the catalog, of many tables 
 asked about.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -84,10 +84,8 @@ class Probes:
             else:
                 asked.append(_Asked(table, found, digest))
         filtered = [each for each in asked if each.table.where is not None]
-        said = self._ask(filtered, self._publish_filters, _filter_problem)
-        said |= self._ask(
-            [each for each in asked if each.found.oid not in said], self._publish_changes, _change_problem
-        )
+        said = self._ask(filtered, about_filters=True)
+        said |= self._ask([each for each in asked if each.found.oid not in said], about_filters=False)
         self.passed |= {each.digest for each in asked if each.found.oid not in said}
         problems = {each.table.name: said.get(each.found.oid) for each in asked}
         # A vacuum may hold the table for hours: what is published already is captured, and asked about later.
@@ -97,34 +95,45 @@ class Probes:
             if problem is not None and not (problem == LOCKED and name in self._published)
         }
 
-    def _ask(
-        self,
-        asked: Sequence[_Asked],
-        question: Callable[[Sequence[_Asked]], _Said],
-        refused: Callable[[_Asked, psycopg.Error], str],
-    ) -> dict[int, str]:
+    def _ask(self, asked: Sequence[_Asked], *, about_filters: bool) -> dict[int, str]:
+        """Ask about groups of tables that have about `TOGETHER` parts; one table that has more is alone."""
         said: dict[int, str] = {}
-        for group in _groups(asked):
-            said |= self._together(group, question, refused)
+        group: list[_Asked] = []
+        parts = 0
+        for each in asked:
+            if group and parts + len(each.parts) > TOGETHER:
+                said |= self._together(group, about_filters=about_filters)
+                group, parts = [], 0
+            group.append(each)
+            parts += len(each.parts)
+        if group:
+            said |= self._together(group, about_filters=about_filters)
         return said
 
-    def _together(
-        self,
-        group: Sequence[_Asked],
-        question: Callable[[Sequence[_Asked]], _Said],
-        refused: Callable[[_Asked, psycopg.Error], str],
-    ) -> _Said:
+    def _together(self, group: Sequence[_Asked], *, about_filters: bool) -> _Said:
         """Ask about tables in a transaction that is rolled back; divide them where that fails."""
         try:
             with self._source.transaction(force_rollback=True):
                 _lock(self._source, group)
-                return question(group)
+                return self._publish_filters(group) if about_filters else self._publish_changes(group)
         except (psycopg.errors.LockNotAvailable, *_REFUSALS) as error:
             if len(group) == 1:
-                locked = isinstance(error, psycopg.errors.LockNotAvailable)
-                return {group[0].found.oid: LOCKED if locked else refused(group[0], error)}
+                said = str(error.diag.message_primary or error)
+                if error.diag.message_detail:
+                    said += f" ({error.diag.message_detail})"
+                if isinstance(error, psycopg.errors.LockNotAvailable):
+                    problem = LOCKED
+                elif about_filters:
+                    problem = f"where cannot be used: {said}: correct {group[0].table.where!r}"
+                else:
+                    problem = (
+                        f"the server would refuse changes of it once it is published: {said}: change its columns or its"
+                        " replica identity"
+                    )
+                return {group[0].found.oid: problem}
         half = len(group) // 2
-        return {**self._together(group[:half], question, refused), **self._together(group[half:], question, refused)}
+        first, second = (self._together(part, about_filters=about_filters) for part in (group[:half], group[half:]))
+        return {**first, **second}
 
     def _publish_filters(self, group: Sequence[_Asked]) -> _Said:
         """Publish the tables with their filters; return what a filter uses that the log does not hold."""
@@ -152,7 +161,13 @@ class Probes:
 
     def _publish_changes(self, group: Sequence[_Asked]) -> _Said:
         """Publish the tables, and have the server refuse changes of them that it would refuse then."""
-        self._publish([_with_columns(each) for each in group])
+        tables = []
+        for each in group:
+            table = sql.SQL("only {}").format(each.found.name)
+            if each.table.columns is not None:
+                table += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, each.table.columns)))
+            tables.append(table)
+        self._publish(tables)
         # the server judges a statement when it plans it: no row is touched, no trigger fires
         judged = []
         for part in (part for each in group for part in each.parts):
@@ -180,38 +195,6 @@ class Probes:
         )
 
 
-def _groups(asked: Sequence[_Asked]) -> Iterator[Sequence[_Asked]]:
-    """Divide tables into groups of about `TOGETHER` parts; one that has more is alone."""
-    group: list[_Asked] = []
-    parts = 0
-    for each in asked:
-        if group and parts + len(each.parts) > TOGETHER:
-            yield group
-            group, parts = [], 0
-        group.append(each)
-        parts += len(each.parts)
-    if group:
-        yield group
-
-
-def _with_columns(asked: _Asked) -> sql.Composable:
-    named = sql.SQL("only {}").format(asked.found.name)
-    if asked.table.columns is None:
-        return named
-    return named + sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, asked.table.columns)))
-
-
-def _filter_problem(asked: _Asked, error: psycopg.Error) -> str:
-    return f"where cannot be used: {_said(error)}: correct {asked.table.where!r}"
-
-
-def _change_problem(_: _Asked, error: psycopg.Error) -> str:
-    return (
-        f"the server would refuse changes of it once it is published: {_said(error)}: change its columns or its replica"
-        " identity"
-    )
-
-
 def _lock(source: psycopg.Connection, group: Sequence[_Asked]) -> None:
     """Take the locks that a publication takes, or fail at once.
 
@@ -227,8 +210,3 @@ def _lock(source: psycopg.Connection, group: Sequence[_Asked]) -> None:
         # An owner may have revoked this from itself, and may publish all the same. Of several none is locked now.
         if len(group) > 1:
             raise
-
-
-def _said(error: psycopg.Error) -> str:
-    detail = error.diag.message_detail
-    return f"{error.diag.message_primary or error}{f' ({detail})' if detail else ''}"

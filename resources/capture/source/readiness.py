@@ -275,7 +275,13 @@ def _table_problems(
         return
     yield from _kind_problems(capture, now)
     yield from _column_problems(capture, table, now)
-    yield from _right_problems(server, table, now, rights[now.oid])
+    role = server.role
+    if not rights[now.oid].owns:
+        yield f"role {role} does not own it, so it may not publish it: grant {now.owner} to {role}"
+    if not rights[now.oid].reads:
+        yield f"role {role} may not read it: grant select on {table.name} to {role}, and usage on its schema"
+    if now.policies_forced and not server.passes_policies:
+        yield f"row level security hides rows from role {role}: alter role {role} bypassrls"
 
 
 def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
@@ -301,15 +307,11 @@ def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
 
 def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable) -> Iterator[str]:
     known = {column.name: column for column in found.columns}
-    if missing := [name for name in table.columns or () if name not in known]:
-        yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct columns"
-        return
-    if missing := [name for name in table.key or () if name not in known]:
-        yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct key"
-        return
-    if missing := [name for name in table.hidden if name not in known]:
-        yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct mask and hash"
-        return
+    declared = {"columns": table.columns or (), "key": table.key or (), "mask and hash": table.hidden}
+    for what, names in declared.items():
+        if missing := [name for name in names if name not in known]:
+            yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct {what}"
+            return
     key = found.key(table)
     if hidden := [name for name in key if name in table.hidden]:
         yield f"column {', '.join(hidden)} belongs to its key, which is neither masked nor hashed: correct mask and hash"
@@ -355,13 +357,3 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
             f"columns leave out {', '.join(left_out)}, which its replica identity has: add them, or choose another replica"
             " identity than full"
         )
-
-
-def _right_problems(server: _Server, table: CapturedTable, found: SourceTable, rights: _Rights) -> Iterator[str]:
-    role = server.role
-    if not rights.owns:
-        yield f"role {role} does not own it, so it may not publish it: grant {found.owner} to {role}"
-    if not rights.reads:
-        yield f"role {role} may not read it: grant select on {table.name} to {role}, and usage on its schema"
-    if found.policies_forced and not server.passes_policies:
-        yield f"row level security hides rows from role {role}: alter role {role} bypassrls"

@@ -300,25 +300,22 @@ def why_refused(
         return _lost(slot, state, error)
     if publication is not None and isinstance(error, UndefinedObject):
         return no_publication(publication, str(error))
-    if publication is not None and isinstance(error, DataError) and (tables := _filtered(source, publication)):
-        return FilterFails(
-            f"The source cannot decode its log: a where fails for a row, of {' or '.join(tables)}.",
-            detail=str(error),
-            hint=(
-                "The log keeps what was declared when the row changed. Declare a where that holds for every row, such as"
-                " case when n <> 0 then 100 / n > 5 end; then: millrace capture restart CAPTURE --reason WHY"
-            ),
+    if publication is not None and isinstance(error, DataError):
+        filtered = source.execute(
+            "select r.prrelid::regclass::text from pg_publication_rel r join pg_publication p on p.oid = r.prpubid"
+            " where p.pubname = %s and r.prqual is not null order by 1",
+            (publication,),
         )
+        if tables := [name for (name,) in filtered]:
+            return FilterFails(
+                f"The source cannot decode its log: a where fails for a row, of {' or '.join(tables)}.",
+                detail=str(error),
+                hint=(
+                    "The log keeps what was declared when the row changed. Declare a where that holds for every row, such as"
+                    " case when n <> 0 then 100 / n > 5 end; then: millrace capture restart CAPTURE --reason WHY"
+                ),
+            )
     return error
-
-
-def _filtered(source: psycopg.Connection, publication: str) -> list[str]:
-    filtered = source.execute(
-        "select r.prrelid::regclass::text from pg_publication_rel r join pg_publication p on p.oid = r.prpubid"
-        " where p.pubname = %s and r.prqual is not null order by 1",
-        (publication,),
-    )
-    return [name for (name,) in filtered]
 
 
 def _lost(slot: str, state: SlotState | None, error: psycopg.Error | None) -> SlotLost:
