@@ -104,7 +104,6 @@ def path_of(wanted: LogRange) -> str:
 class LogFile:
     """A file that was written and read back."""
 
-    range: LogRange
     bytes: int
     checksum: str
 
@@ -213,7 +212,7 @@ def write_file(
     if path.stat().st_size != size:
         raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is somebody else writing there?")
     require_range(path, wanted)
-    return LogFile(wanted, size, file_checksum(path))
+    return LogFile(size, file_checksum(path))
 
 
 @contextmanager
