@@ -59,8 +59,18 @@ class BoundedFile:
         require_small(self._path, self.metadata, column_bytes=CHUNK_BYTES, row_groups=row_groups, columns=columns)
         for batch in self._file.iter_batches(batch_size, row_groups=row_groups, columns=columns):
             schema = pa.schema([self._schema.field(name) for name in batch.schema.names])
-            begin = 0
-            for end in _cuts(batch):
+            sizes = np.zeros(len(batch), dtype=np.int64)
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if not pa.types.is_dictionary(column.type):
+                    continue
+                lengths = pc.fill_null(pc.take(pc.binary_length(column.dictionary), column.indices), 0)
+                if len(lengths) and (longest := pc.max(lengths).as_py()) > VALUE_BYTES:
+                    raise TooLarge(f"A value of column {name} has {longest:,} bytes.")
+                sizes += lengths.to_numpy(zero_copy_only=False)
+            totals, begin = np.cumsum(sizes), 0
+            while begin < len(batch):
+                before = totals[begin - 1] if begin else 0
+                end = max(begin + 1, int(np.searchsorted(totals, before + BATCH_BYTES, side="right")))
                 part = batch.slice(begin, end - begin).columns
                 decoded = [each.dictionary_decode() if pa.types.is_dictionary(each.type) else each for each in part]
                 yield pa.RecordBatch.from_arrays(decoded, schema=schema)
@@ -127,22 +137,3 @@ def require_small(
                         raise TooLarge(f"Column {leaf} has {max(total, stated):,} bytes at once.")
             except UnreadableHeader as error:
                 raise pa.ArrowInvalid(f"Column {leaf}: {error}") from None
-
-
-def _cuts(batch: pa.RecordBatch) -> list[int]:
-    """Return where parts of a batch end that each decode to BATCH_BYTES at most, or are one row."""
-    sizes = np.zeros(len(batch), dtype=np.int64)
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not pa.types.is_dictionary(column.type):
-            continue
-        lengths = pc.fill_null(pc.take(pc.binary_length(column.dictionary), column.indices), 0)
-        if len(lengths) and (longest := pc.max(lengths).as_py()) > VALUE_BYTES:
-            raise TooLarge(f"A value of column {name} has {longest:,} bytes.")
-        sizes += lengths.to_numpy(zero_copy_only=False)
-    cuts: list[int] = []
-    totals, begin = np.cumsum(sizes), 0
-    while begin < len(batch):
-        before = totals[begin - 1] if begin else 0
-        begin = max(begin + 1, int(np.searchsorted(totals, before + BATCH_BYTES, side="right")))
-        cuts.append(begin)
-    return cuts

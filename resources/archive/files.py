@@ -104,7 +104,6 @@ def path_of(wanted: LogRange) -> str:
 class LogFile:
     """A file that was written and read back."""
 
-    range: LogRange
     bytes: int
     checksum: str
 
@@ -145,7 +144,13 @@ def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None)
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
     fields = fields or RangeFields(Fields())
     values: list[sql.Composable] = [sql.SQL(expression) for _, expression in COLUMNS.values()]
-    values += map(_text_of, fields.columns)
+    # an array gives an element for a number, but takes twice the time
+    values += [
+        sql.SQL("e.data #>> {}::text[]").format(sql.Literal([name]))
+        if any(character.isdigit() for character in name)
+        else sql.SQL("e.data ->> {}").format(sql.Literal(name))
+        for name in fields.columns
+    ]
     known = fields.known
     if known is not None:
         values.append(_UNKNOWN.format(known=sql.Literal(known)))
@@ -158,13 +163,6 @@ def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None)
         if known is not None:
             fields.add(batch.column(len(schema)))
         yield batch.select(range(len(schema))).rename_columns(schema.names).cast(schema)
-
-
-def _text_of(field: str) -> sql.Composed:
-    """Return what gives a field's text; an array gives an element for a number, but takes twice the time."""
-    if any(character.isdigit() for character in field):
-        return sql.SQL("e.data #>> {}::text[]").format(sql.Literal([field]))
-    return sql.SQL("e.data ->> {}").format(sql.Literal(field))
 
 
 def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
@@ -214,7 +212,7 @@ def write_file(
     if path.stat().st_size != size:
         raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is somebody else writing there?")
     require_range(path, wanted)
-    return LogFile(wanted, size, file_checksum(path))
+    return LogFile(size, file_checksum(path))
 
 
 @contextmanager

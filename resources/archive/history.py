@@ -57,7 +57,13 @@ class LogHistory:
     @property
     def files(self) -> list[ArchivedFile]:
         """The files that hold some of the positions to read."""
-        return [file for each in self.partitions for file in each.files if self._is_read(file)]
+        return [
+            file
+            for each in self.partitions
+            for file in each.files
+            if file.range.from_position < self.cuts[each.partition][1]
+            if file.range.to_position > self.cuts[each.partition][0]
+        ]
 
     @property
     def tails(self) -> dict[int, tuple[int, int]]:
@@ -99,10 +105,6 @@ class LogHistory:
         """Say whether all positions of a file are to be read."""
         first, last = self.cuts[file.range.partition]
         return first <= file.range.from_position and file.range.to_position <= last
-
-    def _is_read(self, file: ArchivedFile) -> bool:
-        first, last = self.cuts[file.range.partition]
-        return file.range.from_position < last and file.range.to_position > first
 
 
 def read_history(

@@ -73,47 +73,37 @@ def purge_before(
         ArchiveDamaged: A file with events to delete is not whole. The log partitions before that one are done.
         ForeignArchive: The folder is not this store's archive.
     """
-    return [
-        _purge(connection, root, info.partition, before, reason=reason, dry_run=dry_run, progress=progress)
-        for info in PlatformStore(connection).partition_info()
-    ]
-
-
-def _purge(
-    connection: psycopg.Connection,
-    root: Path,
-    partition: int,
-    before: datetime,
-    *,
-    reason: str | None,
-    dry_run: bool,
-    progress: Callable[[int, int], None],
-) -> PurgedPartition:
-    store = ArchiveStore(connection)
-    target = PlatformStore(connection).offset_for_timestamp(partition, before)
-    held = archived(connection, partition)
-    # only events in listed files: a mark that an operator set (mark_archived) cannot be checked
-    target = max(min(target, held.end), held.earliest_position)
-    files = require_files(root, held, target) if target > held.earliest_position else 0
-    refused = None
-    with connection.transaction(force_rollback=dry_run):
-        try:
-            if target > held.earliest_position:
-                with connection.transaction():
-                    store.raise_low_water_mark(partition, target, reason)
-        except HistoryNeeded as error:
-            refused, target = f"{error.detail}. {error.hint}", held.earliest_position
-    events = target - held.earliest_position
-    if not dry_run:
-        # also the events that an interrupted call left below the mark
-        events = 0
-        while purged := store.purge_events(partition, PIECE):
-            events += purged
-            progress(partition, events)
-    (state,) = store.purge_state(partition)
-    left = 0 if dry_run else state.earliest_position - state.purged_position
-    holders = tuple(state.holders) if left else ()
-    return PurgedPartition(partition, held.earliest_position, target, events, files, refused, left, holders)
+    platform, store = PlatformStore(connection), ArchiveStore(connection)
+    results = []
+    for info in platform.partition_info():
+        partition = info.partition
+        target = platform.offset_for_timestamp(partition, before)
+        held = archived(connection, partition)
+        # only events in listed files: a mark that an operator set (mark_archived) cannot be checked
+        target = max(min(target, held.end), held.earliest_position)
+        files = require_files(root, held, target) if target > held.earliest_position else 0
+        refused = None
+        with connection.transaction(force_rollback=dry_run):
+            try:
+                if target > held.earliest_position:
+                    with connection.transaction():
+                        store.raise_low_water_mark(partition, target, reason)
+            except HistoryNeeded as error:
+                refused, target = f"{error.detail}. {error.hint}", held.earliest_position
+        events = target - held.earliest_position
+        if not dry_run:
+            # also the events that an interrupted call left below the mark
+            events = 0
+            while purged := store.purge_events(partition, PIECE):
+                events += purged
+                progress(partition, events)
+        (state,) = store.purge_state(partition)
+        left = 0 if dry_run else state.earliest_position - state.purged_position
+        holders = tuple(state.holders) if left else ()
+        results.append(
+            PurgedPartition(partition, held.earliest_position, target, events, files, refused, left, holders)
+        )
+    return results
 
 
 def require_done(results: Sequence[PurgedPartition]) -> None:

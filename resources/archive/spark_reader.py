@@ -161,6 +161,7 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted, held: Mapping[str, str]) -> p
     import pyarrow.compute as pc
 
     from millrace.resources.archive.json_fields import fields
+    from millrace.resources.events.moves import moved
 
     for name, chosen in _filters(wanted).items():
         if chosen is not None:
@@ -169,7 +170,19 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted, held: Mapping[str, str]) -> p
             if taken.false_count:
                 batch = batch.filter(taken)
     columns = {name: batch.column(name) for name in wanted.columns}
-    data = _newest(batch, wanted) if "data" in batch.schema.names else None
+    data = None
+    if "data" in batch.schema.names:
+        data = batch.column("data")
+        for (decider, event), upcasts in by_event(wanted.upcasts).items():
+            versions = batch.column("event_version")
+            older = pc.and_(
+                pc.and_(pc.equal(batch.column("decider"), decider), pc.equal(batch.column("event"), event)),
+                pc.less(versions, upcasts[-1]["to_version"]),
+            )
+            rows = zip(data.filter(older).to_pylist(), versions.filter(older).to_pylist(), strict=True)
+            texts = pa.array([moved(text, version, upcasts) for text, version in rows], data.type)
+            if len(texts):
+                data = pc.replace_with_mask(data, older, texts)
     if "data" in columns:
         columns["data"] = data
     parsed = {name: path for name, path in wanted.extract if name not in held}
@@ -182,25 +195,6 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted, held: Mapping[str, str]) -> p
             there = column in batch.schema.names
             columns[name] = batch.column(column) if there else pa.nulls(len(batch), pa.string())
     return pa.RecordBatch.from_pydict(columns)
-
-
-def _newest(batch: pa.RecordBatch, wanted: Wanted) -> pa.StringArray:
-    """Return the data of events in their newest shape."""
-    import pyarrow.compute as pc
-
-    from millrace.resources.events.moves import moved
-
-    data = batch.column("data")
-    for (decider, event), upcasts in by_event(wanted.upcasts).items():
-        older = pc.and_(
-            pc.and_(pc.equal(batch.column("decider"), decider), pc.equal(batch.column("event"), event)),
-            pc.less(batch.column("event_version"), upcasts[-1]["to_version"]),
-        )
-        rows = zip(data.filter(older).to_pylist(), batch.column("event_version").filter(older).to_pylist(), strict=True)
-        texts = pa.array([moved(text, version, upcasts) for text, version in rows], data.type)
-        if len(texts):
-            data = pc.replace_with_mask(data, older, texts)
-    return data
 
 
 def _filters(wanted: Wanted) -> dict[str, tuple[str, ...] | None]:

@@ -106,18 +106,14 @@ def whole_rows(spark: "SparkSession", paths: Sequence[Path], wanted: Wanted) -> 
     types = {name: COLUMNS[name][0] for name in COLUMNS if name in wanted.columns or filters.get(name) is not None}
     types |= {column_of(path[0]): "string" for _, path in wanted.extract}
     ddl = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in types.items())
-    rows = spark.read.schema(ddl).options(**_OPTIONS).parquet(*map(_uri, paths))
+    # of this machine's file system, no character of a path a pattern
+    uris = ["file:" + "".join(f"\\{c}" if c in _GLOB else c for c in path.absolute().as_posix()) for path in paths]
+    rows = spark.read.schema(ddl).options(**_OPTIONS).parquet(*uris)
     for name, chosen in filters.items():
         if chosen is not None:
             rows = rows.where(f.col(name).isin(*chosen) if chosen else f.lit(False))
     columns = [f.col(_quoted(name)) for name in wanted.columns]
     return rows.select(*columns, *(f.col(_quoted(column_of(path[0]))).alias(name) for name, path in wanted.extract))
-
-
-def _uri(path: Path) -> str:
-    """Return a path as Spark takes it: of this machine's file system, no character of it a pattern."""
-    whole = str(path.absolute())
-    return "file:" + "".join(f"\\{character}" if character in _GLOB else character for character in whole)
 
 
 def _quoted(name: str) -> str:

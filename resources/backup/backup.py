@@ -79,7 +79,8 @@ def backup(
 
     validate(dsn)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with only_one(folder / LOCK, held=lambda _: _busy(folder)):
+    busy = Busy(f"Another process takes a backup into {folder}.", hint="Wait until it ends.")
+    with only_one(folder / LOCK, held=lambda _: busy):
         (folder / READING).touch()
         try:
             before = read_manifest(folder)
@@ -99,9 +100,9 @@ def backup(
                 archive_id, last_offset, lease_token, taken_at = cursor.fetchone()
             held = _held(cursor)
             if before is not None:
-                _require_continuation(folder, before, archive_id, held)
-                _require_same_history(folder, before, cursor)
-            left_out = _column(cursor, "select distinct view from read_models.declarations order by 1")
+                _require_continuation(folder, before, cursor, archive_id, held)
+            cursor.execute("select distinct view from read_models.declarations order by 1")
+            left_out = [view for (view,) in cursor.fetchall()]
             tables = write_state(folder, cursor, left_out)
 
             def afresh() -> list[ArchivedPartition]:
@@ -196,11 +197,18 @@ def _held(cursor: Any) -> list[ArchivedPartition]:  # noqa: ANN401 - ADBC has no
     return grouped([ArchiveState(*row) for row in cursor.fetchall()])
 
 
-def _require_continuation(folder: Path, before: Manifest, archive_id: str, held: Sequence[ArchivedPartition]) -> None:
+def _require_continuation(
+    folder: Path,
+    before: Manifest,
+    cursor: Any,  # noqa: ANN401 - ADBC has no types
+    archive_id: str,
+    held: Sequence[ArchivedPartition],
+) -> None:
     """Refuse to add to a backup that this store does not continue.
 
     Raises:
-        ForeignBackup: The backup is another store's, or ends beyond this one.
+        ForeignBackup: The backup is another store's, ends beyond this one, or both went apart after a common beginning,
+            as after a return to an earlier time.
     """
     if before.archive_id != archive_id:
         raise ForeignBackup(
@@ -217,17 +225,7 @@ def _require_continuation(folder: Path, before: Manifest, archive_id: str, held:
                 f" {marks[partition.partition]}.",
                 hint="Choose another folder.",
             )
-
-
-def _require_same_history(folder: Path, before: Manifest, cursor: Any) -> None:  # noqa: ANN401 - ADBC has no types
-    """Refuse a store whose log and backup went apart after a common beginning, as after a return to an earlier time.
-
-    In each log partition the last event of the backup must be the log's event at that position, if the log still holds
-    one.
-
-    Raises:
-        ForeignBackup: One event differs.
-    """
+    # the last event of the backup is the log's event at that position, if the log still holds one
     for last in {file.partition: file for file in sorted(before.files, key=lambda file: file.to_position)}.values():
         cursor.execute(
             'select e.event_id::text from event_store.event_log l join event_store.events e using ("offset")'
@@ -248,11 +246,6 @@ def _require_same_history(folder: Path, before: Manifest, cursor: Any) -> None: 
             )
 
 
-def _column(cursor: Any, query: str) -> list[str]:  # noqa: ANN401 - ADBC has no types
-    cursor.execute(query)
-    return [value for (value,) in cursor.fetchall()]
-
-
 def _sweep(folder: Path, manifest: Manifest) -> None:
     """Remove the tables of earlier backups and the leftovers of killed ones."""
     kept = {str(Path(table.path).parent.name) for table in manifest.tables}
@@ -266,7 +259,3 @@ def _sweep(folder: Path, manifest: Manifest) -> None:
     for path in folder.iterdir():
         if is_temporary(path.name):
             path.unlink(missing_ok=True)
-
-
-def _busy(folder: Path) -> Busy:
-    return Busy(f"Another process takes a backup into {folder}.", hint="Wait until it ends.")

@@ -48,10 +48,14 @@ def write_log(
     wanted: list[LogRange] = []
     for each in held:
         known = there.get(each.partition)
-        first = known.earliest_position if known else _first(each)
-        start, end = known.high_water_mark if known else first, each.high_water_mark
+        first, end = known.earliest_position if known else each.earliest_position, each.high_water_mark
+        # a first backup begins at the first of the files that lead up to the log, or where the log does
+        for archived in () if known else reversed(each.files):
+            if archived.range.from_position < first <= archived.range.to_position:
+                first = archived.range.from_position
         wanted += [
-            LogRange(each.partition, begin, min(begin + max_events, end)) for begin in range(start, end, max_events)
+            LogRange(each.partition, begin, min(begin + max_events, end))
+            for begin in range(known.high_water_mark if known else first, end, max_events)
         ]
         partitions.append(BackedUpPartition(each.partition, first, end))
     total, done = sum(each.size for each in wanted), 0
@@ -66,15 +70,6 @@ def write_log(
     return tuple(sorted(files, key=lambda file: file.range)), tuple(partitions)
 
 
-def _first(held: ArchivedPartition) -> int:
-    """Return where a first backup begins: at the first of the files that lead up to the log, or where the log does."""
-    first = held.earliest_position
-    for file in reversed(held.files):
-        if file.range.from_position < first <= file.range.to_position:
-            first = file.range.from_position
-    return first
-
-
 def _batches(
     cursor: Any,  # noqa: ANN401 - ADBC has no types
     wanted: LogRange,
@@ -86,26 +81,23 @@ def _batches(
     kept = LogRange(wanted.partition, max(wanted.from_position, held.earliest_position), wanted.to_position)
     parts: list[Iterator[pa.RecordBatch]] = []
     if purged.size > 0:
-        parts += [read_file(file, purged) for file in _needed(purged, held, archive)]
+        files = [
+            file
+            for file in held.files
+            if file.range.to_position > purged.from_position and file.range.from_position < purged.to_position
+        ]
+        if archive is None or not files:
+            raise ForeignBackup(
+                f"Positions {purged.from_position} to {purged.to_position} of log partition {purged.partition} are not in the store any more.",
+                detail=f"{len(files)} files of the archive hold some of them.",
+                hint="Say where the archive is: --archive, or MILLRACE_ARCHIVE_DIR."
+                if files
+                else "Choose another folder.",
+            )
+        require_folder(archive, held.archive_id)
+        for file in files:
+            require_checksum(archive / file.path, file.bytes, file.checksum)
+        parts += [read_file(archive / file.path, purged) for file in files]
     if kept.size > 0:
         parts.append(read_range(cursor, kept))
     return chain(*parts)
-
-
-def _needed(purged: LogRange, held: ArchivedPartition, archive: Path | None) -> list[Path]:
-    """Return the files of the archive that hold a range, and check them."""
-    files = [
-        file
-        for file in held.files
-        if file.range.to_position > purged.from_position and file.range.from_position < purged.to_position
-    ]
-    if archive is None or not files:
-        raise ForeignBackup(
-            f"Positions {purged.from_position} to {purged.to_position} of log partition {purged.partition} are not in the store any more.",
-            detail=f"{len(files)} files of the archive hold some of them.",
-            hint="Say where the archive is: --archive, or MILLRACE_ARCHIVE_DIR." if files else "Choose another folder.",
-        )
-    require_folder(archive, held.archive_id)
-    for file in files:
-        require_checksum(archive / file.path, file.bytes, file.checksum)
-    return [archive / file.path for file in files]

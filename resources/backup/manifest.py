@@ -243,7 +243,15 @@ def _manifest(body: dict[str, Any]) -> Manifest:
     Raises:
         ValueError: A number is out of range, or a file lies elsewhere than a backup puts it.
     """
-    manifest = _unchecked(body)
+    manifest = Manifest(
+        **{
+            **body,
+            "partitions": tuple(BackedUpPartition(**each) for each in body["partitions"]),
+            "files": tuple(BackedUpFile(**each) for each in body["files"]),
+            "tables": tuple(BackedUpTable(**{**each, "columns": tuple(each["columns"])}) for each in body["tables"]),
+            "left_out": tuple(body["left_out"]),
+        }
+    )
     numbers: list[object] = [manifest.last_offset, manifest.lease_token]
     for partition in manifest.partitions:
         numbers += [partition.partition, partition.earliest_position, partition.high_water_mark]
@@ -258,18 +266,6 @@ def _manifest(body: dict[str, Any]) -> Manifest:
         if not re.fullmatch(rf"{STATE}/[0-9A-Za-z_-]+/{re.escape(table.table)}\.parquet", table.path):
             raise ValueError(f"the table {table.table} lies at {table.path!r}")
     return manifest
-
-
-def _unchecked(body: dict[str, Any]) -> Manifest:
-    return Manifest(
-        **{
-            **body,
-            "partitions": tuple(BackedUpPartition(**each) for each in body["partitions"]),
-            "files": tuple(BackedUpFile(**each) for each in body["files"]),
-            "tables": tuple(BackedUpTable(**{**each, "columns": tuple(each["columns"])}) for each in body["tables"]),
-            "left_out": tuple(body["left_out"]),
-        }
-    )
 
 
 def _text(body: object) -> str:

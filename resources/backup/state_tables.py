@@ -98,9 +98,17 @@ def write_state(folder: Path, cursor: Any, left_out: Sequence[str]) -> tuple[Bac
     state = folder / STATE / uuid4().hex
     state.mkdir(parents=True)
     written = []
-    for table, (_, columns) in STATE_TABLES.items():
+    for table, (source, columns) in STATE_TABLES.items():
+        texts = sql.SQL(", ").join(
+            sql.SQL("({})::text as {}").format(_EXPRESSIONS.get(column, sql.Identifier(column)), sql.Identifier(column))
+            for column in columns
+        )
+        query = sql.SQL("select {} from {}").format(texts, sql.SQL(source))
+        if left_out and table in _OF_VIEWS:
+            query += sql.SQL(" where view <> all ({}::text[])").format(sql.Literal(list(left_out)))
         cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
-        cursor.execute(_query(table, left_out).as_string())
+        # without bind parameters, because ADBC reads by COPY only then
+        cursor.execute(query.as_string())
         schema = pa.schema([(column, pa.string()) for column in columns])
         path, rows = state / f"{table}.parquet", 0
         with (
@@ -114,16 +122,3 @@ def write_state(folder: Path, cursor: Any, left_out: Sequence[str]) -> tuple[Bac
         written.append(BackedUpTable(table, columns, name, rows, path.stat().st_size, file_checksum(path)))
     sync_folder(state.parent)
     return tuple(written)
-
-
-def _query(table: str, left_out: Sequence[str]) -> sql.Composed:
-    """Return the SELECT of a table's rows as text; without bind parameters, because ADBC reads by COPY only then."""
-    source, columns = STATE_TABLES[table]
-    texts = sql.SQL(", ").join(
-        sql.SQL("({})::text as {}").format(_EXPRESSIONS.get(column, sql.Identifier(column)), sql.Identifier(column))
-        for column in columns
-    )
-    query = sql.SQL("select {} from {}").format(texts, sql.SQL(source))
-    if left_out and table in _OF_VIEWS:
-        query += sql.SQL(" where view <> all ({}::text[])").format(sql.Literal(list(left_out)))
-    return query

@@ -34,7 +34,20 @@ def copied_lines(source_generation: int, changes: Iterable[Change]) -> Iterator[
 
 def changes_json(changes: Iterable[Change]) -> str:
     """Write changes as the JSON array that `compare_changes` compares with what is stored."""
-    return f"[{', '.join(map(_change_json, changes))}]"
+    members = []
+    for change in changes:
+        known = {
+            "commit_lsn": str(change.commit_lsn),
+            "commit_idx": change.commit_idx,
+            "xid": change.xid,
+            "decider": change.decider,
+            "decider_id": change.decider_id,
+            "action": change.action,
+            "fault": change.fault,
+        }
+        # data is JSON text already
+        members.append(f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {change.data or "null"}}}')
+    return f"[{', '.join(members)}]"
 
 
 def _escaped(text: str | None) -> str:
@@ -48,17 +61,3 @@ def _escaped(text: str | None) -> str:
 
 def _hex(data: bytes | None) -> str:
     return "\\N" if data is None else f"\\\\x{data.hex()}"
-
-
-def _change_json(change: Change) -> str:
-    known = {
-        "commit_lsn": str(change.commit_lsn),
-        "commit_idx": change.commit_idx,
-        "xid": change.xid,
-        "decider": change.decider,
-        "decider_id": change.decider_id,
-        "action": change.action,
-        "fault": change.fault,
-    }
-    # data is JSON text already
-    return f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {change.data or "null"}}}'

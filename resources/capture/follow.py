@@ -54,13 +54,11 @@ def follow(
         SessionsShared: The store is reached through a pooler in transaction mode.
     """
     owner = owner or f"follow {uuid4()}"
-    patiently = while_away(_passes, stop, _Waiting(capture.name), quietly=True)
+    patiently = while_away(
+        lambda error: connecting.passes(error) or isinstance(error, PASSING), stop, _Waiting(capture.name), quietly=True
+    )
     while not stop.is_set():
         patiently(_drain, dsn, capture, owner, stop, lease_s, on_step)
-
-
-def _passes(error: BaseException) -> bool:
-    return connecting.passes(error) or isinstance(error, PASSING)
 
 
 def _drain(

@@ -164,7 +164,14 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         notes = (*slot_limits(source), *standby_notes(source, slot))
         refused = tuple(sorted(published_tables(source, info.publication).refused))
         flushed, now = flush_lsn(source)
-        waiting = _waiting(tables, oldest_xid(source))
+        oldest_open = oldest_xid(source)
+        # they may not be read while a transaction is open that is older than their publication
+        waiting = tuple(
+            table.name
+            for table in tables
+            if table.backfill_generation is None and not table.rows_read
+            if table.published_xid is not None and oldest_open < table.published_xid
+        )
         retains = bool(slot and (slot.retained_bytes or 0) > capture.max_retained_bytes)
         making = slot is not None and slot.is_being_made
         transaction = oldest_transaction(source) if waiting or retains or making else None
@@ -198,18 +205,6 @@ def unread_problems(unread: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _waiting(tables: Iterable[RegisteredTable], oldest: int) -> tuple[str, ...]:
-    """Return the tables that may not be read yet: a transaction that is older than their publication is still open."""
-    return tuple(
-        table.name
-        for table in tables
-        if table.backfill_generation is None
-        and not table.rows_read
-        and table.published_xid is not None
-        and oldest < table.published_xid
-    )
-
-
 def _oldest(
     source: psycopg.Connection, info: CaptureInfo, slot: SlotState, flushed: Lsn, now: datetime
 ) -> datetime | None:
@@ -220,26 +215,20 @@ def _oldest(
     if (slot.retained_bytes or 0) > DEAR_BYTES and slot.active_pid is None:
         return info.stored_at if slot.lag_bytes else None
     if slot.active_pid is not None:
-        return None if _is_passed(source, slot.slot, flushed) else info.stored_at
+        # the process that reads the slot passes the position within a few seconds if it is idle
+        until = time.monotonic() + BUSY_S
+        while (state := slot_state(source, slot.slot)) and state.confirmed_flush_lsn is not None:
+            if state.confirmed_flush_lsn >= flushed:
+                return None
+            if time.monotonic() >= until:
+                break
+            Event().wait(POLL_S)
+        return info.stored_at
     try:
         return oldest_change(source, info)
     except SlotBusy:
         # a process captures at this moment, or the source looks for long
         return info.stored_at
-
-
-def _is_passed(source: psycopg.Connection, slot: str, lsn: Lsn) -> bool:
-    """Return whether the process that reads a slot passes a position within a few seconds: an idle one does."""
-    until = time.monotonic() + BUSY_S
-    while True:
-        state = slot_state(source, slot)
-        if state is None or state.confirmed_flush_lsn is None:
-            return False
-        if state.confirmed_flush_lsn >= lsn:
-            return True
-        if time.monotonic() >= until:
-            return False
-        Event().wait(POLL_S)
 
 
 def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | None:
@@ -279,7 +268,13 @@ def has_work(dsn: str, capture: Capture) -> bool:
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)
     with _asked(capture) as source:
-        if info is None or info.source_generation is None or info.unemitted or any(map(_is_to_be_read, tables)):
+        # of a backfill that could not go on, nobody finds more than now and then
+        to_read = any(
+            table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
+            for table in tables
+            if table.backfill_generation is None and table.stopped_reason is None
+        )
+        if info is None or info.source_generation is None or info.unemitted or to_read:
             return True
         # a run compares what another server that took over has with what is stored
         another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
@@ -300,13 +295,6 @@ def has_work(dsn: str, capture: Capture) -> bool:
         except (SlotLost, PublicationMissing, SlotSlow):
             # a run repairs it, or records the gap, or has the patience
             return True
-
-
-def _is_to_be_read(table: RegisteredTable) -> bool:
-    """Return whether a backfill may go on; of one that could not, nobody finds more than now and then."""
-    if table.backfill_generation is not None or table.stopped_reason is not None:
-        return False
-    return table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
 
 
 def _other_tables(

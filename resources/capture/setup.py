@@ -242,10 +242,27 @@ class _Doing:
                 case Lose():
                     self._lose(step)
                     raise self._gap()
-                case Begin():
-                    self._begin(step)
-                case Follow():
-                    self._follow(step)
+                case Begin(identity, timelines):
+                    anew = any(each.table.columns or each.table.where for each in self.admitted.tables)
+                    ensure_publication(self._source, self.lease.publication, self.admitted.published, anew=anew)
+                    drop_slot(self._source, self.lease.slot)
+                    self.stored_lsn = create_slot(self._source, self.lease.slot, _Waiting(self._store, self.lease))
+                    self.generation = self._store.begin_generation(
+                        self._capture,
+                        self.lease.lease_token,
+                        identity.system_identifier,
+                        identity.database,
+                        self.stored_lsn,
+                        next_xid(self._source),
+                        str(timelines),
+                    )
+                case Follow(timelines, common, otherwise):
+                    token = self.lease.lease_token
+                    followed = self._store.follow_timelines(self._capture, token, str(timelines), common)
+                    if followed is None:
+                        self._lose(otherwise)
+                        raise self._gap()
+                    self.stored_lsn = followed
                 case Skip(to_lsn):
                     advance(self._source, self.lease.slot, to_lsn)
                 case Publish():
@@ -255,29 +272,6 @@ class _Doing:
         """Give the lease back; if the store does not answer, it expires."""
         with suppress(psycopg.OperationalError):
             self._store.release_capture(self._capture, self.lease.lease_token)
-
-    def _begin(self, step: Begin) -> None:
-        anew = any(each.table.columns or each.table.where for each in self.admitted.tables)
-        ensure_publication(self._source, self.lease.publication, self.admitted.published, anew=anew)
-        drop_slot(self._source, self.lease.slot)
-        self.stored_lsn = create_slot(self._source, self.lease.slot, _Waiting(self._store, self.lease))
-        self.generation = self._store.begin_generation(
-            self._capture,
-            self.lease.lease_token,
-            step.identity.system_identifier,
-            step.identity.database,
-            self.stored_lsn,
-            next_xid(self._source),
-            str(step.timelines),
-        )
-
-    def _follow(self, step: Follow) -> None:
-        lease = self.lease
-        followed = self._store.follow_timelines(self._capture, lease.lease_token, str(step.timelines), step.common)
-        if followed is None:
-            self._lose(step.otherwise)
-            raise self._gap()
-        self.stored_lsn = followed
 
     def _publish(self, step: Publish) -> None:
         """Only the change itself tells what was lost: the server has a filter in a form of its own."""
