@@ -5,15 +5,11 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
 from millrace.resources.alerts.findings import Finding, Source
 from millrace.resources.patience import PATIENCE_S, WATCH_S
 from millrace.resources.settings import Settings
-
-if TYPE_CHECKING:
-    from millrace.platform_defs.standing import DagsterStanding
 
 
 class ServicesSource:
@@ -65,23 +61,19 @@ class DagsterSource:
         return self._answer
 
     def _ask(self) -> None:
-        standing: DagsterStanding | None = None
+        standing = None
         while True:
             try:
-                standing = standing or _opened()
+                from dagster import DagsterInstance
+
+                from millrace.platform_defs.standing import DagsterStanding
+
+                standing = standing or DagsterStanding(DagsterInstance.get())
                 self._answer = standing.found()
             except Exception as error:  # noqa: BLE001  whatever the storage is and raises; whoever asks is told
                 self._answer = error
             self._answered_at = time.monotonic()
             time.sleep(WATCH_S)
-
-
-def _opened() -> "DagsterStanding":
-    from dagster import DagsterInstance
-
-    from millrace.platform_defs.standing import DagsterStanding
-
-    return DagsterStanding(DagsterInstance.get())
 
 
 def sources_of_alerts(settings: Settings) -> list[Source]:

@@ -33,22 +33,12 @@ class FailedRuns:
     def look(self) -> list[tuple[str, RunRecord, str]]:
         """Return the name, the run and the cause of each; the events of a run are read once."""
         oldest = datetime.now(UTC) - KEPT
-        self._read(max(oldest, self._read_to - OVERLAP))
-        names = {record.dagster_run.run_id: name for name, record in self._failed.items()}
-        # somebody may have removed one
-        there = self._instance.get_run_ids(RunsFilter(run_ids=[*names], updated_after=oldest)) if names else []
-        self._causes = {run_id: self._causes.get(run_id) or self._why(run_id) for run_id in there}
-        self._failed = {names[run_id]: self._failed[names[run_id]] for run_id in there}
-        self._drop_built()
-        return [(name, each, self._causes[each.dagster_run.run_id]) for name, each in self._failed.items()]
-
-    def _read(self, since: datetime) -> None:
-        """Take up who failed since then, and drop each of whose name a run succeeded later."""
-        read_to = self._read_to
+        since, read_to = max(oldest, self._read_to - OVERLAP), self._read_to
         for record in self._ended(DagsterRunStatus.FAILURE, since):
             name, read_to = named(record.dagster_run), max(read_to, record.update_timestamp)
             self._failed[name] = max(record, self._failed.get(name, record), key=lambda each: each.update_timestamp)
         if self._failed:
+            # what succeeded later
             first = min(record.update_timestamp for record in self._failed.values())
             for record in self._ended(DagsterRunStatus.SUCCESS, max(since, first)):
                 name, read_to = named(record.dagster_run), max(read_to, record.update_timestamp)
@@ -56,6 +46,13 @@ class FailedRuns:
                     del self._failed[name]
         # where reading failed half way, it is all read again
         self._read_to = read_to
+        names = {record.dagster_run.run_id: name for name, record in self._failed.items()}
+        # somebody may have removed one
+        there = self._instance.get_run_ids(RunsFilter(run_ids=[*names], updated_after=oldest)) if names else []
+        self._causes = {run_id: self._causes.get(run_id) or self._why(run_id) for run_id in there}
+        self._failed = {names[run_id]: self._failed[names[run_id]] for run_id in there}
+        self._drop_built()
+        return [(name, each, self._causes[each.dagster_run.run_id]) for name, each in self._failed.items()]
 
     def _ended(self, status: DagsterRunStatus, since: datetime) -> Iterator[RunRecord]:
         wanted, cursor = RunsFilter(statuses=[status], updated_after=since), None

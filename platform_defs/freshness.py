@@ -49,21 +49,16 @@ def freshness_sensor(
                     context.instance.report_runless_asset_event(evaluation)
         # what ended before it could say so, or materializes without us
         repeat_verdicts(context.instance, [*(objective.asset for objective in objectives), *faults])
-        _say_once(context.instance, faults)
+        keys = {dg.AssetCheckKey(asset, LOADS_CHECK): said for asset, said in faults.items()}
+        for key in keys.keys() - context.instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys]):
+            fails = {"fails": dg.MetadataValue.json([str(fault) for fault in keys[key]])}
+            context.instance.report_runless_asset_event(
+                dg.AssetCheckEvaluation(key.asset_key, key.name, passed=False, metadata=fails)
+            )
         said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(objectives)} views is late"
         return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
 
     return watch
-
-
-def _say_once(instance: dg.DagsterInstance, faults: Mapping[dg.AssetKey, Sequence[Fault]]) -> None:
-    keys = {dg.AssetCheckKey(asset, LOADS_CHECK): said for asset, said in faults.items()}
-    known = instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys])
-    for key in keys.keys() - known.keys():
-        said = {"fails": dg.MetadataValue.json([str(fault) for fault in keys[key]])}
-        instance.report_runless_asset_event(
-            dg.AssetCheckEvaluation(key.asset_key, key.name, passed=False, metadata=said)
-        )
 
 
 def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefinition:

@@ -15,7 +15,7 @@ webserver runs a mutation that comes by GET, or as a form, or from a foreign pag
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -68,17 +68,33 @@ class Gate:
             await self._app(scope, receive, send)
             return
         try:
-            _require_small(scope)
-            link = self._opened_by_link(scope)
-            if link is None:
+            size = sum(len(name) + len(value) for name, value in scope["headers"])
+            if size > MOST_HEADER_BYTES:
+                raise Refusal(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                    f"The headers have {size:,} bytes, and may have {MOST_HEADER_BYTES:,}: remove the cookies of this name.",
+                )
+            led_on = self._opened_by_link(scope)
+            if led_on is None:
                 self._require(scope)
         except Refusal as refusal:
-            await _refuse(scope, send, refusal)
+            if scope["type"] == "websocket":
+                # before it is accepted: the client gets 403
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.text})
+            else:
+                more = [(b"www-authenticate", b"Bearer")] if refusal.status is HTTPStatus.UNAUTHORIZED else []
+                await _answer(send, refusal.status, f"{refusal.text}\n", more)
             return
-        if link is not None:
-            await _answer(send, HTTPStatus.SEE_OTHER, "", [(b"location", link.encode()), self._cookie(scope)])
+        if led_on is not None:
+            await _answer(send, HTTPStatus.SEE_OTHER, "", led_on)
             return
-        await self._app(scope, receive, _with_headers(send))
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *ADDED]}
+            await send(message)
+
+        await self._app(scope, receive, sending)
 
     def _require(self, scope: Scope) -> None:
         """Refuse what may not pass.
@@ -100,29 +116,33 @@ class Gate:
                 HTTPStatus.FORBIDDEN,
                 "Assets are reported with a token only: set MILLRACE_UI_TOKEN, and send it as 'Authorization: Bearer'.",
             )
-        if scope["type"] == "http":
-            _require_form(scope, graphql=last[-1:] == ["graphql"])
+        if scope["type"] != "http":
+            return
+        if scope["method"] in {"GET", "HEAD"}:
+            if last[-1:] == ["graphql"] and scope["query_string"]:
+                raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GraphQL is asked by POST of application/json.")
+        elif scope["method"] != "POST":
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "There is nothing to do here but GET, HEAD and POST.")
+        elif (_only(scope, b"content-type") or "").partition(";")[0].strip().lower() != "application/json":
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send it as POST with 'Content-Type: application/json'.")
 
     def _required_host(self, scope: Scope) -> str:
         """Return the name that the request was sent to; it is one of ours."""
         host = (_only(scope, b"host") or "").lower()
         if not host:
             raise Refusal(HTTPStatus.BAD_REQUEST, "A request names one Host.")
-        if not (host in self._names_of_this_server(scope) or self._is_listed(host)):
+        # the port that the connection came to
+        port = (scope.get("server") or ("", None))[1]
+        ours = {f"{name}:{port}" for name in OWN_NAMES}
+        if str(port) == DEFAULT_PORTS["http"]:
+            ours.update(OWN_NAMES)
+        if not (host in ours or self._is_listed(host)):
             said = host if host.isascii() and host.isprintable() and len(host) <= 253 else "This"
             raise Refusal(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f"{said} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
             )
         return host
-
-    def _names_of_this_server(self, scope: Scope) -> Iterator[str]:
-        # the port that the connection came to
-        port = (scope.get("server") or ("", None))[1]
-        for name in OWN_NAMES:
-            yield f"{name}:{port}"
-            if str(port) == DEFAULT_PORTS["http"]:
-                yield name
 
     def _is_listed(self, host: str) -> bool:
         name, colon, port = host.rpartition(":")
@@ -161,8 +181,8 @@ class Gate:
         pairs = (pair.strip().partition("=") for line in _all(scope, b"cookie") for pair in line.split(";"))
         return any(name == _cookie_name(scope) and _equal(value, _kept(self._token)) for name, _, value in pairs)
 
-    def _opened_by_link(self, scope: Scope) -> str | None:
-        """Return where to go on without the token in the address, if this is a link that shows it."""
+    def _opened_by_link(self, scope: Scope) -> Headers | None:
+        """Return what leads on with a cookie and without the token in the address, if this is a link that shows it."""
         if scope["type"] != "http" or scope["method"] != "GET" or self._token is None:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -175,34 +195,9 @@ class Gate:
             raise Refusal(HTTPStatus.UNAUTHORIZED, "This is not the token of this UI, MILLRACE_UI_TOKEN.")
         rest = urlencode([pair for pair in query if pair[0] != "token"])
         # one slash: with two the browser would go to another server; and no line ends in a header
-        return "/" + quote(str(scope["path"]).lstrip("/\\")) + (f"?{rest}" if rest else "")
-
-    def _cookie(self, scope: Scope) -> tuple[bytes, bytes]:
-        assert self._token is not None
-        value = f"{_cookie_name(scope)}={_kept(self._token)}; Path=/; HttpOnly; SameSite=Strict"
-        return b"set-cookie", value.encode()
-
-
-def _require_small(scope: Scope) -> None:
-    size = sum(len(name) + len(value) for name, value in scope["headers"])
-    if size > MOST_HEADER_BYTES:
-        raise Refusal(
-            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-            f"The headers have {size:,} bytes, and may have {MOST_HEADER_BYTES:,}: remove the cookies of this name.",
-        )
-
-
-def _require_form(scope: Scope, *, graphql: bool) -> None:
-    method = scope["method"]
-    if method in {"GET", "HEAD"}:
-        if graphql and scope["query_string"]:
-            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GraphQL is asked by POST of application/json.")
-        return
-    if method != "POST":
-        raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "There is nothing to do here but GET, HEAD and POST.")
-    kind = (_only(scope, b"content-type") or "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send it as POST with 'Content-Type: application/json'.")
+        link = "/" + quote(str(scope["path"]).lstrip("/\\")) + (f"?{rest}" if rest else "")
+        cookie = f"{_cookie_name(scope)}={_kept(self._token)}; Path=/; HttpOnly; SameSite=Strict"
+        return [(b"location", link.encode()), (b"set-cookie", cookie.encode())]
 
 
 def _all(scope: Scope, name: bytes) -> list[str]:
@@ -233,24 +228,6 @@ def _kept(token: str) -> str:
 def _cookie_name(scope: Scope) -> str:
     # a browser sends the cookies of a name to each of its ports: two UIs of one machine do not overwrite each other's
     return f"millrace_ui_{(scope.get('server') or ('', 0))[1]}"
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", []), *ADDED]}
-        await send(message)
-
-    return sending
-
-
-async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
-    if scope["type"] == "websocket":
-        # before it is accepted: the client gets 403
-        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.text})
-    else:
-        more = [(b"www-authenticate", b"Bearer")] if refusal.status is HTTPStatus.UNAUTHORIZED else []
-        await _answer(send, refusal.status, f"{refusal.text}\n", more)
 
 
 async def _answer(send: Send, status: HTTPStatus, text: str, headers: Headers) -> None:

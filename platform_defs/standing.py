@@ -52,25 +52,21 @@ class DagsterStanding:
 
     def found(self) -> list[Finding]:
         """Look once; sensors and schedules die with their daemon, and nobody knows of them while it is dead."""
-        now = time.time()
-        daemon = [*self._daemon(now)]
-        alive = [] if daemon else [*self._automation(now)]
-        return [*daemon, *self._queue(now), *alive, *self.failed_runs(), *self.breached_checks()]
-
-    def _daemon(self, now: float) -> Iterator[Finding]:
+        now, found, alive = time.time(), list[Finding](), list[Finding]()
         dead_s, beat = KINDS["daemon"].wrong_from, beats(self.instance)
         if silent := {name: at for name, at in sorted(beat.items()) if now - at >= dead_s}:
             said = ", ".join(f"{name} for {age(now - at)}" for name, at in silent.items())
             what, since = "Dagster's daemon is dead", min(silent.values())
-            yield _found("daemon", "daemon", since, what, f"No sign of life: {said}.", "/deployment/daemons")
-
-    def _queue(self, now: float) -> Iterator[Finding]:
+            found.append(_found("daemon", "daemon", since, what, f"No sign of life: {said}.", "/deployment/daemons"))
+        else:
+            alive += self._automation(now)
         queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED])
         for record in self.instance.get_run_records(queued, limit=1, ascending=True):
             since = record.create_timestamp.timestamp()
             if now - since >= KINDS["queue"].wrong_from:
                 cause = f"The oldest run, of {record.dagster_run.job_name}, has waited for {age(now - since)}."
-                yield _found("queue", "queue", since, "Runs wait in Dagster's queue", cause, "/runs")
+                found.append(_found("queue", "queue", since, "Runs wait in Dagster's queue", cause, "/runs"))
+        return [*found, *alive, *self.failed_runs(), *self.breached_checks()]
 
     def _automation(self, now: float) -> Iterator[Finding]:
         """Return the code locations none of whose sensors ticks, and the sensors and schedules that fail."""

@@ -403,7 +403,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
                 yield child.value.decode(errors="replace")
 
 
-def test_a_command_in_a_message_takes_a_name_that_others_chose_as_a_shell_must_have_it() -> None:
+def test_a_command_in_a_message_quotes_the_names_that_others_chose() -> None:
     # names of a-z, 0-9 and _
     plain = {"model.name", "capture.name", "self.capture.name", "self._capture", "info.capture"}
     unquoted = []
@@ -434,6 +434,12 @@ def test_all_that_waits_or_tries_again_is_said_at_one_place() -> None:
     found = {file: len(re.findall(r"^[A-Z_]+_S\b *(?::.*)?=", text, re.M)) for file, text in texts.items()}
     assert found[PROJECT / "resources" / "patience.py"] <= 12
     assert sum(found.values()) <= MOST_SECONDS
+
+
+def test_no_test_has_a_name_longer_than_70_characters() -> None:
+    nodes = (node for tree in sources(*OTHERS).values() for node in ast.walk(tree))
+    named = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [name for name in named if name.startswith("test_") and len(name) > 70] == []
 
 
 def test_what_dagster_loads_is_put_together_on_one_screen() -> None:

@@ -1,6 +1,6 @@
 """The commands on history as a whole: `millrace backup`, `restore`, `purge`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +16,6 @@ from millrace.resources.settings import Settings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-    from millrace.resources.archive.purge import PurgedPartition
 
 app = typer.Typer()
 
@@ -53,7 +51,11 @@ def purge_command(
             progress=lambda partition, events: status.update(f"Log partition {partition}: {events:,} events deleted"),
         )
     title = "Purged" + (" (dry run, nothing was changed)" if dry_run else "")
-    Screen().print(table(title, PURGED, map(_cells, results)))
+    rows = []
+    for each in results:
+        numbers = (each.from_position, each.to_position, each.events, each.left, each.files)
+        rows.append((each.partition, *(f"{number:,}" for number in numbers), each.refused))
+    Screen().print(table(title, PURGED, rows))
     require_done(results)
 
 
@@ -125,8 +127,3 @@ def _bar(what: str) -> "Iterator[Progress]":
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         bar.add_task(what, total=None)
         yield bar
-
-
-def _cells(result: "PurgedPartition") -> Sequence[object]:
-    numbers = (result.from_position, result.to_position, result.events, result.left, result.files)
-    return (result.partition, *(f"{number:,}" for number in numbers), result.refused)

@@ -1,16 +1,15 @@
 """The commands for operators of captures, `millrace capture …`."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import psycopg
 import typer
 from rich.text import Text
 
 from millrace.assets.declarations import Declarations
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
+from millrace.platform_defs.cli.options import DsnOption, agreed, chosen_dsn, chosen_store, declared_beside
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.capture.declaration import Capture, CapturedTable
@@ -103,7 +102,14 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
         capture = with_tables(source, capture)
         require_ready(source, capture, has_slot=slot is not None)
         read_timelines(source)
-        notes = [*slot_limits(source), *standby_notes(source, slot), *_heir_notes(source, capture)]
+        notes = [*slot_limits(source), *standby_notes(source, slot)]
+        captured = {each.name for each in capture.tables}
+        for parent, found in heirs(source, capture.tables).items():
+            if left_out := [heir for heir in found if heir not in captured]:
+                notes.append(
+                    f"the rows of {', '.join(left_out)}, which queries of {parent} show, are not captured with it: declare"
+                    " each as a table of its own"
+                )
     if unread:
         raise NotReady(name, unread)
     console = Screen()
@@ -162,9 +168,15 @@ def verify_command(
                 if table_name is not None:
                     raise
                 refused.append(f"{captured.name}: {error}")
-    console.print(table(f"Rows of {name} beside its events", _COLUMNS, map(_cells_of, found)))
+    rows = []
     for each in found:
-        _show_examples(console, each)
+        counts = (each.rows, each.unchanged, each.changed, each.missing, each.gone, each.held, each.quarantined)
+        rows.append((each.table, *(f"{count:,}" for count in counts)))
+    console.print(table(f"Rows of {name} beside its events", _COLUMNS, rows))
+    for each in found:
+        if each.examples:
+            more = ", …" if each.differing > len(each.examples) else ""
+            console.print(Text(f"{each.table}: {', '.join(each.examples)}{more}"), soft_wrap=True)
         if each.nameless:
             said = (
                 f"{each.table}: the keys of {each.nameless:,} rows cannot be read, so which rows are gone is not known"
@@ -189,8 +201,8 @@ def remove_command(
     capture = declared_capture(name, dsn)
     with capture_store(dsn) as store:
         store.capture_info(name)  # what is not there is refused before anybody is asked
-    if not yes:
-        _ask(name)
+    if not (yes or agreed(f"Remove capture {name}? What changes from now on is in no slot.")):
+        raise MillraceError(f"Capture {name} was not removed.", hint="Answer y, or state --yes.")
     remove(chosen_dsn(dsn), capture, reason)
     Screen().print(f"{name} is removed with its slot and its publication.")
 
@@ -292,38 +304,8 @@ def _shown(console: Screen) -> Callable[[Verification], None]:
     return show
 
 
-def _cells_of(found: Verification) -> Sequence[object]:
-    counts = (found.rows, found.unchanged, found.changed, found.missing, found.gone, found.held, found.quarantined)
-    return (found.table, *(f"{count:,}" for count in counts))
-
-
-def _show_examples(console: Screen, found: Verification) -> None:
-    if found.examples:
-        more = ", …" if found.differing > len(found.examples) else ""
-        console.print(Text(f"{found.table}: {', '.join(found.examples)}{more}"), soft_wrap=True)
-
-
-def _ask(name: str) -> None:
-    try:
-        if typer.confirm(f"Remove capture {name}? What changes from now on is in no slot."):
-            return
-    except typer.Abort:  # nobody is there to answer
-        pass
-    raise MillraceError(f"Capture {name} was not removed.", hint="Answer y, or state --yes.")
-
-
 def _known(dsn: str | None) -> Declarations:
     return declared_beside(dsn, ["captures"])
-
-
-def _heir_notes(source: psycopg.Connection, capture: Capture) -> Iterator[str]:
-    captured = {each.name for each in capture.tables}
-    for name, found in heirs(source, capture.tables).items():
-        if left_out := [heir for heir in found if heir not in captured]:
-            yield (
-                f"the rows of {', '.join(left_out)}, which queries of {name} show, are not captured with it: declare each as a"
-                " table of its own"
-            )
 
 
 def _undeclared(info: CaptureInfo, known: Declarations) -> str:

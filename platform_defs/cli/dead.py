@@ -1,6 +1,5 @@
 """The commands on dead letters, `millrace dead …`."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -48,7 +47,14 @@ def list_command(
         if len(letters) > limit:
             Screen().print(Text(f"{limit} of {len(letters):,} {what}; --limit shows more."))
     else:
-        Screen().print(table(what.capitalize(), LETTERS, map(_letter, letters)))
+        rows = [
+            (
+                each.view, each.decider, each.decider_id, each.event, each.offset, each.attempts, each.waiting,
+                each.parked_at and each.parked_at.isoformat(timespec="seconds"), each.last_error,
+            )
+            for each in letters
+        ]  # fmt: skip
+        Screen().print(table(what.capitalize(), LETTERS, rows))
 
 
 @app.command("retry")
@@ -101,29 +107,18 @@ def _side_by_side(letter: DeadLetter, event: Event | None) -> Table:
         caption=cell(f"{state}, attempts: {letter.attempts}, events that wait: {letter.waiting:,}"),
         expand=True,
     )
-    shown.add_row(cell(_cut(_said(event))), cell(_cut(letter.last_error)))
+    lines = ["The view wants no event of this stream any more."]
+    if event is not None:
+        lines = [
+            f"{event.event} {event.event_id}",
+            f"version {event.version}, offset {event.offset}, position {place(event.partition, event.position)}",
+            f"appended at {in_utc(event.created_at)} UTC",
+            *([f"metadata {event.metadata_json}"] if event.metadata_json else []),
+            indented(event.data_json),
+        ]
+    shown.add_row(cell(_cut("\n".join(lines))), cell(_cut(letter.last_error)))
     return shown
-
-
-def _said(event: Event | None) -> str:
-    if event is None:
-        return "The view wants no event of this stream any more."
-    lines = [
-        f"{event.event} {event.event_id}",
-        f"version {event.version}, offset {event.offset}, position {place(event.partition, event.position)}",
-        f"appended at {in_utc(event.created_at)} UTC",
-        *([f"metadata {event.metadata_json}"] if event.metadata_json else []),
-        indented(event.data_json),
-    ]
-    return "\n".join(lines)
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]} … (--json has all {len(text):,} characters)"
-
-
-def _letter(letter: DeadLetter) -> Sequence[object]:
-    return (
-        letter.view, letter.decider, letter.decider_id, letter.event, letter.offset, letter.attempts, letter.waiting,
-        letter.parked_at and letter.parked_at.isoformat(timespec="seconds"), letter.last_error,
-    )  # fmt: skip

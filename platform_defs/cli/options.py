@@ -70,6 +70,14 @@ def taken_beside(dsn: str | None) -> Declarations:
     return loadable(known, Settings())[0]
 
 
+def agreed(question: str) -> bool:
+    """Ask; nobody there to answer is a no."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        return False
+
+
 def declared_model(name: str, dsn: str | None) -> "ReadModel":
     """Return a read model that is declared for that store.
 

@@ -1,6 +1,5 @@
 """The commands on a deployment as a whole: `millrace up`, `migrate`, `status`."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import zip_longest
@@ -15,7 +14,6 @@ from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
 from millrace.resources.consumption.decision import due
 from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Problem, ViewInfo
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
@@ -31,11 +29,7 @@ def up_command() -> None:
     from millrace.platform_defs.local.up import up
 
     settings = Settings()
-    up(
-        settings,
-        status=lambda: behind(None),
-        started=partial(_submit, "apply_schema", settings),
-    )
+    up(settings, status=lambda: behind(None), started=partial(_apply_schema, settings))
 
 
 @app.command("migrate")
@@ -86,43 +80,38 @@ def behind(dsn: str | None) -> list[str]:
 
 
 def _show_status(dsn: str | None, *, as_json: bool) -> None:
+    from millrace.assets.declarations import FILES, Fault, load_part
     from millrace.platform_defs.local.supervisor import said_of_service, services_down
 
     with chosen_store(dsn) as store:
-        rows, standing = sorted(store.view_info(), key=_badness), store.standing()
-    problems = [
-        *map(said_of_service, services_down(Settings().home)),
-        *(map(str, standing) if as_json else _each_remedy_once(standing)),
-        *_problems(dsn),
-    ]
+        rows, standing = store.view_info(), store.standing()
+    rows.sort(key=lambda row: (-row.lag_seconds, -row.dead_letters, -row.lag, -row.behind, row.view))
+    problems = [*map(said_of_service, services_down(Settings().home))]
+    for one, after in zip_longest(standing, standing[1:]):
+        # of several in a row with one remedy, the last one has it
+        same = not as_json and after is not None and after.remedy == one.remedy
+        problems.append(f"{one.what}. {one.cause}" if same else str(one))
+    try:
+        known = taken_beside(dsn)
+        faults = [*known.faults, *(load_part(known.package, part) for part in FILES)]
+        problems += [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
+    except MillraceError as error:
+        problems.append(str(error))
     if as_json:
         print_json({"views": [asdict(row) for row in rows], "problems": problems})
         return
     screen = Screen()
     room = max(screen.width - BESIDE_NAMES, 12)
-    screen.print(table("Views", VIEWS, (_cells(row, room) for row in rows)))
+    cells = []
+    for row in rows:
+        name = row.view if len(row.view) <= room else f"{row.view[: room - 1]}…"
+        lag = f"{short(row.lag)}{'' if row.exact else '+'}"
+        counts = (row.behind, row.in_flight, row.waiting, row.dead_letters)
+        oldest = age(row.lag_seconds) if row.lag_seconds else ""
+        cells.append((name, row.mode if row.enabled else "off", lag, oldest, *map(short, counts)))
+    screen.print(table("Views", VIEWS, cells))
     for problem in problems:
         Screen().print(Text(problem, style="red"), soft_wrap=True)
-
-
-def _each_remedy_once(standing: Sequence[Problem]) -> Iterator[str]:
-    """Say what is wrong; of several in a row with one remedy, the last one has it."""
-    for one, after in zip_longest(standing, standing[1:]):
-        same = after is not None and after.remedy == one.remedy
-        yield f"{one.what}. {one.cause}" if same else str(one)
-
-
-def _badness(row: ViewInfo) -> tuple[object, ...]:
-    """Return what sorts the worst view first: the age of its lag, its dead letters, and how much it is behind."""
-    return (-row.lag_seconds, -row.dead_letters, -row.lag, -row.behind, row.view)
-
-
-def _cells(row: ViewInfo, room: int) -> Sequence[object]:
-    name = row.view if len(row.view) <= room else f"{row.view[: room - 1]}…"
-    lag = f"{short(row.lag)}{'' if row.exact else '+'}"
-    counts = (row.behind, row.in_flight, row.waiting, row.dead_letters)
-    mode = row.mode if row.enabled else "off"
-    return (name, mode, lag, age(row.lag_seconds) if row.lag_seconds else "", *(short(count) for count in counts))
 
 
 def short(count: int) -> str:
@@ -141,26 +130,15 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _problems(dsn: str | None) -> list[str]:
-    """Say which files of declarations fail to load, and where."""
-    from millrace.assets.declarations import FILES, Fault, load_part
-
-    try:
-        known = taken_beside(dsn)
-        faults = [*known.faults, *(load_part(known.package, part) for part in FILES)]
-    except MillraceError as error:
-        return [str(error)]
-    return [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
-
-
-def _submit(job: str, settings: Settings) -> bool:
+def _apply_schema(settings: Settings) -> bool:
     """Ask the running Dagster for a run, and return whether it takes it; a refusal is worth a line, not an end."""
     from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
     headers = {"Authorization": f"Bearer {settings.ui_secret}"} if settings.ui_token else None
     try:
-        DagsterGraphQLClient("127.0.0.1", port_number=settings.port, headers=headers).submit_job_execution(job)
+        client = DagsterGraphQLClient("127.0.0.1", port_number=settings.port, headers=headers)
+        client.submit_job_execution("apply_schema")
     except DagsterGraphQLClientError as error:
-        Screen(stderr=True).print(Text(f"Dagster did not take the job {job}: {error}", style="yellow"))
+        Screen(stderr=True).print(Text(f"Dagster did not take the job apply_schema: {error}", style="yellow"))
         return False
     return True

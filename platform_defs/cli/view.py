@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, Model, Reason, View, chosen_store, declared_model, rows_dsn
+from millrace.platform_defs.cli.options import (
+    DsnOption,
+    Model,
+    Reason,
+    View,
+    agreed,
+    chosen_store,
+    declared_model,
+    rows_dsn,
+)
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.errors import MillraceError
@@ -132,7 +141,15 @@ def remove_command(
             # what is refused is refused before anybody is asked
             with store.connection.transaction(force_rollback=True):
                 store.unregister_view(view)
-            _ask(store, view)
+            (info,) = store.view_info(view)
+            Screen().print(
+                Text(
+                    f"{view} is removed with its progress ({info.behind:,} positions behind), {info.waiting:,} streams that wait"
+                    f" and {info.dead_letters:,} dead letters. Nothing brings them back: registered again it is a new view."
+                )
+            )
+            if not agreed("Remove it?"):
+                raise MillraceError(f"{view} was not removed: nobody said yes.", hint="Answer y, or give --yes.")
         store.unregister_view(view, reason)
     Screen().print(Text(f"{view} is removed with its progress."))
 
@@ -214,20 +231,3 @@ def _enable(store: PlatformStore, view: str, enabled: bool, reason: str | None) 
     (before,) = store.view_info(view)
     store.enable_view(view, enabled, reason=reason)
     return before.enabled != enabled
-
-
-def _ask(store: PlatformStore, view: str) -> None:
-    """Say what is lost with a view, and ask."""
-    (info,) = store.view_info(view)
-    Screen().print(
-        Text(
-            f"{view} is removed with its progress ({info.behind:,} positions behind), {info.waiting:,} streams that wait and "
-            f"{info.dead_letters:,} dead letters. Nothing brings them back: registered again it is a new view."
-        )
-    )
-    try:
-        agreed = typer.confirm("Remove it?")
-    except typer.Abort:  # nobody is there to answer
-        agreed = False
-    if not agreed:
-        raise MillraceError(f"{view} was not removed: nobody said yes.", hint="Answer y, or give --yes.")

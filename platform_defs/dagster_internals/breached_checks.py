@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
-from dagster import AssetCheckSeverity, DagsterRunStatus, RunRecord, RunsFilter
+from dagster import AssetCheckSeverity, DagsterRunStatus, RunsFilter
 from sqlalchemy import text
 
 from millrace.assets.verdicts import LAG_CHECK, NAMES_CHECK
@@ -27,7 +27,14 @@ def breached(instance: dg.DagsterInstance) -> Iterator[tuple[dg.AssetCheckEvalua
     """Return each newest evaluation that failed and its time, if the store does not say the same."""
     with instance.event_log_storage.index_connection() as connection:  # type: ignore[attr-defined]
         entries = [dg.deserialize_value(said, dg.EventLogEntry) for (said,) in connection.execute(BREACHED)]
-    whole = _last_of_all_checks(instance) if entries else None
+    ran = RunsFilter(job_name=ALL_CHECKS, statuses=[DagsterRunStatus.SUCCESS])
+    whole = None
+    for record in instance.get_run_records(ran, 20) if entries else []:
+        run = record.dagster_run
+        # the whole job that runs every check: not a part of it, nor what failed
+        if not any((run.asset_selection, run.asset_check_selection, run.op_selection, run.parent_run_id)):
+            whole = record
+            break
     for entry in entries:
         evaluation = entry.dagster_event.asset_check_evaluation_data if entry.dagster_event else None
         # all checks ran since, and this one was not there: it is not declared any more
@@ -48,12 +55,3 @@ def causes(evaluation: dg.AssetCheckEvaluation) -> dict[tuple[str, str], str]:
     grave = "" if evaluation.severity is AssetCheckSeverity.ERROR else "A warning. "
     said = " ".join(filter(None, [evaluation.description, told])) or "It says no more."
     return {("check", f"{evaluation.check_name} of {evaluation.asset_key.to_user_string()}"): grave + said}
-
-
-def _last_of_all_checks(instance: dg.DagsterInstance) -> RunRecord | None:
-    """Return the newest run of the whole job that runs every check: no run of a part of it, nor of what failed."""
-    for record in instance.get_run_records(RunsFilter(job_name=ALL_CHECKS, statuses=[DagsterRunStatus.SUCCESS]), 20):
-        run = record.dagster_run
-        if not any((run.asset_selection, run.asset_check_selection, run.op_selection, run.parent_run_id)):
-            return record
-    return None

@@ -5,7 +5,7 @@ it would take 90 MB here, or are private to them.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -66,7 +66,10 @@ def sequencer_answers(dsn: str) -> bool:
         with connect(dsn, connect_timeout=ASK_S) as connection:
             store = PlatformStore(connection)
             # no call of a sequencer that is at work takes longer
-            return _within(ASK_S, store.is_attended) or held_up(store) is not None
+            deadline = time.monotonic() + ASK_S
+            while not (attended := store.is_attended()) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            return attended or held_up(store) is not None
     except psycopg.Error as error:
         raise CannotTell from error
 
@@ -94,16 +97,6 @@ class DaemonBeats:
         Raises:
             CannotTell: The UI does not answer.
         """
-        said = self._asked()
-        now = time.monotonic()
-        for kind, beat in said.items():
-            if self._said.setdefault(kind, beat) != beat:
-                self._said[kind], self._changed[kind] = beat, now
-        idle = [now - self._changed.get(kind, -float("inf")) for kind in said]
-        # Dagster's daemon says that it lives every 30 s
-        return min(idle) < PATIENCE_S and max(idle) < DAEMON_IDLE_S
-
-    def _asked(self) -> dict[str, float | None]:
         try:
             with requests.Session() as session:
                 # as `gated` asks
@@ -112,9 +105,16 @@ class DaemonBeats:
                     f"{self._url}/graphql", json={"query": BEATS}, headers=self._headers, timeout=BUSY_S / 2
                 )
             statuses = answer.json()["data"]["instance"]["daemonHealth"]["allDaemonStatuses"]
-            return {each["daemonType"]: each["lastHeartbeatTime"] for each in statuses if each["required"]}
+            said = {each["daemonType"]: each["lastHeartbeatTime"] for each in statuses if each["required"]}
         except (requests.RequestException, ValueError, LookupError, TypeError) as error:
             raise CannotTell from error
+        now = time.monotonic()
+        for kind, beat in said.items():
+            if self._said.setdefault(kind, beat) != beat:
+                self._said[kind], self._changed[kind] = beat, now
+        idle = [now - self._changed.get(kind, -float("inf")) for kind in said]
+        # Dagster's daemon says that it lives every 30 s
+        return min(idle) < PATIENCE_S and max(idle) < DAEMON_IDLE_S
 
 
 def _called(address: str, method: str, request: bytes = b"", headers: Sequence[tuple[str, str]] = ()) -> bytes:
@@ -131,10 +131,3 @@ def _field(number: int, content: bytes) -> bytes:
     """Return a field of a message as protobuf has it: its number and kind, its length, its content."""
     assert len(content) < 128
     return bytes([number << 3 | 2, len(content)]) + content
-
-
-def _within(seconds: float, state: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not (found := state()) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    return found

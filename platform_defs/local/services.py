@@ -130,18 +130,14 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
         dsn = str(settings.dsn)
         dagster_dsn = os.environ.get("MILLRACE_DAGSTER_DSN") or _schema_for_dagster(dsn)
     token = None if spark_port is None else secrets.token_urlsafe(32)
-    return Endpoints(dsn, dagster_dsn, _code_socket(settings), remote, spark_port, java_home, postgres, token)
-
-
-def _code_socket(settings: Settings) -> Path:
-    """Find a place for the code server's socket: in the home, or in a private temporary folder if its path is long."""
-    near = settings.home / "code" / "socket"
-    if len(os.fsencode(near)) <= SOCKET_PATH_BYTES:
-        near.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    code_socket = settings.home / "code" / "socket"
+    if len(os.fsencode(code_socket)) <= SOCKET_PATH_BYTES:
+        code_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # also where somebody made it for others
-        near.parent.chmod(0o700)
-        return near
-    return folder_of_code() / "socket"
+        code_socket.parent.chmod(0o700)
+    else:
+        code_socket = folder_of_code() / "socket"
+    return Endpoints(dsn, dagster_dsn, code_socket, remote, spark_port, java_home, postgres, token)
 
 
 def _schema_for_dagster(dsn: str) -> str:
@@ -206,24 +202,23 @@ def prepare_home(settings: Settings, endpoints: Endpoints) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     server = {"host": "localhost", "socket": str(endpoints.code_socket), "location_name": "millrace"}
     texts = {
-        "dagster.yaml": (PROJECT / "platform_defs" / "dagster.yaml").read_text(),
+        folder / "dagster.yaml": (PROJECT / "platform_defs" / "dagster.yaml").read_text(),
         # JSON is YAML.
-        "workspace.yaml": json.dumps({"load_from": [{"grpc_server": server}]}) + "\n",
+        folder / "workspace.yaml": json.dumps({"load_from": [{"grpc_server": server}]}) + "\n",
     }
-    return [folder / name for name, text in texts.items() if not _written(folder / name, text)]
-
-
-def _written(path: Path, text: str) -> bool:
-    """Write a file, and return whether we did: not where its last line does not say that we wrote all before it."""
-    if os.path.lexists(path):
-        before, mark, seal = path.read_text(errors="replace").rpartition(SEAL) if path.is_file() else ("", "", "")
-        if not mark or seal.strip() != _digest(before):
-            return False
-    # of its own: several processes may prepare one home
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    fresh.write_text(f"{text}{SEAL}{_digest(text)}\n")
-    fresh.replace(path)
-    return True
+    others = []
+    for path, text in texts.items():
+        if os.path.lexists(path):
+            before, mark, seal = path.read_text(errors="replace").rpartition(SEAL) if path.is_file() else ("", "", "")
+            # its last line does not say that we wrote all before it
+            if not mark or seal.strip() != _digest(before):
+                others.append(path)
+                continue
+        # of its own: several processes may prepare one home
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
+        fresh.write_text(f"{text}{SEAL}{_digest(text)}\n")
+        fresh.replace(path)
+    return others
 
 
 def _digest(text: str) -> str:
@@ -280,12 +275,14 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
         replace(
             here.run("sequence", "millrace", "run", "sequencer", ready=partial(sequencer_answers, endpoints.dsn)),
-            env={**env, **_alerting()},
+            # runs, which do what users declare, need not know where alerts go
+            env={**env, **{name: os.environ[name] for name in OF_ALERTS if name in os.environ}},
         ),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.
         replace(
             here.run("code", "dagster", *code, ready=partial(code_answers, endpoints.code_socket), stop_s=30),
-            env={**env, **_push_secrets()},
+            # what URLs of pushes may name: runs push, and no other service
+            env={**env, **{name: value for name, value in os.environ.items() if name.startswith(SECRETS)}},
         ),
         replace(
             here.run("web", "python", *web, ready=partial(gated, url, token)),
@@ -300,16 +297,6 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
             hint=f"Give the one in {settings.declared_package}.services another name.",
         )
     return [*ours, *declared]
-
-
-def _alerting() -> dict[str, str]:
-    """Return where alerts go, and their secret: runs, which do what users declare, need not know."""
-    return {name: os.environ[name] for name in OF_ALERTS if name in os.environ}
-
-
-def _push_secrets() -> dict[str, str]:
-    """Return what URLs of pushes may name: runs push, and no other service."""
-    return {name: value for name, value in os.environ.items() if name.startswith(SECRETS)}
 
 
 def declared_services(package: str | None, here: Surroundings) -> list[Service]:

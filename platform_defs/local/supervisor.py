@@ -122,7 +122,16 @@ class Supervisor:
             A sentence for each change.
         """
         sentences = [sentence for child in self._children for sentence in child.look()]
-        self._tell()
+        states = self.states()
+        if states != self._told:
+            file = _states_file(self.home)
+            fresh = file.with_name(f"{file.name}.new")
+            told = {**_identity(os.getpid()), "services": [asdict(state) for state in states]}
+            # for `services_down`; a full disk is no reason to stop anything
+            with suppress(OSError):
+                fresh.write_text(json.dumps(told))
+                fresh.replace(file)
+                self._told = states
         return sentences
 
     def states(self) -> list[ServiceState]:
@@ -139,20 +148,6 @@ class Supervisor:
                 report(f"Stopping {child.service.name} ...")
                 child.stop()
         _states_file(self.home).unlink(missing_ok=True)
-
-    def _tell(self) -> None:
-        """Write down how the services are, for who asks by `services_down`."""
-        states = self.states()
-        if states == self._told:
-            return
-        file = _states_file(self.home)
-        fresh = file.with_name(f"{file.name}.new")
-        told = {**_identity(os.getpid()), "services": [asdict(state) for state in states]}
-        # a full disk is no reason to stop anything
-        with suppress(OSError):
-            fresh.write_text(json.dumps(told))
-            fresh.replace(file)
-            self._told = states
 
     def __enter__(self) -> Self:
         """Start them.
@@ -238,9 +233,8 @@ class _Child:
         if code is not None:
             meaning = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             return self._fail(f"ended with {meaning}")
-        return self._look_at_ready(now) if self.state == "ready" else self._look_at_starting(now)
-
-    def _look_at_ready(self, now: float) -> list[str]:
+        if self.state == "starting":
+            return self._look_at_starting(now)
         self._asking.look(WATCH_S)
         if self._asking.lost:
             return self._fail(f"did not answer {self._asking.misses} times in a row")
@@ -265,7 +259,12 @@ class _Child:
 
     def _fail(self, failure: str) -> list[str]:
         """End what is left of it, which may take long and holds nobody up."""
-        log = f"Its log: {self.log}" if self.restarts else f"The end of {self.log}:\n{self._last_lines()}"
+        log = f"Its log: {self.log}"
+        if not self.restarts:
+            with self.log.open("rb") as written:
+                written.seek(max(0, self.log.stat().st_size - 8_000))
+                end = "\n".join(written.read().decode(errors="replace").splitlines()[-QUOTED_LINES:])
+            log = f"The end of {self.log}:\n{end}"
         self.cause = f"It {failure}. Its log: {self.log}"
         self.state = "ending"
         self._ending = threading.Thread(target=self._end_processes, name=f"ending {self.service.name}", daemon=True)
@@ -309,11 +308,6 @@ class _Child:
     @property
     def _record(self) -> Path:
         return self.mark.with_name(f"{self.service.name}.json")
-
-    def _last_lines(self) -> str:
-        with self.log.open("rb") as log:
-            log.seek(max(0, self.log.stat().st_size - 8_000))
-            return "\n".join(log.read().decode(errors="replace").splitlines()[-QUOTED_LINES:])
 
 
 def services_down(home: Path) -> list[ServiceState]:

@@ -115,11 +115,15 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
     """Return lines that tell a newcomer where things are."""
     # whoever reads this on a screen or in a log need not see the token
     opened_by = "/?token=<the value of MILLRACE_UI_TOKEN>" if settings.ui_token else ""
+    reading = []
+    if endpoints.postgres is not None and settings.postgres_port is not None:
+        where = f"postgresql://{READER}@{LOOPBACK}:{settings.postgres_port}/{DATABASE}"
+        reading = [f"  Reading   {where}?passfile={quote(str(password_file(settings)))}"]
     return [
         "",
         f"  Dagster   {_url(settings)}{opened_by}",
         f"  Postgres  {masked(endpoints.operator_dsn)}",
-        *_for_readers(settings, endpoints),
+        *reading,
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
         f"  Alerts    {said_of_alerts(settings)}",
@@ -131,13 +135,6 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
 def password_file(settings: Settings) -> Path:
     """Return where the password of the login that reads read models is."""
     return settings.home / "reader.pgpass"
-
-
-def _for_readers(settings: Settings, endpoints: Endpoints) -> list[str]:
-    if endpoints.postgres is None or settings.postgres_port is None:
-        return []
-    where = f"postgresql://{READER}@{LOOPBACK}:{settings.postgres_port}/{DATABASE}"
-    return [f"  Reading   {where}?passfile={quote(str(password_file(settings)))}"]
 
 
 def open_to_others(settings: Settings) -> list[str]:

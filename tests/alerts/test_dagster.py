@@ -124,7 +124,7 @@ def say(instance: dg.DagsterInstance, check: str, *, passed: bool, **metadata: o
     )
 
 
-def test_a_failed_run_is_found_with_its_first_cause_until_one_like_it_succeeds(instance: dg.DagsterInstance) -> None:
+def test_a_failed_run_is_found_with_its_cause_until_one_like_it_succeeds(instance: dg.DagsterInstance) -> None:
     judged = DagsterStanding(instance)
     assert found(judged) == {}
     failed = run(instance, "nightly", fails="no column", dagster_partition="2030-01-01")
@@ -149,7 +149,7 @@ def test_a_failed_run_is_found_with_its_first_cause_until_one_like_it_succeeds(i
     assert set(found(judged)) == {"nightly"}
 
 
-def test_a_rebuild_is_mended_when_each_of_its_log_partitions_was_built_since(instance: dg.DagsterInstance) -> None:
+def test_a_rebuild_is_mended_when_all_its_log_partitions_were_built_since(instance: dg.DagsterInstance) -> None:
     judged = DagsterStanding(instance)
     # what was built before mends nothing
     rebuild(instance, "p03", "p06")

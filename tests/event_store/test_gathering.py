@@ -197,7 +197,7 @@ def test_with_a_pool_a_batch_takes_a_connection(orders: PlatformStore, dsn: str)
     assert value(orders.connection, SENT) == 1
 
 
-def test_of_a_lost_connection_each_caller_learns_and_repeats_without_a_twin(
+def test_callers_repeat_after_a_lost_connection_without_a_twin(
     orders: PlatformStore, dsn: str, connect: Connect
 ) -> None:
     holder = PlatformStore(connect(autocommit=False))

@@ -56,7 +56,7 @@ def test_the_first_start_has_our_settings(postgres: EmbeddedPostgres) -> None:
     assert {setting: ask(postgres, f"show {setting}") for setting in ours} == ours
 
 
-def test_it_gets_nothing_of_our_environment_but_where_programs_are_and_its_locale(
+def test_it_gets_nothing_of_our_environment_but_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MILLRACE_PUSH_SECRET_CRM", "crm.example.com hidden")
@@ -106,7 +106,7 @@ def running(server: EmbeddedPostgres) -> EmbeddedPostgres:
     return server
 
 
-def test_a_deep_folder_with_odd_characters_and_half_an_initdb_gets_a_server_with_a_short_private_socket(
+def test_an_odd_deep_folder_gets_a_server_with_a_short_private_socket(
     running: EmbeddedPostgres,
 ) -> None:
     assert ask(running, "select 1") == "1"
@@ -156,7 +156,7 @@ def test_stopping_leaves_no_process_and_no_socket_and_is_idempotent(running: Emb
     assert not running.socket.exists()
 
 
-def test_two_processes_starting_at_once_share_one_server_and_an_odd_folder_keeps_its_socket_inside() -> None:
+def test_two_processes_that_start_at_once_share_one_server() -> None:
     start = (
         "import sys, pathlib, millrace.resources.postgres.embedded as e;"
         "s = e.EmbeddedPostgres(pathlib.Path(sys.argv[1])); s.start(); s.create_database('d'); print(s.pid())"

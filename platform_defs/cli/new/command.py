@@ -5,7 +5,6 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
 from string import Template
@@ -44,8 +43,22 @@ def make_repository(folder: Path) -> str:
         MillraceError: There is something else in the folder, or its name makes no name of a package.
     """
     package = package_name(folder.resolve().name)
-    texts = {folder / path: text for path, text in _texts(package)}
-    if folder.exists() and not (folder.is_dir() and _is_begun(folder, texts)):
+    names, values = {"package": package, "gitignore": ".gitignore"}, {"package": package, "millrace": _requirement()}
+    texts = {}
+    for source in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
+        parts = Path(str(source.relative_to(TEMPLATE)).removesuffix(SUFFIX)).parts
+        path = folder.joinpath(*(names.get(part, part) for part in parts))
+        texts[path] = Template(source.read_text()).substitute(values)
+    # nothing there but beginnings of these files, and no link: it may lead elsewhere
+    is_begun = all(
+        path in texts
+        and path.is_file()
+        and not path.is_symlink()
+        and texts[path].encode().startswith(path.read_bytes())
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    )
+    if folder.exists() and not (folder.is_dir() and is_begun):
         raise MillraceError(
             f"{folder} is not an empty folder.", hint="State another one, or empty it: nothing there is written over."
         )
@@ -53,13 +66,6 @@ def make_repository(folder: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return package
-
-
-def _texts(package: str) -> Iterator[tuple[Path, str]]:
-    for source in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
-        path = Path(str(source.relative_to(TEMPLATE)).removesuffix(SUFFIX))
-        parts = [{"package": package, "gitignore": ".gitignore"}.get(part, part) for part in path.parts]
-        yield Path(*parts), Template(source.read_text()).substitute(package=package, millrace=_requirement())
 
 
 def _requirement() -> str:
@@ -75,18 +81,6 @@ def _requirement() -> str:
     if commit := origin.get("vcs_info"):
         return f"millrace @ {commit['vcs']}+{origin['url']}@{commit['commit_id']}"
     return f"millrace @ {origin['url']}"
-
-
-def _is_begun(folder: Path, texts: dict[Path, str]) -> bool:
-    """Return whether the folder has nothing but beginnings of these files, and no link: it may lead elsewhere."""
-    found = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
-    return all(
-        path in texts
-        and path.is_file()
-        and not path.is_symlink()
-        and texts[path].encode().startswith(path.read_bytes())
-        for path in found
-    )
 
 
 def package_name(folder: str) -> str:

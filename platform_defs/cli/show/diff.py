@@ -1,10 +1,9 @@
 """The command that says what a changed declaration does to the rows that serve: `millrace show diff`."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -13,9 +12,6 @@ from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, d
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
 from millrace.resources.settings import Settings
-
-if TYPE_CHECKING:
-    from millrace.resources.read_models.stored.differences import Example
 
 app = typer.Typer()
 
@@ -65,24 +61,21 @@ def diff_command(
     with chosen_store(builder) as store:
         shown = examples(store.connection, diff)
     if as_json:
-        print_json(asdict(diff) | {"differs": found.differs, "examples": list(map(_named, shown))})
+        named = [
+            {name: value and (value if name == "change" else JsonText(value)) for name, value in asdict(each).items()}
+            for each in shown
+        ]
+        print_json(asdict(diff) | {"differs": found.differs, "examples": named})
     else:
         what = f"Of log partition {diff.partition}, one of {len(partitions)}: " if sample else ""
         waiting = f" {diff.waiting_streams:,} streams wait in what serves." if diff.waiting_streams else ""
         Screen().print(Text(f"{what}{found}{waiting}"), soft_wrap=True)
         if shown:
-            Screen().print(table("Rows that differ", ("", "key", "before", "after"), map(_cells, shown)))
+            rows = [(each.change, *map(_listed, (each.key, each.before, each.after))) for each in shown]
+            Screen().print(table("Rows that differ", ("", "key", "before", "after"), rows))
             Screen().print(f"All are in read_models.{diff.name}, until {in_utc(diff.expires_at)}.", soft_wrap=True)
     if found.differs:
         raise typer.Exit(1)
-
-
-def _named(example: "Example") -> dict[str, object]:
-    return {name: value and (value if name == "change" else JsonText(value)) for name, value in asdict(example).items()}
-
-
-def _cells(example: "Example") -> Sequence[object]:
-    return (example.change, *map(_listed, (example.key, example.before, example.after)))
 
 
 def _listed(row: str | None) -> str:

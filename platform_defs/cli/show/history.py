@@ -64,7 +64,13 @@ def history_command(
     if history.events:
         screen.print(events_table(history.events))
     if len(history.events) < head.version:
-        screen.print(Text(_left_out(history.events[0].version if history.events else None, len(history.events), limit)))
+        if not history.events:
+            left_out = "All of its events were purged; the archive has them."
+        elif len(history.events) == limit:
+            left_out = f"The newest {limit} events; --limit shows more."
+        else:
+            left_out = f"Events before version {history.events[0].version} were purged; the archive has them."
+        screen.print(Text(left_out))
     for model in history.rows:
         if model.rows:
             screen.print(rows_table(model))
@@ -76,7 +82,11 @@ def history_command(
         screen.print(Text(f"No read models are declared here. {NAME_IT}"), soft_wrap=True)
     for fault in known.faults:
         screen.print(Text(f"A file of read models fails to load: {fault}", style="red"), soft_wrap=True)
-    screen.print(table("Views", VIEWS, map(_cells, history.views)))
+    rows = [
+        (v.view, v.mode, place(v.partition, v.position), f"{v.owed:,}", v.first_owed, standing(v))
+        for v in history.views
+    ]
+    screen.print(table("Views", VIEWS, rows))
 
 
 def _read(store: PlatformStore, decider: str, decider_id: str, limit: int, models: Sequence["ReadModel"]) -> History:
@@ -109,26 +119,12 @@ def standing(view: StreamView) -> str:
     return "comes with its next events" if view.enabled else "disabled: is given no events"
 
 
-def _cells(view: StreamView) -> Sequence[object]:
-    return (
-        view.view, view.mode, place(view.partition, view.position), f"{view.owed:,}", view.first_owed, standing(view),
-    )  # fmt: skip
-
-
 def rows_table(model: "StreamRows") -> Table:
     """Make a table of a model's rows, its columns in their order."""
     # each number as the digits that the row has
     rows = [json.loads(row, parse_int=JsonText, parse_float=JsonText, parse_constant=JsonText) for row in model.rows]
     cells = [[value if isinstance(value, str | None) else json_of(value) for value in row.values()] for row in rows]
     return table(f"Read model {model.model}", list(rows[0]), cells)
-
-
-def _left_out(first: int | None, shown: int, limit: int) -> str:
-    if first is None:
-        return "All of its events were purged; the archive has them."
-    if shown == limit:
-        return f"The newest {limit} events; --limit shows more."
-    return f"Events before version {first} were purged; the archive has them."
 
 
 def _fields(history: History) -> Mapping[str, object]:

@@ -11,7 +11,8 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json
 from millrace.platform_defs.screen import Screen
-from millrace.resources.alerts.store import AlertState, AlertStore, Incident
+from millrace.resources.alerts.findings import age
+from millrace.resources.alerts.store import AlertStore, Incident
 from millrace.resources.settings import Settings
 
 app = typer.Typer()
@@ -36,9 +37,15 @@ def incidents_command(
         for each in incidents:
             print_json(asdict(each))
         return
-    screen = Screen()
-    blocks = [line for each in incidents for line in _block(each)] or ["There are no incidents."]
-    for line in [*blocks, *_said(state, datetime.now(UTC))]:
+    screen, now = Screen(), datetime.now(UTC)
+    lines = [line for each in incidents for line in _block(each)] or ["There are no incidents."]
+    if state.observed_at is None:
+        lines.append("Nobody has ever looked: `millrace run sequencer` does where MILLRACE_ALERT_URL is set.")
+    else:
+        lines.append(f"Looked at {age((now - state.observed_at).total_seconds())} ago.")
+        if state.undelivered_since is not None:
+            lines.append(f"A message has not arrived for {age((now - state.undelivered_since).total_seconds())}.")
+    for line in lines:
         screen.print(Text(line), soft_wrap=True)
 
 
@@ -64,32 +71,17 @@ def _test() -> None:
     Screen().print(Text(delivery.said), soft_wrap=True)
 
 
-def _said(state: AlertState, now: datetime) -> list[str]:
-    """Say whether somebody looks, and whether messages arrive."""
-    from millrace.resources.alerts.findings import age
-
-    if state.observed_at is None:
-        return ["Nobody has ever looked: `millrace run sequencer` does where MILLRACE_ALERT_URL is set."]
-    looked = f"Looked at {age((now - state.observed_at).total_seconds())} ago."
-    if state.undelivered_since is None:
-        return [looked]
-    return [looked, f"A message has not arrived for {age((now - state.undelivered_since).total_seconds())}."]
-
-
 def _block(incident: Incident) -> list[str]:
-    """Say what an incident is, in lines: a cause may be long."""
-    return [
-        incident.what,
-        f"  {incident.severity}, since {in_utc(incident.began_at)} UTC: {_state(incident)}",
-        *(f"  {line}" for line in [*incident.cause.splitlines(), incident.remedy]),
-    ]
-
-
-def _state(incident: Incident) -> str:
-    """Say whether an incident is still seen, and what the receiver knows of it."""
+    """Say what an incident is, and what the receiver knows of it, in lines: a cause may be long."""
     state = "over" if incident.over_at else "seems over" if incident.missing_since else "open"
     if incident.last_error is not None:
-        return f"{state}, in vain: {incident.last_error}"
-    if incident.told == "began":
-        return f"{state}, {'its end not told yet' if incident.over_at else 'told'}"
-    return f"{state}, {'to be told' if incident.confirmed else 'not told yet'}"
+        known = f"in vain: {incident.last_error}"
+    elif incident.told == "began":
+        known = "its end not told yet" if incident.over_at else "told"
+    else:
+        known = "to be told" if incident.confirmed else "not told yet"
+    return [
+        incident.what,
+        f"  {incident.severity}, since {in_utc(incident.began_at)} UTC: {state}, {known}",
+        *(f"  {line}" for line in [*incident.cause.splitlines(), incident.remedy]),
+    ]

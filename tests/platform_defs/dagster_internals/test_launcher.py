@@ -36,7 +36,7 @@ def silent(tmp_path: Path) -> Iterator[str]:
         server.stop(None).wait()
 
 
-def test_a_run_whose_code_server_takes_long_goes_on_and_one_without_a_code_server_fails(
+def test_a_run_is_waited_for_while_its_code_server_is_there(
     instance: dg.DagsterInstance, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = PatientRunLauncher()

@@ -90,7 +90,7 @@ def test_dagster_yaml_gives_our_storage_and_a_quick_queue(instance: dg.DagsterIn
     assert not instance.nux_enabled
 
 
-def test_however_many_runs_wait_or_last_the_drain_of_all_read_models_has_a_place(
+def test_the_drain_of_all_read_models_has_a_place_however_many_runs_wait(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     assert isinstance(instance.run_coordinator, ReservingRunCoordinator)
@@ -160,9 +160,7 @@ def of_runs() -> dg.AssetCheckResult:
     return dg.AssetCheckResult(passed=True)
 
 
-def test_of_evaluations_of_checks_the_newest_is_kept_and_others_go_with_time(
-    instance: dg.DagsterInstance, dsn: str
-) -> None:
+def test_of_evaluations_of_checks_only_the_newest_outlives_its_time(instance: dg.DagsterInstance, dsn: str) -> None:
     def evaluations(name: str) -> list[str]:
         key = dg.AssetCheckKey(greeting.key, name)
         found = instance.event_log_storage.get_asset_check_execution_history(key, limit=100)

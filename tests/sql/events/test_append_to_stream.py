@@ -167,9 +167,7 @@ def _event() -> Given:
     return {"event": "placed", "event_id": str(uuid4()), "command_id": str(uuid4()), "data": {}}
 
 
-def test_of_two_at_once_who_states_no_version_comes_after_and_who_does_is_refused(
-    orders: PlatformStore, connect: Connect
-) -> None:
+def test_an_append_at_once_comes_after_unless_it_states_a_version(orders: PlatformStore, connect: Connect) -> None:
     holder = PlatformStore(connect(autocommit=False))
     holder.append("order", "o-1", NewEvent("placed"), NewEvent("placed"))
     others = [PlatformStore(connect()) for _ in range(4)]
