@@ -153,11 +153,19 @@ class AlertReceiver:
                 True, None, f"{self.place} took it: HTTP {status} {responses.get(status, '')}".rstrip() + "."
             )
         if status:
-            error = f"{self.place} did not take it: {answer.error}.{_remedy(status)}"
+            error = f"{self.place} did not take it: {answer.error}."
         elif answer.error.startswith("No answer"):
             error = f"{self.place} did not answer within {BUSY_S} s, or nothing listens there."
         else:
             error = f"{self.place}: {answer.error}"
+        if status // 100 == 3:
+            error += " It redirects, and a redirect is not followed: set MILLRACE_ALERT_URL to where it leads."
+        elif status in {401, 403, 404, 405, 410}:
+            error += " Is MILLRACE_ALERT_URL whole, and still in use there?"
+        elif status in {400, 415, 422}:
+            error += f" Is MILLRACE_ALERT_FORMAT what it expects ({', '.join(FORMATS)})?"
+        elif status == HTTPStatus.TOO_MANY_REQUESTS:
+            error += " It wants fewer messages."
         # only what the store may keep of it is kept
         shown = cut(clean(answer.said), 300)
         return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
@@ -185,18 +193,6 @@ def said_of_alerts(settings: Settings) -> str:
         return "off; set MILLRACE_ALERT_URL"
     with AlertReceiver(found) as receiver:
         return f"to {receiver.place} ({found.form}, {'signed' if found.secret else 'not signed'})"
-
-
-def _remedy(status: int) -> str:
-    if status // 100 == 3:
-        return " It redirects, and a redirect is not followed: set MILLRACE_ALERT_URL to where it leads."
-    if status in {401, 403, 404, 405, 410}:
-        return " Is MILLRACE_ALERT_URL whole, and still in use there?"
-    if status in {400, 415, 422}:
-        return f" Is MILLRACE_ALERT_FORMAT what it expects ({', '.join(FORMATS)})?"
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return " It wants fewer messages."
-    return ""
 
 
 def _is_address(address: str) -> bool:

@@ -80,12 +80,13 @@ class Decider(Generic[State, Command]):
 
     def evolved(self, state: State, event: Event) -> State:
         """Return the state after an event."""
+        after = state
         if callable(self.evolve):
-            after: State = self.evolve(state, event)
-        elif self.evolve.events is not None and event.event not in self.evolve.events:
-            after = state
-        else:
-            after = self.evolve.function(
+            after = self.evolve(state, event)
+        elif self.evolve.events is None or event.event in self.evolve.events:
+            # the fold's state is what a user says
+            function: Callable[[Any, FoldEvent], Any] = self.evolve.function
+            after = function(
                 state,
                 FoldEvent(
                     event.decider,
