@@ -276,7 +276,15 @@ class Built:
         __tracebackhide__ = True
         expected = [dict(row) for row in rows]
         found = self.rows
-        self._require_columns(expected)
+        known = self._model.public_columns()
+        for row in expected:
+            unknown = [name for name in row if name not in known]
+            if unknown:
+                raise ValueError(
+                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(known)}"
+                )
+            if row.keys() != expected[0].keys():
+                raise ValueError(f"name the same columns in every row: {expected[0]} and {row} do not")
         if expected:
             found = [{name: row[name] for name in expected[0]} for row in found]
         missing = []
@@ -312,17 +320,6 @@ class Built:
             _require_no_failures(self._model, [consumer.rebuild(*partitions)])
         return self
 
-    def _require_columns(self, expected: Sequence[Row]) -> None:
-        known = self._model.public_columns()
-        for row in expected:
-            unknown = [name for name in row if name not in known]
-            if unknown:
-                raise ValueError(
-                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(known)}"
-                )
-            if row.keys() != expected[0].keys():
-                raise ValueError(f"name the same columns in every row: {expected[0]} and {row} do not")
-
 
 def _require_no_failures(model: ReadModel, commits: Iterable[Commit]) -> None:
     failures = [failure for commit in commits for failure in commit.failures]
@@ -337,7 +334,12 @@ def _require_no_failures(model: ReadModel, commits: Iterable[Commit]) -> None:
 
 def _require_same_rows(model: ReadModel, size: int, found: Sequence[Row], rebuilt: Sequence[Row]) -> None:
     __tracebackhide__ = True
-    if len(found) == len(rebuilt) and all(map(_about_same, found, rebuilt)):
+    # a sum of floats depends on their order
+    if len(found) == len(rebuilt) and all(
+        isclose(value, other[name]) if isinstance(value, float) and other[name] is not None else value == other[name]
+        for row, other in zip(found, rebuilt, strict=True)
+        for name, value in row.items()
+    ):
         return
     raise AssertionError(
         f"The rows of read model {model.name} depend on how its events are split into batches.\n"
@@ -347,19 +349,8 @@ def _require_same_rows(model: ReadModel, size: int, found: Sequence[Row], rebuil
     )
 
 
-def _about_same(row: Row, other: Row) -> bool:
-    # a sum of floats depends on their order
-    return all(
-        isclose(value, other[name]) if isinstance(value, float) and other[name] is not None else value == other[name]
-        for name, value in row.items()
-    )
-
-
 def _same(found: Row, expected: Row) -> bool:
-    return all(_same_value(found[name], value) for name, value in expected.items())
-
-
-def _same_value(found: object, expected: object) -> bool:
-    if isinstance(found, Decimal) and isinstance(expected, float):
-        return found == Decimal(str(expected))
-    return bool(found == expected)
+    return all(
+        found[name] == (Decimal(str(value)) if isinstance(found[name], Decimal) and isinstance(value, float) else value)
+        for name, value in expected.items()
+    )

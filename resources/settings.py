@@ -3,6 +3,7 @@
 import ipaddress
 import re
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -201,7 +202,9 @@ class Settings(BaseSettings):
         Raises:
             InvalidSetting: Home and pyproject.toml name two, or the example is named for the store of another package.
         """
-        noted = None if self.dsn else self._noted
+        noted = None
+        with suppress(OSError):
+            noted = None if self.dsn else (self.home / NOTE).read_text(errors="replace").strip() or None
         if self.declarations:
             if self.declarations == EXAMPLE and noted not in {None, EXAMPLE}:
                 raise InvalidSetting(
@@ -216,13 +219,6 @@ class Settings(BaseSettings):
                 hint=f"Set {PREFIX}DECLARATIONS to the one that you mean, or {PREFIX}HOME to the home of the other one.",
             )
         return noted or named
-
-    @property
-    def _noted(self) -> str | None:
-        try:
-            return (self.home / NOTE).read_text(errors="replace").strip() or None
-        except OSError:
-            return None
 
 
 def _of_project(folder: Path) -> tuple[Path, str | None]:

@@ -71,9 +71,7 @@ Written by `scripts/write_async_client.py` from `handling`: change that.
                 "handle_sync": "handle_async",
                 "_first_loaded": "_first_loaded",
                 "_loaded": "_loaded",
-                "_appended": "_appended",
                 "_decided_before": "_decided_before",
-                "_is_purged": "_is_purged",
                 "_is_stored": "_is_stored",
             }
         },

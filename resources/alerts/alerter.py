@@ -146,7 +146,11 @@ def run_alerter(
                         pause_s, said = every_s, ""
                         stop.wait(every_s)
             except Exception as error:  # noqa: BLE001  nobody else would tell that this loop ended
-                reason = _said(error, dsn)
+                reason = masked(str(error).strip() or type(error).__name__, dsn)
+                if isinstance(error, errors.InsufficientPrivilege):
+                    reason += ". They need a login that is a member of event_store_owner."
+                elif isinstance(error, errors.UndefinedFunction | errors.UndefinedTable | errors.InvalidSchemaName):
+                    reason += ". Run: millrace migrate"
                 if reason != said:
                     logger.warning("Alerts wait: %s", reason)
                 said, pause_s = reason, min(pause_s * 2, PATIENCE_S)
@@ -164,12 +168,3 @@ def connected(dsn: str) -> psycopg.Connection:
     connection.execute(f"set statement_timeout = '{BUSY_S}s'".encode())
     connection.execute(f"set lock_timeout = '{ASK_S}s'".encode())
     return connection
-
-
-def _said(error: Exception, dsn: str) -> str:
-    text = masked(str(error).strip() or type(error).__name__, dsn)
-    if isinstance(error, errors.InsufficientPrivilege):
-        return f"{text}. They need a login that is a member of event_store_owner."
-    if isinstance(error, errors.UndefinedFunction | errors.UndefinedTable | errors.InvalidSchemaName):
-        return f"{text}. Run: millrace migrate"
-    return text

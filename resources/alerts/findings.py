@@ -22,6 +22,7 @@ TOLD_AFTER_S = {
 DAEMON_IDLE_S = 300
 # where the UI shows what a problem of the store is about
 PAGES = {
+    "read_model": "/assets/read_models/{subject}?view=checks",
     "log": "/assets/event_store/event_log?view=checks",
     "view": "/assets/event_store/stream_locks?view=checks",
     "producer": "/assets/event_store/producers?view=checks",
@@ -71,7 +72,11 @@ class StoreSource:
 
     def found(self) -> Sequence[Finding]:
         """Return what somebody is told of."""
-        return [Finding(**vars(each), page=_page(each)) for each in self._store.standing() if each.severity != "note"]
+        return [
+            Finding(**vars(each), page=PAGES[each.about].format(subject=quote(each.subject, safe="")))
+            for each in self._store.standing()
+            if each.severity != "note"
+        ]
 
 
 def unreadable(source: str, error: Exception) -> Finding:
@@ -109,9 +114,3 @@ def age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
     return f"{seconds:.0f} seconds"
-
-
-def _page(problem: Problem) -> str:
-    if problem.about == "read_model":
-        return f"/assets/read_models/{quote(problem.subject, safe='')}?view=checks"
-    return PAGES[problem.about]

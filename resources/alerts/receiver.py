@@ -7,6 +7,7 @@ By Standard Webhooks `webhook-id` is the same for every try, `webhook-timestamp`
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from http.client import responses
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.patience import BUSY_S
 from millrace.resources.settings import THIS_MACHINE, Settings, listed
 from millrace.resources.signing import fault_of, signed
-from millrace.resources.subscriptions.receivers import Allowed, Answer, Endpoint, Forbidden
+from millrace.resources.subscriptions.receivers import Allowed, Endpoint, Forbidden
 
 HOW_TO_MAKE_ONE = 'echo "whsec_$(openssl rand -base64 32)"'
 
@@ -145,7 +146,29 @@ class AlertReceiver:
         headers = {"Content-Type": "application/json", "User-Agent": "millrace"}
         if self.settings.secret is not None:
             headers |= signed(message.message_id, body, [self.settings.secret])
-        return self._judged(self._endpoint.post(body, headers, BUSY_S))
+        answer = self._endpoint.post(body, headers, BUSY_S)
+        status = answer.status
+        if status // 100 == 2:
+            return Delivery(
+                True, None, f"{self.place} took it: HTTP {status} {responses.get(status, '')}".rstrip() + "."
+            )
+        if status:
+            error = f"{self.place} did not take it: {answer.error}."
+        elif answer.error.startswith("No answer"):
+            error = f"{self.place} did not answer within {BUSY_S} s, or nothing listens there."
+        else:
+            error = f"{self.place}: {answer.error}"
+        if status // 100 == 3:
+            error += " It redirects, and a redirect is not followed: set MILLRACE_ALERT_URL to where it leads."
+        elif status in {401, 403, 404, 405, 410}:
+            error += " Is MILLRACE_ALERT_URL whole, and still in use there?"
+        elif status in {400, 415, 422}:
+            error += f" Is MILLRACE_ALERT_FORMAT what it expects ({', '.join(FORMATS)})?"
+        elif status == HTTPStatus.TOO_MANY_REQUESTS:
+            error += " It wants fewer messages."
+        # only what the store may keep of it is kept
+        shown = cut(clean(answer.said), 300)
+        return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
 
     def close(self) -> None:
         """End the connection."""
@@ -159,21 +182,6 @@ class AlertReceiver:
     ) -> None:
         self.close()
 
-    def _judged(self, answer: Answer) -> Delivery:
-        """Say what an answer means; only what the store may keep of it is kept."""
-        if answer.status // 100 == 2:
-            return Delivery(True, None, f"{self.place} took it: {_status(answer.status)}.")
-        if answer.status == 0:
-            error = (
-                f"{self.place} did not answer within {BUSY_S} s, or nothing listens there."
-                if answer.error.startswith("No answer")
-                else f"{self.place}: {answer.error}"
-            )
-        else:
-            error = f"{self.place} did not take it: {answer.error}.{_remedy(answer.status)}"
-        shown = cut(clean(answer.said), 300)
-        return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
-
 
 def said_of_alerts(settings: Settings) -> str:
     """Say whether alerts are sent, and where to; of the URL, whose path may be a secret, only the host."""
@@ -185,25 +193,6 @@ def said_of_alerts(settings: Settings) -> str:
         return "off; set MILLRACE_ALERT_URL"
     with AlertReceiver(found) as receiver:
         return f"to {receiver.place} ({found.form}, {'signed' if found.secret else 'not signed'})"
-
-
-def _remedy(status: int) -> str:
-    if status // 100 == 3:
-        return " It redirects, and a redirect is not followed: set MILLRACE_ALERT_URL to where it leads."
-    if status in {401, 403, 404, 405, 410}:
-        return " Is MILLRACE_ALERT_URL whole, and still in use there?"
-    if status in {400, 415, 422}:
-        return f" Is MILLRACE_ALERT_FORMAT what it expects ({', '.join(FORMATS)})?"
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return " It wants fewer messages."
-    return ""
-
-
-def _status(status: int) -> str:
-    try:
-        return f"HTTP {status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return f"HTTP {status}"
 
 
 def _is_address(address: str) -> bool:

@@ -18,7 +18,7 @@ from millrace.resources.commands.decider import (
     to_append,
 )
 from millrace.resources.errors import Conflict, EventIdReused
-from millrace.resources.event_store import AsyncEventStore, Event, StreamEvents
+from millrace.resources.event_store import AsyncEventStore, Event
 from millrace.resources.event_store.client import STREAM_PAGE
 
 
@@ -44,8 +44,12 @@ async def handle_async(
         if is_stored and (before := await _decided_before(store, decider, decider_id, command_id)):
             return before
         events = to_append(decider, loaded, decider_id, command, command_id)
+        if events is None:
+            return decided(decider, loaded, decider_id, [])
         try:
-            appended = [] if events is None else await _appended(store, events, caused_by)
+            # a refused statement would end the caller's transaction
+            async with store.savepoint():
+                appended = await store.append_returning(events, caused_by=caused_by)
         except Conflict:
             continue
         except EventIdReused:
@@ -56,12 +60,11 @@ async def handle_async(
         return decided(decider, loaded, decider_id, appended)
     if loaded is not None:
         head = await store.head(decider.name, decider_id)
-        if (
-            head is not None
-            and loaded.version < head.version
-            and await _is_purged(store, decider.name, decider_id, loaded)
-        ):
-            raise purged(decider.name, decider_id, loaded.version)
+        if head is not None and loaded.version < head.version:
+            async for _ in store.read(decider.name, decider_id, loaded.version + 1, 1):
+                break
+            else:
+                raise purged(decider.name, decider_id, loaded.version)
     raise gave_up(decider.name, decider_id, tries)
 
 
@@ -102,13 +105,6 @@ async def _loaded(
     return loaded
 
 
-async def _appended(store: AsyncEventStore, events: StreamEvents, caused_by: Event | None) -> list[Event]:
-    """Append the events, all or none, and return them as they are stored."""
-    # a refused statement would end the caller's transaction
-    async with store.savepoint():
-        return await store.append_returning(events, caused_by=caused_by)
-
-
 async def _decided_before(
     store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID | None
 ) -> Decided[State] | None:
@@ -126,10 +122,3 @@ async def _decided_before(
     if not led:
         return None
     return Decided(decider.name, decider_id, tuple(led), loaded.state, loaded.version, loaded.offset)
-
-
-async def _is_purged(store: AsyncEventStore, decider: str, decider_id: str, loaded: Loaded[State]) -> bool:
-    """Return whether a stream has no event to go on with."""
-    async for _ in store.read(decider, decider_id, loaded.version + 1, 1):
-        return False
-    return True

@@ -80,7 +80,24 @@ class Decider(Generic[State, Command]):
 
     def evolved(self, state: State, event: Event) -> State:
         """Return the state after an event."""
-        after: State = self.evolve(state, event) if callable(self.evolve) else _folded(self.evolve, state, event)
+        after = state
+        if callable(self.evolve):
+            after = self.evolve(state, event)
+        elif self.evolve.events is None or event.event in self.evolve.events:
+            # the fold's state is what a user says
+            function: Callable[[Any, FoldEvent], Any] = self.evolve.function
+            after = function(
+                state,
+                FoldEvent(
+                    event.decider,
+                    event.decider_id,
+                    event.event,
+                    event.event_version,
+                    event.data,
+                    event.created_at,
+                    event.offset,
+                ),
+            )
         return finished(after)
 
 
@@ -174,21 +191,4 @@ def gave_up(decider: str, decider_id: str, tries: int) -> GaveUp:
         "Other writers were first each time.",
         detail=f"Stream ({decider}, {decider_id}): {tries} tries.",
         hint="Try again later. A stream that many writers share wants smaller streams, or one writer.",
-    )
-
-
-def _folded(fold: "Fold", state: Any, event: Event) -> Any:  # noqa: ANN401 - the fold's state is what a user says
-    if fold.events is not None and event.event not in fold.events:
-        return state
-    return fold.function(
-        state,
-        FoldEvent(
-            event.decider,
-            event.decider_id,
-            event.event,
-            event.event_version,
-            event.data,
-            event.created_at,
-            event.offset,
-        ),
     )

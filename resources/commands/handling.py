@@ -18,7 +18,7 @@ from millrace.resources.commands.decider import (
     to_append,
 )
 from millrace.resources.errors import Conflict, EventIdReused
-from millrace.resources.event_store import Event, EventStore, StreamEvents
+from millrace.resources.event_store import Event, EventStore
 from millrace.resources.event_store.client import STREAM_PAGE
 
 
@@ -44,8 +44,12 @@ def handle_sync(
         if is_stored and (before := _decided_before(store, decider, decider_id, command_id)):
             return before
         events = to_append(decider, loaded, decider_id, command, command_id)
+        if events is None:
+            return decided(decider, loaded, decider_id, [])
         try:
-            appended = [] if events is None else _appended(store, events, caused_by)
+            # a refused statement would end the caller's transaction
+            with store.savepoint():
+                appended = store.append_returning(events, caused_by=caused_by)
         except Conflict:
             continue
         except EventIdReused:
@@ -56,8 +60,11 @@ def handle_sync(
         return decided(decider, loaded, decider_id, appended)
     if loaded is not None:
         head = store.head(decider.name, decider_id)
-        if head is not None and loaded.version < head.version and _is_purged(store, decider.name, decider_id, loaded):
-            raise purged(decider.name, decider_id, loaded.version)
+        if head is not None and loaded.version < head.version:
+            for _ in store.read(decider.name, decider_id, loaded.version + 1, 1):
+                break
+            else:
+                raise purged(decider.name, decider_id, loaded.version)
     raise gave_up(decider.name, decider_id, tries)
 
 
@@ -98,13 +105,6 @@ def _loaded(
     return loaded
 
 
-def _appended(store: EventStore, events: StreamEvents, caused_by: Event | None) -> list[Event]:
-    """Append the events, all or none, and return them as they are stored."""
-    # a refused statement would end the caller's transaction
-    with store.savepoint():
-        return store.append_returning(events, caused_by=caused_by)
-
-
 def _decided_before(
     store: EventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID | None
 ) -> Decided[State] | None:
@@ -122,10 +122,3 @@ def _decided_before(
     if not led:
         return None
     return Decided(decider.name, decider_id, tuple(led), loaded.state, loaded.version, loaded.offset)
-
-
-def _is_purged(store: EventStore, decider: str, decider_id: str, loaded: Loaded[State]) -> bool:
-    """Return whether a stream has no event to go on with."""
-    for _ in store.read(decider, decider_id, loaded.version + 1, 1):
-        return False
-    return True

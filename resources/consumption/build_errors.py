@@ -92,31 +92,27 @@ def fault_of(error: Exception) -> Fault:
     if isinstance(error, AnalysisException | ParseException) or is_gone(error):
         return Fault.SERVER
     if isinstance(error, PythonException):
-        return _fault_of_class(_raised(error))
+        return _fault_in_python(error)
     state = (error.getSqlState() or "")[:2]
     if state in _STATES_OF_EVENTS:
         return Fault.EVENTS
     return Fault.SERVER if state in _STATES_OF_SERVERS else Fault.UNCLEAR
 
 
-def _fault_of_class(raised: type | None) -> Fault:
+def _fault_in_python(error: Exception) -> Fault:
+    """Return whose fault an error is that Python raised in a task, by its class."""
     import adbc_driver_manager as adbc
 
-    if raised is None:  # a class of the user's
+    found = _RAISED.search(str(error))
+    module, _, name = found[1].rpartition(".") if found else ("", "", "")
+    raised = getattr(sys.modules.get(module) if module else builtins, name, None)
+    if not isinstance(raised, type):  # a class of the user's, which this process does not know
         return Fault.EVENTS
     servers = (Unreadable, DataLoss, InvalidOption, FileUnreadable, HistoryShortened)
     if issubclass(raised, (*servers, *PASSING)):
         return Fault.SERVER
     # ADBC says no more than that writing failed, if the server is gone, and if a time is older than Postgres' times
     return Fault.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Fault.EVENTS
-
-
-def _raised(error: Exception) -> type | None:
-    """Return the class of an error that Python raised in a task; None for a class that this process does not know."""
-    found = _RAISED.search(str(error))
-    module, _, name = found[1].rpartition(".") if found else ("", "", "")
-    raised = getattr(sys.modules.get(module) if module else builtins, name, None)
-    return raised if isinstance(raised, type) else None
 
 
 def cause(error: Exception) -> str:

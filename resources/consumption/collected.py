@@ -170,7 +170,15 @@ def _frame(
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = wide_schema(slots).append(pa.field(PAYLOAD, pa.binary()))
-    readers = tuple(_reader(number, model, dsn, slots, schema, patience_s) for number, model in enumerate(models))
+    readers = list[Reader]()
+    for number, model in enumerate(models):
+        where = (number, model.view, model.deciders, model.events)
+        if isinstance(model, Fold):
+            # the task ends a function by itself, and says which one it was, before the whole round is ended
+            fold = replace(fold_task(model, dsn, frozenset()), patience_s=patience_s, for_all=True)
+            readers.append(FoldReader(*where, fold, arrow_schema(folded_schema(model))))
+        else:
+            readers.append(ColumnsReader(*where, slot_rows(number, model, slots, schema)))
     sources = {source for model in models for source in model.sources}
     extract = {source: path for model in models for source, path in model.extracted.items()}
     found = {(one.decider, one.event, one.to_version): one for model in models for one in model.seen_upcasts}
@@ -182,22 +190,13 @@ def _frame(
         upcasts=as_option(found.values()),
         deciders=_all_of([model.deciders for model in models]),
         events=_all_of([model.events for model in models]),
-        readers=readers,
+        readers=tuple(readers),
         schema=schema,
         most_bytes=ROUND_BYTES,
         without=tuple((one.stream.decider, one.stream.decider_id, one.offset) for one in without),
     )
     wide = spark.range(0, 1, 1, 1).mapInArrow(task.__call__, from_arrow_schema(schema))
     return aggregated(wide, slots, PAYLOAD)
-
-
-def _reader(number: int, model: ReadModel, dsn: str, slots: Slots, schema: pa.Schema, patience_s: float) -> Reader:
-    where = (number, model.view, model.deciders, model.events)
-    if isinstance(model, Fold):
-        # the task ends a function by itself, and says which one it was, before the whole round is ended
-        task = replace(fold_task(model, dsn, frozenset()), patience_s=patience_s, for_all=True)
-        return FoldReader(*where, task, arrow_schema(folded_schema(model)))
-    return ColumnsReader(*where, slot_rows(number, model, slots, schema))
 
 
 def _all_of(taken: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:

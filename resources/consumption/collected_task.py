@@ -175,32 +175,30 @@ class Task:
 
     def _rows(self, reader: Reader, leased: "Leased") -> Iterator[pa.RecordBatch]:
         events = without_failing(leased.events_of(reader), self.without)
-        if isinstance(reader, ColumnsReader):
-            if len(events) and reader.rows.carried is not None:
-                ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
-                asked = KeptQuery(self.dsn, reader.rows.carried.query)
-                yield from reader.rows.of_streams(iter([ordered]), asked.rows)
-            elif len(events):
-                yield from reader.rows.of(iter([events]))
-        elif isinstance(reader, FoldReader) and len(events):
-            yield self._folded(reader, events, leased)
-
-    def _folded(self, reader: FoldReader, events: pa.Table, leased: "Leased") -> pa.RecordBatch:
-        ordered = events.select(list(READ)).sort_by(
-            [(name, "ascending") for name in ("partition", "decider_id", "decider", "position")]
-        )
-        # at the first event no stream has a state, but some that failed: these are locked, and no round reads them
-        begun = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first > 0)
-        fold = folder(replace(reader.task, begun=begun, connecting=KeptQuery), reader.schema)
-        rows = io.BytesIO()
-        with pa.ipc.new_stream(rows, reader.schema) as stream:
-            for batch in fold(iter(ordered.combine_chunks().to_batches())):
-                stream.write_batch(batch)
-        if rows.tell() > self.most_bytes:
-            raise FoldFailed(
-                f"read model {reader.task.name}: its rows of a round are more than {self.most_bytes} bytes"
+        if not len(events):
+            return
+        if isinstance(reader, ColumnsReader) and reader.rows.carried is not None:
+            ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
+            asked = KeptQuery(self.dsn, reader.rows.carried.query)
+            yield from reader.rows.of_streams(iter([ordered]), asked.rows)
+        elif isinstance(reader, ColumnsReader):
+            yield from reader.rows.of(iter([events]))
+        elif isinstance(reader, FoldReader):
+            ordered = events.select(list(READ)).sort_by(
+                [(name, "ascending") for name in ("partition", "decider_id", "decider", "position")]
             )
-        return wide_rows(self.schema, {MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
+            # at the first event no stream has a state, but some that failed: these are locked, and no round reads them
+            begun = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first > 0)
+            fold = folder(replace(reader.task, begun=begun, connecting=KeptQuery), reader.schema)
+            rows = io.BytesIO()
+            with pa.ipc.new_stream(rows, reader.schema) as stream:
+                for batch in fold(iter(ordered.combine_chunks().to_batches())):
+                    stream.write_batch(batch)
+            if rows.tell() > self.most_bytes:
+                raise FoldFailed(
+                    f"read model {reader.task.name}: its rows of a round are more than {self.most_bytes} bytes"
+                )
+            yield wide_rows(self.schema, {MODEL: [reader.number], PAYLOAD: [rows.getvalue()]}, 1)
 
 
 LeaseRow = tuple[str, int, int, int, int]
@@ -244,13 +242,21 @@ class Leased:
         Raises:
             DataLoss: The log does not hold all of them any more.
         """
-        for partition, (first, _) in self.ranges[reader.view].items():
+        ranges = self.ranges[reader.view]
+        for partition, (first, _) in ranges.items():
             if first < self._held[partition]:
                 begins = f"log partition {partition} begins at position {self._held[partition]}"
                 raise DataLoss(f"positions from {first} on are to be read", begins)
         if not len(self._events):
             return self._events
-        mask = pa.array(self._within(self.ranges[reader.view]))
+        import numpy as np
+
+        partitions, positions = self._places
+        size = max([*ranges, *partitions.tolist()], default=0) + 1
+        begin, end = np.ones(size, np.int64), np.zeros(size, np.int64)
+        for partition, (first, until) in ranges.items():
+            begin[partition], end[partition] = first, until
+        mask = pa.array((positions >= begin[partitions]) & (positions < end[partitions]))
         for name, taken in (("decider", reader.deciders), ("event", reader.events)):
             if taken is not None:
                 mask = pc.and_(mask, pc.is_in(self._events.column(name), pa.array(taken)))
@@ -258,17 +264,6 @@ class Leased:
         if locked is not None:
             mask = pc.and_not(mask, pc.is_in(_names(self._events), pa.array(locked)))
         return self._events.filter(mask)
-
-    def _within(self, ranges: Mapping[int, tuple[int, int]]) -> "np.ndarray":
-        import numpy as np
-
-        partitions, positions = self._places
-        size = max([*ranges, *partitions.tolist()], default=0) + 1
-        first, end = np.ones(size, np.int64), np.zeros(size, np.int64)
-        for partition, (begin, until) in ranges.items():
-            first[partition], end[partition] = begin, until
-        within: np.ndarray = (positions >= first[partitions]) & (positions < end[partitions])
-        return within
 
     @cached_property
     def _places(self) -> "tuple[np.ndarray, np.ndarray]":

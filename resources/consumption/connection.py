@@ -42,7 +42,12 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
     until = time.monotonic() + ASK_S
 
     def passes(error: BaseException) -> bool:
-        return isinstance(error, psycopg.OperationalError) and (time.monotonic() < until or not _refuses(error))
+        if not isinstance(error, psycopg.OperationalError):
+            return False
+        # Of a connection that failed libpq says no SQLSTATE. A server without room refuses after it took the password:
+        # that looks the same, and passes.
+        refused = error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password)
+        return not refused or time.monotonic() < until
 
     return while_held(passes, PATIENCE_S)(_connect, dsn)
 
@@ -67,9 +72,3 @@ def end_interrupted(connection: psycopg.Connection) -> None:
         with suppress(psycopg.Error):
             connection.cancel_safe(timeout=FAREWELL_S)
         connection.close()
-
-
-def _refuses(error: psycopg.OperationalError) -> bool:
-    # Of a connection that failed libpq says no SQLSTATE. A server without room refuses after it took the password: that
-    # looks the same, and passes.
-    return error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password)

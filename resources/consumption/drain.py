@@ -185,22 +185,51 @@ class Drain:
             outcome = self._next_round(stop)
             if self.overtaken:
                 break
+            # where nothing could be built, more events change nothing: the next drain tries again
+            is_stuck = self._alone and self.members[0].report.failed and not self.members[0].report.moved
             if outcome is None or outcome.claimed:
                 busy_at = time.monotonic()
-            elif self._is_idle(time.monotonic() - busy_at, idle_s) and not self._indexing.is_at_work:
+            elif (is_stuck or time.monotonic() - busy_at >= idle_s) and not self._indexing.is_at_work:
                 break
-            stop.wait(max(0.0, self._next_at() - time.monotonic()))
-
-    def _is_idle(self, since_s: float, idle_s: float) -> bool:
-        report = self.members[0].report if self._alone else None
-        # where nothing could be built, more events change nothing: the next drain tries again
-        return since_s >= idle_s or (report is not None and bool(report.failed) and not report.moved)
+            if self._alone:
+                next_at = self.members[0].next_at
+            elif self._failures:
+                next_at = time.monotonic() + float(POLL_S * 2**self._failures)
+            else:
+                joined = [member.next_at for member in self.members if member.joined]
+                next_at = min([self._looked_at + LOOK_EVERY_S, *joined])
+            stop.wait(max(0.0, next_at - time.monotonic()))
 
     def _next_round(self, stop: threading.Event) -> Outcome | None:
-        """Do a round, unless a declaration changed; None after an error that another try may mend."""
+        """Do a round, unless a declaration changed; None after an error that another try may mend.
+
+        Raises an error of no view if Spark is gone, or after some failures in a row.
+        """
         try:
             self._look()
-            return Outcome() if self.overtaken else self._tried(stop)
+            if self.overtaken:
+                return Outcome()
+            try:
+                outcome = self._round(stop)
+            except psycopg.OperationalError:
+                raise
+            except Overtaken:
+                self.overtaken = [member.declared.name for member in self.members if member.joined]
+                return Outcome()
+            except failures() as error:
+                if self._alone or isinstance(error, Unreachable):
+                    raise
+                if is_gone(error):
+                    raise spark_is_gone(error) from error
+                self._failures += 1
+                if self._failures >= FAILURES:
+                    raise
+                self._store.release_owner(self.owner)
+                # it may be about one view, which leaves then
+                self._looked_at = float("-inf")
+                return None
+            self._failures = 0
+            return outcome
         except CONFLICTS:
             if self._alone:
                 raise
@@ -212,38 +241,6 @@ class Drain:
                 raise  # connecting anew would not help
             self._begin_anew()
             return None
-
-    def _tried(self, stop: threading.Event) -> Outcome | None:
-        try:
-            outcome = self._round(stop)
-        except psycopg.OperationalError:
-            raise
-        except Overtaken:
-            self.overtaken = [member.declared.name for member in self.members if member.joined]
-            return Outcome()
-        except failures() as error:
-            if self._alone:
-                raise
-            self._failed(error)
-            return None
-        self._failures = 0
-        return outcome
-
-    def _failed(self, error: Exception) -> None:
-        """Prepare another try after an error of no view.
-
-        Raises the error if Spark is gone, or after some failures in a row.
-        """
-        self._failures += 1
-        if isinstance(error, Unreachable):
-            raise error
-        if is_gone(error):
-            raise spark_is_gone(error) from error
-        if self._failures >= FAILURES:
-            raise error
-        self._store.release_owner(self.owner)
-        # it may be about one view, which leaves then
-        self._looked_at = float("-inf")
 
     def _round(self, stop: threading.Event) -> Outcome:
         began = time.monotonic()
@@ -265,7 +262,10 @@ class Drain:
                 member.report.failed |= outcome.failed
         for member in joined:
             view = member.view
-            member.next_at = self._turn(member, outcome, began)
+            pause_s = POLL_S if view in outcome.commits else max(POLL_S, member.declared.pooling_delay_s)
+            # at once only if the round left something behind
+            at_once = view in outcome.full or (self._alone and outcome.claimed)
+            member.next_at = began if at_once else began + pause_s
             if view in outcome.commits and member.is_new and not self._alone:
                 self._store.end_drain(member.declared.view, self.owner)
                 member.is_new = False
@@ -284,20 +284,17 @@ class Drain:
         self._on_commit(member, commit)
 
     def _of_one(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> None:
-        if self._is_whole:
-            # the door for few events would read again what a log partition that failed keeps leased
-            self._rounds.collects = self._rounds.collects and not member.report.failed
-            self._rounds.run_alone(self._store, model, outcome, self._most)
-        else:
-            self._is_whole = self._rebuild_next(member, model, outcome, stop)
-
-    def _rebuild_next(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> bool:
-        """Rebuild the next log partition whose first events only the archive has; return true if none is left.
+        """Do a round of one view, or rebuild the next log partition whose first events only the archive has.
 
         Raises:
             PartitionsFailed: None of the rest can be rebuilt, and the drain cannot go on without them.
         """
         failed = member.report.failed
+        if self._is_whole:
+            # the door for few events would read again what a log partition that failed keeps leased
+            self._rounds.collects = self._rounds.collects and not failed
+            self._rounds.run_alone(self._store, model, outcome, self._most)
+            return
         unbuilt = unbuilt_partitions(self._store.connection, model)
         if unbuilt and set(unbuilt) <= set(failed):
             raise no_progress(model.name, failed)
@@ -314,10 +311,10 @@ class Drain:
                 raise
             except MillraceError as error:
                 outcome.failed[partition] = str(error)
-            return False
+            return
         if unbuilt:
             stop.wait(model.pooling_delay_s)
-        return not unbuilt
+        self._is_whole = not unbuilt
 
     def _rebuild(self, member: Member, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
         assert member.model is not None
@@ -333,8 +330,13 @@ class Drain:
         # a consumer that did not say for 15 minutes that it lives counts as dead
         if now - self._attached_at >= PATIENCE_S:
             for member in self.members:
-                if member.joined:
-                    self._attach(member)
+                try:
+                    if member.joined:
+                        self._store.attach_consumer(member.view, self.owner)
+                except MillraceError as error:
+                    if self._alone:
+                        raise
+                    self._leave(member, str(error))
             self._attached_at = now
             if not self._alone:
                 self.overtaken = [one.declared.name for one in self.members if one.is_overtaken(self._store)]
@@ -351,14 +353,6 @@ class Drain:
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
-
-    def _attach(self, member: Member) -> None:
-        try:
-            self._store.attach_consumer(member.view, self.owner)
-        except MillraceError as error:
-            if self._alone:
-                raise
-            self._leave(member, str(error))
 
     def _join(self, member: Member) -> None:
         try:
@@ -403,22 +397,6 @@ class Drain:
             # nothing that a drain does besides its commits waits longer for a lock
             wait_for_locks_at_most(connection, ASK_S, always=True)
         return PlatformStore(connection)
-
-    def _next_at(self) -> float:
-        """Return when the next round begins, by the monotonic clock."""
-        if self._alone:
-            return self.members[0].next_at
-        if self._failures:
-            return time.monotonic() + float(POLL_S * 2**self._failures)
-        return min([self._looked_at + LOOK_EVERY_S, *(member.next_at for member in self.members if member.joined)])
-
-    def _turn(self, member: Member, outcome: Outcome, began: float) -> float:
-        """Return when a member is asked for again after a round that began at a time."""
-        view = member.view
-        # at once only if the round left something behind
-        if view in outcome.full or (self._alone and outcome.claimed):
-            return began
-        return began + (POLL_S if view in outcome.commits else max(POLL_S, member.declared.pooling_delay_s))
 
 
 def _against(poll: ViewPoll | None) -> str | None:

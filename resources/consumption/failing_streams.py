@@ -197,39 +197,46 @@ class _Search(Generic[Kept]):
             part, count = self._named_if_few(part, count, error)
         if part.streams is not None and len(part.streams) <= 1:
             return not part.streams or self._name(part, part.streams[0], error)
-        left, right = _halves(part)
+        if part.streams is not None:
+            middle = len(part.streams) // 2
+            left, right = replace(part, streams=part.streams[:middle]), replace(part, streams=part.streams[middle:])
+        else:
+            first, last = part.hashes or _HASHES
+            middle = (first + last) // 2
+            left, right = replace(part, hashes=(first, middle)), replace(part, hashes=(middle, last))
         half = None if count is None else (count + 1) // 2
         left_is_well = self.divide(left, half, fails=False)
         return self.divide(right, half, fails=left_is_well) and left_is_well
 
     def _named_if_few(self, part: Part, count: int | None, error: PartFails | None) -> tuple[Part, int | None]:
-        """Return the part by the names of its streams if these are few; and about how many streams it has."""
+        """Return the part by the names of its streams if these are few; and about how many streams it has.
+
+        Gives up if each of some streams of a large part fails by itself.
+        """
         indivisible = part.hashes is not None and part.hashes[1] - part.hashes[0] == 1
         if count is not None and count > NAMED and not indivisible:
             return part, count
         # the count is an estimate; and streams of one hash have to be told by name, however many they are
         limit = _ALL_STREAMS if indivisible else 2 * NAMED
-        streams = sorted(self._batch.streams(part, limit), key=_shuffled)
+        # The same order in each search. Not by log partition or name: streams that fail together have neighbouring
+        # names, and must not all come first, or the search would take them for everything.
+        streams = sorted(self._batch.streams(part, limit), key=lambda one: hashlib.sha256(repr(one).encode()).digest())
         if len(streams) < limit:
             return replace(part, hashes=None, streams=tuple(streams)), len(streams)
         if part.of == "range" and part.hashes is None and (error is None or error.certain):
-            self._give_up_if_all_fail(part, streams[:ALL_FAIL])
-        return part, self._batch.count(part)
-
-    def _give_up_if_all_fail(self, part: Part, some: Sequence[Stream]) -> None:
-        """Give up if each of some streams of a large part fails by itself; all builds of a search would fail as well.
-
-        What is built here is not kept: the search builds it again with others. So it is cut off where no event is.
-        """
-        for stream in some:
-            try:
-                self._count_build(replace(part, streams=(stream,), up_to=_LAST_OFFSET))
-            except PartFails as fails:
-                if not fails.certain:
-                    return
+            # Each of some by itself: where all fail, all builds of a search would fail as well. What is built here is
+            # not kept, for the search builds it again with others: so it is cut off where no event is.
+            for stream in streams[:ALL_FAIL]:
+                try:
+                    self._count_build(replace(part, streams=(stream,), up_to=_LAST_OFFSET))
+                except PartFails as fails:
+                    if not fails.certain:
+                        break
+                else:
+                    break
             else:
-                return
-        raise _GivenUp(End.ALL)
+                raise _GivenUp(End.ALL)
+        return part, self._batch.count(part)
 
     def _name(self, part: Part, stream: Stream, error: PartFails | None) -> bool:
         """Find the event that a stream fails at and build those before it; return whether the stream does not fail."""
@@ -277,18 +284,3 @@ class _Search(Generic[Kept]):
             if self._uncertain >= MOST_UNCERTAIN and not self.findings.built:
                 raise _GivenUp(End.ALL) from fails
             raise
-
-
-def _shuffled(stream: Stream) -> bytes:
-    # The same order in each search. Not by log partition or name: streams that fail together have neighbouring names,
-    # and must not all come first, or the search would take them for everything.
-    return hashlib.sha256(repr(stream).encode()).digest()
-
-
-def _halves(part: Part) -> tuple[Part, Part]:
-    if part.streams is not None:
-        middle = len(part.streams) // 2
-        return replace(part, streams=part.streams[:middle]), replace(part, streams=part.streams[middle:])
-    first, last = part.hashes or _HASHES
-    middle = (first + last) // 2
-    return replace(part, hashes=(first, middle)), replace(part, hashes=(middle, last))

@@ -62,14 +62,11 @@ class Indexing:
         self._stopped.set()
         self._models.put(None)
         while self._thread.is_alive():
-            self._cancel()
+            if (connection := self._at_work) is not None:
+                with suppress(psycopg.Error):
+                    connection.cancel_safe(timeout=FAREWELL_S)
             self._thread.join(POLL_S)
         return self._failed
-
-    def _cancel(self) -> None:
-        if (connection := self._at_work) is not None:
-            with suppress(psycopg.Error):
-                connection.cancel_safe(timeout=FAREWELL_S)
 
     def _make_all(self) -> None:
         while (model := self._models.get()) is not None and not self._stopped.is_set():

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -100,27 +101,25 @@ class Reader:
 
         if task >= len(self.parts):
             return
+        part, options = self.parts[task], self.options
+        held = partial(held_ranges, fail_on_data_loss=True)
+        extract = tuple(options.extract.items())
+        wanted = Wanted(options.deciders, options.events, options.columns, extract, upcasts=options.upcasts)
+        # each begins when the one before has ended
+        batches = chain(
+            read_ranges(options, self.schema, part.slices, held, self.view) if part.slices else (),
+            *(
+                read_retries(options, self.schema, str(self.view), one.partition, one.lease_token, one.to_position)
+                for one in part.retries
+            ),
+            *(rows_of(file, wanted) for file in part.files),
+        )
         left_out = pa.array(self.left_out, pa.int64())
-        for batch in self._batches(self.parts[task]):
+        for batch in batches:
             events = pa.Table.from_batches([batch.rename_columns(self.schema.names)]).cast(self.schema)
             if len(left_out):
                 events = events.filter(pc.invert(pc.is_in(events.column(ORDER), left_out)))
             yield events
-
-    def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
-        options = self.options
-        if part.slices:
-            held = partial(held_ranges, fail_on_data_loss=True)
-            yield from read_ranges(options, self.schema, part.slices, held, self.view)
-        for one in part.retries:
-            yield from read_retries(
-                options, self.schema, str(self.view), one.partition, one.lease_token, one.to_position
-            )
-        wanted = Wanted(
-            options.deciders, options.events, options.columns, tuple(options.extract.items()), upcasts=options.upcasts
-        )
-        for file in part.files:
-            yield from rows_of(file, wanted)
 
 
 def leased_events(

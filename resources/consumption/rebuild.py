@@ -49,7 +49,13 @@ class Rebuild:
         """Build log partitions together, and write one after the other; see `Consumer.rebuild`."""
         require_ownership(self.store.connection, self.model)
         try:
-            leases = self._lease(partitions, wait_s, stop)
+            waiting = while_held(PartitionLeased, wait_s, stop=stop)
+            builds, view, leases = self.builds, self.model.view, list[Lease]()
+            # the leases that there are already are kept while the next one is waited for
+            with lease_keeper(builds.dsn, view, lambda: tuple(leases), builds.lease_s):
+                # in order, so that two rebuilds never wait for each other
+                for partition in sorted(set(partitions)):
+                    leases.append(waiting(self.store.claim_partition, view, partition, builds.owner, builds.lease_s))
             # the leases keep the history whole from now on
             history = self._history(leases)
             # from the first event on, wherever the log begins
@@ -60,16 +66,6 @@ class Rebuild:
             with suppress(psycopg.Error, MillraceError):
                 self.store.release_owner(self.builds.owner)
             raise
-
-    def _lease(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> tuple[Lease, ...]:
-        waiting = while_held(PartitionLeased, wait_s, stop=stop)
-        builds, view, taken = self.builds, self.model.view, list[Lease]()
-        # the leases that there are already are kept while the next one is waited for
-        with lease_keeper(builds.dsn, view, lambda: tuple(taken), builds.lease_s):
-            # in order, so that two rebuilds never wait for each other
-            for partition in sorted(set(partitions)):
-                taken.append(waiting(self.store.claim_partition, view, partition, builds.owner, builds.lease_s))
-        return tuple(taken)
 
     def _history(self, leases: Sequence[Lease]) -> LogHistory | None:
         """Return where the events of leased log partitions are read from; None: from Postgres alone.

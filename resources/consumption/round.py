@@ -309,7 +309,11 @@ class Rounds:
         def build(without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
             return self._again(work, without) if without else first
 
-        read, failures = without_misread(build, partial(self._streams_at, work))
+        def streams_at(offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
+            with self._second_look():
+                return self.builds.streams_at(work, offsets)
+
+        read, failures = without_misread(build, streams_at)
         if not read.leases:
             return
         read = replace(read, failures=failures)
@@ -330,10 +334,6 @@ class Rounds:
             if is_gone(error):
                 raise
             raise PartFails(cause(error)) from error
-
-    def _streams_at(self, work: Work, offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
-        with self._second_look():
-            return self.builds.streams_at(work, offsets)
 
     def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
         """Build what is leased for a model without failing streams: some leases may have ended since."""

@@ -117,8 +117,7 @@ class EmbeddedPostgres:
         with self._locked():
             if not (self.data / "PG_VERSION").exists():
                 self._initialise()
-            changed = [path for path, text in self._configuration().items() if self._write(path, text)]
-            if not changed and self._accepts():
+            if not self._configure() and self._accepts():
                 return
             self._end()
             self._end_orphans()
@@ -190,7 +189,7 @@ class EmbeddedPostgres:
 
     @cached_property
     def _account(self) -> pwd.struct_passwd | None:
-        """The user that the server runs as; None if that is us."""
+        """The user that the server runs as, created where we are root and there is none; None if that is us."""
         owner = self.data.stat().st_uid if self.data.exists() else None
         if os.geteuid() != 0:
             if owner not in (None, os.geteuid()):
@@ -203,14 +202,37 @@ class EmbeddedPostgres:
         with suppress(KeyError):
             return pwd.getpwnam(ACCOUNT)
         with only_one(ACCOUNT_LOCK):
-            return _made_account()
+            # another process may just have made it
+            with suppress(KeyError):
+                return pwd.getpwnam(ACCOUNT)
+            command = ["useradd", "--system", "--no-create-home", ACCOUNT]
+            logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
+            try:
+                # fixed words; found on PATH, as every administrator's tool is
+                done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+                said = done.stderr.strip()
+            except OSError as error:
+                said = str(error)
+            try:
+                return pwd.getpwnam(ACCOUNT)
+            except KeyError:
+                raise PostgresFailed(
+                    f"Postgres must not run as root, and the user {ACCOUNT} cannot be created.",
+                    detail=f"{' '.join(command)}: {said}",
+                    hint=f"Create a user postgres or {ACCOUNT}, or start Millrace as another user than root.",
+                ) from None
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Let one process at a time start or stop this server; the kernel frees the lock of a killed one."""
         with only_one(self.directory / "lock"):
             if self._account:
-                _let_in(self.directory, self.programs)
+                # the server's user passes through the folders above
+                for folder in (path for end in (self.directory, self.programs) for path in (end, *end.parents)):
+                    mode = folder.stat().st_mode
+                    if not mode & 0o001:
+                        logger.warning("Running as root, and Postgres must not: chmod o+x %s", folder)
+                        folder.chmod(mode | 0o001)
             self._own(self.socket)
             yield
 
@@ -230,27 +252,25 @@ class EmbeddedPostgres:
             self.data.rename(self.directory / f"data.broken-{os.getpid()}")
         fresh.rename(self.data)
 
-    def _configuration(self) -> dict[Path, str]:
+    def _configure(self) -> bool:
+        """Write the server's settings, in the place of whatever has their names; return whether they were others."""
         access = self.data / "millrace_hba.conf"
         where = {"socket": str(self.socket).replace("'", "''"), "access": str(access).replace("'", "''")}
         addresses = LOOPBACK if self._tcp_port else ""
         readers = f"host all {READER} {LOOPBACK}/32 scram-sha-256\n" if self._tcp_port else ""
-        return {
+        texts = {
             access: ACCESS.format(readers=readers),
             self.data / "millrace.conf": SETTINGS.format(addresses=addresses, port=self._tcp_port or PORT, **where),
         }
-
-    def _write(self, path: Path, text: str) -> bool:
-        """Write a file for the server's user where it has another text, in the place of whatever has its name there."""
-        if path.exists() and path.read_text() == text:
-            return False
-        fresh = path.with_name(f"{path.name}.new")
-        fresh.unlink(missing_ok=True)
-        with _no_link(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
-            self._give(file)
-            os.write(file, text.encode())
-        fresh.rename(path)
-        return True
+        changed = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+        for path in changed:
+            fresh = path.with_name(f"{path.name}.new")
+            fresh.unlink(missing_ok=True)
+            with _no_link(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+                self._give(file)
+                os.write(file, texts[path].encode())
+            fresh.rename(path)
+        return bool(changed)
 
     def _give(self, opened: int) -> None:
         if self._account:
@@ -371,35 +391,3 @@ def _no_link(path: Path, flags: int) -> Iterator[int]:
 def _fits(folder: Path) -> bool:
     # Linux allows 107 bytes for the path of a unix socket, macOS 103
     return len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= 103
-
-
-def _made_account() -> pwd.struct_passwd:
-    """Create the user that the server runs as where we are root, unless another process has just done it."""
-    with suppress(KeyError):
-        return pwd.getpwnam(ACCOUNT)
-    command = ["useradd", "--system", "--no-create-home", ACCOUNT]
-    logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
-    try:
-        # fixed words; found on PATH, as every administrator's tool is
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        said = done.stderr.strip()
-    except OSError as error:
-        said = str(error)
-    try:
-        return pwd.getpwnam(ACCOUNT)
-    except KeyError:
-        raise PostgresFailed(
-            f"Postgres must not run as root, and the user {ACCOUNT} cannot be created.",
-            detail=f"{' '.join(command)}: {said}",
-            hint=f"Create a user postgres or {ACCOUNT}, or start Millrace as another user than root.",
-        ) from None
-
-
-def _let_in(*paths: Path) -> None:
-    """Let the server's user pass through the folders above these paths, where we are root."""
-    for path in paths:
-        for folder in (path, *path.parents):
-            mode = folder.stat().st_mode
-            if not mode & 0o001:
-                logger.warning("Running as root, and Postgres must not: chmod o+x %s", folder)
-                folder.chmod(mode | 0o001)

@@ -27,30 +27,25 @@ def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
         Unreachable: The server does not answer.
     """
     with _LOCK:
-        connection = _live(postgres)
+        dsn = postgres.current_dsn()
+        for other in [other for other in _KEPT if other != dsn]:
+            _KEPT.pop(other).close()
+        connection = _KEPT.get(dsn)
+        if connection is not None:
+            try:
+                connection.execute("")
+            except psycopg.Error:
+                # the server was started again, or somebody ended the session
+                connection.close()
+                connection = None
+        if connection is None:
+            connection = _KEPT[dsn] = postgres.opened()
         try:
             yield PlatformStore(connection)
         except BaseException:
             # its state is not known
             connection.close()
             raise
-
-
-def _live(postgres: PostgresResource) -> psycopg.Connection:
-    """Return the connection if it lives, else a new one."""
-    dsn = postgres.current_dsn()
-    for other in [other for other in _KEPT if other != dsn]:
-        _KEPT.pop(other).close()
-    if (kept := _KEPT.get(dsn)) is not None:
-        try:
-            kept.execute("")
-        except psycopg.Error:
-            # the server was started again, or somebody ended the session
-            kept.close()
-        else:
-            return kept
-    _KEPT[dsn] = postgres.opened()
-    return _KEPT[dsn]
 
 
 @atexit.register

@@ -87,7 +87,11 @@ def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: P
                         maker, schema, reader
                     )
                 )
-    _write_password(file, f"{LOOPBACK}:{port}:{database}:{READER}:{password}\n")
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(f"{LOOPBACK}:{port}:{database}:{READER}:{password}\n")
+    fresh.replace(file)
 
 
 def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = False) -> str:
@@ -144,14 +148,6 @@ def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
         f"The login {user} of the store {why}: triggers of any event_store_owner on read models run with its rights."
         " Give drains a login of their own, see docs/operating.md."
     )
-
-
-def _write_password(file: Path, text: str) -> None:
-    fresh = file.with_name(f"{file.name}.new")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-        opened.write(text)
-    fresh.replace(file)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,7 +90,16 @@ def find_psql(server: int, environ: Mapping[str, str] = os.environ, programs: Pa
     """
     on_path = shutil.which("psql", path=environ.get("PATH", os.defpath))
     candidates = [programs / "psql", *([Path(on_path)] if on_path else [])]
-    versions = {psql: version for psql in candidates if (version := _major(psql)) is not None}
+    versions = {}
+    for psql in candidates:
+        # one that does not start, or fails, is none
+        with suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run(  # noqa: S603  Postgres' own program
+                [str(psql), "--version"], capture_output=True, text=True, timeout=BUSY_S, check=False
+            )
+            said = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
+            if done.returncode == 0 and said:
+                versions[psql] = int(said[1])
     if not versions:
         raise PsqlMissing(
             "There is no psql that runs here.",
@@ -99,15 +109,3 @@ def find_psql(server: int, environ: Mapping[str, str] = os.environ, programs: Pa
     return next(
         (psql for psql, version in versions.items() if version >= server), max(versions, key=lambda p: versions[p])
     )
-
-
-def _major(psql: Path) -> int | None:
-    """Ask a psql for its major version; None if it does not run."""
-    try:
-        done = subprocess.run(  # noqa: S603  Postgres' own program
-            [str(psql), "--version"], capture_output=True, text=True, timeout=BUSY_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
-    return int(version[1]) if done.returncode == 0 and version else None
