@@ -51,7 +51,17 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
         model: The read model.
         schemas: All kinds of event, each with its schema; None for an event without one, which may have every field.
     """
-    for reader in _readers(model):
+    keys = [
+        _Reader(f"column {name}" if name in model.keys else name, source, None, decider)
+        for name, key in model.read_keys.items()
+        for decider, source in key.by_decider or ((None, key.source),)
+    ]
+    read = [(name, source, column.events) for name, column in model.columns.items() for source in column.sources]
+    for reader in [*keys, *(_Reader(f"column {name}", source, events) for name, source, events in read)]:
+        of_item = item_path(reader.source)
+        path = data_path(reader.source) if of_item is None else (*(data_path(str(model.each)) or ()), "0", *of_item)
+        if path is None:
+            continue
         taken = [
             schema
             for (decider, event, _), schema in schemas.items()
@@ -61,24 +71,11 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
             and reader.decider in {None, decider}
         ]  # fmt: skip
         judging = [schema for schema in taken if schema is not None]
-        of_item = item_path(reader.source)
-        path = data_path(reader.source) if of_item is None else (*(data_path(str(model.each)) or ()), "0", *of_item)
-        reached = {reach(schema, path or ()) for schema in judging}
+        reached = {reach(schema, path) for schema in judging}
         if judging and Reach.NAMED not in reached:
             named = {f"data.{name}" for schema in judging for name in field_types(schema)}
             forbidden = reached == {Reach.NEVER} and len(judging) == len(taken)
             yield f"{reader.column}: " + _unknown("property", reader.source, named), forbidden
-
-
-def _readers(model: ReadModel) -> list[_Reader]:
-    keys = [
-        _Reader(f"column {name}" if name in model.keys else name, source, None, decider)
-        for name, key in model.read_keys.items()
-        for decider, source in key.by_decider or ((None, key.source),)
-    ]
-    read = [(name, source, column.events) for name, column in model.columns.items() for source in column.sources]
-    readers = [*keys, *(_Reader(f"column {name}", source, events) for name, source, events in read)]
-    return [reader for reader in readers if data_path(reader.source) or item_path(reader.source) is not None]
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
