@@ -8,7 +8,7 @@ import dagster as dg
 from millrace.assets import OWNERS, Group
 from millrace.assets.partitions import log_partition_of
 from millrace.resources.archive.files import SCHEMA
-from millrace.resources.archive.writer import MAX_EVENTS, MIN_EVENTS, ArchiveReport, archive_partition
+from millrace.resources.archive.writer import MAX_EVENTS, MIN_EVENTS, archive_partition
 from millrace.resources.errors import MillraceError
 from millrace.resources.postgres.resource import PostgresResource
 
@@ -60,23 +60,20 @@ def archive_asset(partitions: dg.StaticPartitionsDefinition, root: Path) -> dg.A
             except MillraceError as error:
                 failed.append(f"{key}: {error}")
             else:
-                context.log_event(dg.AssetMaterialization(KEY, metadata=_metadata(report), partition=key))
+                metadata: dict[str, float | str] = {
+                    "dagster/row_count": report.written,
+                    "dagster/partition_row_count": report.events,
+                    "events": report.events,
+                    "bytes": report.bytes,
+                    "files": report.files,
+                    "archived_position": report.archived_position,
+                    "not_archived": report.high_water_mark - report.archived_position,
+                    "events_per_s": round(report.written / max(report.seconds, 0.001), 1),
+                    **({"note": "another run was at it"} if report.busy else {}),
+                }
+                context.log_event(dg.AssetMaterialization(KEY, metadata=metadata, partition=key))
         if failed:
             raise dg.Failure("\n".join(failed))
         yield from ()
 
     return archive_events
-
-
-def _metadata(report: ArchiveReport) -> dict[str, dg.MetadataValue | str | int | float]:
-    return {
-        "dagster/row_count": report.written,
-        "dagster/partition_row_count": report.events,
-        "events": report.events,
-        "bytes": report.bytes,
-        "files": report.files,
-        "archived_position": report.archived_position,
-        "not_archived": report.high_water_mark - report.archived_position,
-        "events_per_s": round(report.written / max(report.seconds, 0.001), 1),
-        **({"note": "another run was at it"} if report.busy else {}),
-    }

@@ -1,7 +1,8 @@
 """Drains: the asset `consumption/view_events`, one partition per view."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dagster as dg
@@ -118,33 +119,31 @@ def drain_read_model(
             try:
                 report = consumer.drain(budget_s=config.budget_s, idle_s=config.idle_s, on_commit=progress.add)
             except BaseException:
-                _finish_all_the_same(context, progress)
+                with _all_the_same(context, "its last state cannot be shown"):
+                    progress.finish()
                 raise
             progress.finish()
             return report, consumer.model.view
     except PartitionsFailed as error:
-        causes = error.causes
-        _make_red(context, model, lambda: causes)
+        with _all_the_same(context, "its log partitions cannot be shown as failed"):
+            ShownPartitions(context.instance, context.run, model).make_red(error.causes)
         raise
     except failures() as error:
         # no log partition is to blame: each that made no progress waits for the same
         said = cause(error)
-        _make_red(
-            context,
-            model,
-            lambda: dict.fromkeys(
-                progress.behind() if progress else _waiting(dsn, model, settings.log_partitions), said
-            ),
-        )
+        with _all_the_same(context, "its log partitions cannot be shown as failed"):
+            behind = progress.behind() if progress else _waiting(dsn, model, settings.log_partitions)
+            ShownPartitions(context.instance, context.run, model).make_red(dict.fromkeys(behind, said))
         raise
 
 
-def _finish_all_the_same(context: dg.AssetExecutionContext, progress: "DrainProgress") -> None:
+@contextmanager
+def _all_the_same(context: dg.AssetExecutionContext, said: str) -> Iterator[None]:
     # what it cannot show must not hide why the drain failed
     try:
-        progress.finish()
+        yield
     except Exception as error:  # noqa: BLE001  whatever Dagster's storage, or a server that went away, raises
-        context.log.warning("its last state cannot be shown: %s", error)
+        context.log.warning("%s: %s", said, error)
 
 
 def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
@@ -154,15 +153,6 @@ def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
         if built is None:
             return [*range(log_partitions)]
         return [lag.partition for lag in PlatformStore(connection).view_lag(built.view) if lag.lag_seconds is not None]
-
-
-def _make_red(context: dg.AssetExecutionContext, model: ReadModel, causes: Callable[[], Mapping[int, str]]) -> None:
-    shown = ShownPartitions(context.instance, context.run, model)
-    # what it cannot show must not hide why the drain failed
-    try:
-        shown.make_red(causes())
-    except Exception as error:  # noqa: BLE001  whatever Dagster's storage, or a server that went away, raises
-        context.log.warning("its log partitions cannot be shown as failed: %s", error)
 
 
 class DrainProgress(Progress[DrainReport]):

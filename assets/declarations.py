@@ -147,7 +147,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     found, faults = _Found(package), []
     # how a model's rows read is decided by the upcasts of its events, too
     for room in ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms:
-        for module in _modules(package, room):
+        for module in _with_those_below(load_part(package, room), room):
             if isinstance(module, Fault):
                 faults.append(module)
             else:
@@ -316,26 +316,18 @@ def _names(room: str, value: object) -> Iterator[str]:
             yield from (f"decider {table.stream_decider}" for table in value.tables)
 
 
-def _modules(package: str, room: str) -> Iterator[ModuleType | Fault]:
-    """Import a room, which is a module or a package with any number of them."""
-    module = load_part(package, room)
-    if module is None:
+def _with_those_below(module: ModuleType | Fault | None, room: str) -> Iterator[ModuleType | Fault]:
+    """Yield a module of a room, and import those in it if it is a package."""
+    if module is not None:
+        yield module
+    if not isinstance(module, ModuleType):
         return
-    yield module
-    if isinstance(module, ModuleType):
-        yield from _below(module, room)
-
-
-def _below(package: ModuleType, room: str) -> Iterator[ModuleType | Fault]:
-    path = [Path(folder) for folder in getattr(package, "__path__", ())]
+    path = [Path(folder) for folder in getattr(module, "__path__", ())]
     files = {info.name for info in pkgutil.iter_modules(map(str, path))}
     # a folder needs no __init__.py to be a package
     folders = {below.parent.name for folder in path for below in folder.glob("*/*.py")}
     for name in sorted(files | folders):
-        module = _load(f"{package.__name__}.{name}", room)
-        yield module
-        if isinstance(module, ModuleType):
-            yield from _below(module, room)
+        yield from _with_those_below(_load(f"{module.__name__}.{name}", room), room)
 
 
 def _load(name: str, room: str) -> ModuleType | Fault:

@@ -61,8 +61,28 @@ class _WhileItRuns(dg.Executor):
         return self._in_process.retries
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:  # noqa: ANN401 - private types, too
-        with _interrupted_once_over(plan_context.instance, plan_context.run_id):
+        """Execute a plan; interrupt the main thread once the run is over, as its termination does."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(WATCH_S):
+                try:
+                    run = plan_context.instance.get_run_by_id(plan_context.run_id)
+                except Exception:  # noqa: BLE001, S112  whatever Dagster's storage raises while it is away
+                    continue
+                if run is not None and run.is_finished and not ended.is_set():
+                    # a real signal: only that wakes a thread that waits
+                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+                    return
+
+        watcher = threading.Thread(target=watch, name="its run", daemon=True)
+        watcher.start()
+        try:
             yield from self._in_process.execute(plan_context, execution_plan)
+        finally:
+            ended.set()
+            # a storage that says nothing holds no run up: the thread interrupts nobody from here on
+            watcher.join(WATCH_S)
 
 
 def _made(context: dg.InitExecutorContext) -> dg.Executor:
@@ -78,32 +98,6 @@ while_it_runs = dg.ExecutorDefinition(
     config_schema=dg.in_process_executor.config_schema,  # type: ignore[arg-type]  # as it gives it
     executor_creation_fn=_made,
 )
-
-
-@contextmanager
-def _interrupted_once_over(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
-    """Interrupt the main thread once a run is over, as its termination does."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(WATCH_S):
-            try:
-                run = instance.get_run_by_id(run_id)
-            except Exception:  # noqa: BLE001, S112  whatever Dagster's storage raises while it is away
-                continue
-            if run is not None and run.is_finished and not ended.is_set():
-                # a real signal: only that wakes a thread that waits
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                return
-
-    watcher = threading.Thread(target=watch, name="its run", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        # a storage that says nothing holds no run up: the thread interrupts nobody from here on
-        watcher.join(WATCH_S)
 
 
 class Progress(Generic[T]):

@@ -36,7 +36,9 @@ def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSp
         dg.AssetSpec(
             asset_key(each),
             deps=[dg.AssetKey(["event_store", table]) for table in ("event_log", "stream_locks")],
-            description=f"{_said(each)} `millrace run handlers` runs it; its lag is looked at every few minutes.",
+            # the first sentence of the handler's docstring
+            description=(inspect.getdoc(each.handler) or f"The handler {each.name}.").splitlines()[0]
+            + " `millrace run handlers` runs it; its lag is looked at every few minutes.",
             group_name=Group.SUBSCRIPTIONS,
             kinds={"python", "postgres"},
             owners=OWNERS,
@@ -63,9 +65,3 @@ def standing_of(info: ViewInfo) -> dict[str, float]:
         "consumers": info.consumers,
         "enabled": int(info.enabled),
     }
-
-
-def _said(subscription: Subscription) -> str:
-    """Return the first sentence of the handler's docstring, or its name."""
-    first, *_ = (inspect.getdoc(subscription.handler) or "").splitlines() or [""]
-    return first or f"The handler {subscription.name}."

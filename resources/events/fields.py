@@ -24,7 +24,18 @@ def reach(schema: Schema, path: Sequence[str], root: Schema | None = None) -> Re
         return Reach.NAMED
     if schema is True:
         return Reach.UNNAMED
-    both = [_own(schema, path, root), *(reach(each, path, root) for each in _all_of(schema, root))]
+    types = schema.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    name, rest, others = path[0], path[1:], schema.get("additionalProperties", True)
+    if types and not {"object", "array"} & {*types}:
+        own = Reach.NEVER
+    elif name in schema.get("properties", {}):
+        own = reach(schema["properties"][name], rest, root)
+    elif name.isdecimal() and "array" in types:
+        own = reach(schema.get("items", True), rest, root)
+    else:
+        own = Reach.UNNAMED if others is True else reach(others, rest, root)
+    both = [own, *(reach(each, path, root) for each in _all_of(schema, root))]
     for key in ("anyOf", "oneOf"):
         if key in schema:
             both.append(max(reach(each, path, root) for each in schema[key]))
@@ -34,20 +45,6 @@ def reach(schema: Schema, path: Sequence[str], root: Schema | None = None) -> Re
 def field_types(schema: Schema) -> dict[str, str]:
     """Return the fields of the data that a schema names, each with its type as people read it, and ? where optional."""
     return dict(_named(schema, schema))
-
-
-def _own(schema: Mapping[str, Any], path: Sequence[str], root: Schema) -> Reach:
-    types = schema.get("type", [])
-    types = [types] if isinstance(types, str) else types
-    if types and not {"object", "array"} & {*types}:
-        return Reach.NEVER
-    name, rest = path[0], path[1:]
-    if name in schema.get("properties", {}):
-        return reach(schema["properties"][name], rest, root)
-    if name.isdecimal() and "array" in types:
-        return reach(schema.get("items", True), rest, root)
-    others = schema.get("additionalProperties", True)
-    return Reach.UNNAMED if others is True else reach(others, rest, root)
 
 
 def _all_of(schema: Mapping[str, Any], root: Schema) -> Iterator[Schema]:
@@ -73,19 +70,12 @@ def _type(schema: Schema, root: Schema) -> str:
         return "any"
     if "enum" in schema or "const" in schema:
         return " | ".join(map(repr, schema.get("enum", [schema.get("const")])))
-    said = [each if isinstance(each, str) else _type(each, root) for each in _kinds(schema, root)]
+    types = schema.get("type", [])
+    kinds = [*([types] if isinstance(types, str) else types), *_all_of(schema, root)]
+    kinds += [*schema.get("anyOf", []), *schema.get("oneOf", [])]
+    said = [each if isinstance(each, str) else _type(each, root) for each in kinds]
     if said == ["array"]:
         return f"array of {_type(schema.get('items', True), root)}"
     if said == ["string"]:
         return str(schema.get("format", "string"))
     return " | ".join(dict.fromkeys(said)) or "any"
-
-
-def _kinds(schema: Mapping[str, Any], root: Schema) -> list[Any]:
-    types = schema.get("type", [])
-    return [
-        *([types] if isinstance(types, str) else types),
-        *_all_of(schema, root),
-        *schema.get("anyOf", []),
-        *schema.get("oneOf", []),
-    ]

@@ -84,27 +84,27 @@ def standing_of(store: EventStore, events: Iterable[DeclaredEvent], *, keep: boo
 
     The connection is in autocommit, or nothing stays of what a failed caller kept.
     """
-    return [_standing(store, event, keep=keep) for event in events]
-
-
-def _standing(store: EventStore, event: DeclaredEvent, *, keep: bool) -> Standing:
-    known = store.connection.execute(
-        """
-        select from event_store.event_schemas s
-        where (s.decider, s.event, s.event_version) = (%s, %s, %s) and %s::bigint[] <@ array(
-          select u.to_version from event_store.event_upcasts u where u.decider = s.decider and u.event = s.event
-        )
-        """,
-        (event.decider, event.event, event.version, [*event.upcasts]),
-    ).fetchone()
-    try:
-        with store.connection.transaction(force_rollback=not keep):
-            _register(store, event)
-    except (SchemaDiffers, UpcastDiffers) as refusal:
-        return Standing(event, State.DIFFERS, str(refusal))
-    except MillraceError as refusal:
-        return Standing(event, State.REFUSED, str(refusal))
-    return Standing(event, State.NEW if known is None else State.REGISTERED)
+    found = []
+    for event in events:
+        known = store.connection.execute(
+            """
+            select from event_store.event_schemas s
+            where (s.decider, s.event, s.event_version) = (%s, %s, %s) and %s::bigint[] <@ array(
+              select u.to_version from event_store.event_upcasts u where u.decider = s.decider and u.event = s.event
+            )
+            """,
+            (event.decider, event.event, event.version, [*event.upcasts]),
+        ).fetchone()
+        try:
+            with store.connection.transaction(force_rollback=not keep):
+                _register(store, event)
+        except (SchemaDiffers, UpcastDiffers) as refusal:
+            found.append(Standing(event, State.DIFFERS, str(refusal)))
+        except MillraceError as refusal:
+            found.append(Standing(event, State.REFUSED, str(refusal)))
+        else:
+            found.append(Standing(event, State.NEW if known is None else State.REGISTERED))
+    return found
 
 
 def known_schemas(store: EventStore, events: Iterable[DeclaredEvent]) -> dict[tuple[str, str, int], Schema | None]:

@@ -8,13 +8,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
 
 import psycopg
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from millrace.resources.alerts.store import AlertState, AlertStore
+from millrace.resources.alerts.store import AlertStore
 from millrace.resources.capture.store import CaptureInfo, CaptureStore
 from millrace.resources.connecting import connect
 from millrace.resources.event_store import PartitionInfo, ViewInfo
@@ -52,7 +51,13 @@ class StoreMetrics(Collector):
         # where a scrape hangs, the next ones do not wait for it
         if self._turn.acquire(timeout=ASK_S):
             try:
-                connection = self._connected()
+                if self._connection is None or self._connection.closed:
+                    # also where nothing comes back at all
+                    self._connection = connect(self._dsn, answer_s=ASK_S, application_name="millrace metrics")
+                    # a scrape that takes longer is of no use to who asked
+                    self._connection.execute(f"set statement_timeout = '{ASK_S}s'".encode())
+                    self._connection.execute(f"set lock_timeout = '{POLL_S}s'".encode())
+                connection = self._connection
                 # all figures are of one moment
                 with as_of_now(connection):
                     found = [*metrics_of(connection)]
@@ -73,19 +78,6 @@ class StoreMetrics(Collector):
                 self._connection.close()
         self._connection = None
 
-    def _connected(self) -> psycopg.Connection:
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(
-                self._dsn,
-                # where nothing comes back at all
-                answer_s=ASK_S,
-                application_name="millrace metrics",
-            )
-            # a scrape that takes longer is of no use to who asked
-            self._connection.execute(f"set statement_timeout = '{ASK_S}s'".encode())
-            self._connection.execute(f"set lock_timeout = '{POLL_S}s'".encode())
-        return self._connection
-
 
 def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
     """Return what there is to say of an event store, in the order of the docs."""
@@ -94,7 +86,16 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
     yield from _log(partitions)
     yield from _sequencer(store)
     yield from _views(store.view_info(most=COUNTED), sum(partition.high_water_mark for partition in partitions))
-    yield from _producers(ProducerStore(connection))
+    totals = ProducerStore(connection).producer_totals()
+    yield gauge("producers", "Registered producers.", [], [([], totals.producers)])
+    yield gauge("producer_open_messages", "Transactions begun and not settled.", [], [([], totals.open)])
+    outcomes = ("committed", "duplicates", "refused", "aborted", "abandoned", "expired", "superseded")
+    yield counter(
+        "producer_messages",
+        "Messages of all producers, by what became of them.",
+        ["outcome"],
+        [([outcome], getattr(totals, outcome)) for outcome in outcomes],
+    )
     yield from _captures(CaptureStore(connection).capture_info())
     yield gauge(
         "standing_seconds",
@@ -102,7 +103,20 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
         ["kind", "subject", "severity"],
         [([each.kind, each.subject, each.severity], seconds_since(each.since)) for each in store.standing(COUNTED)],
     )
-    yield from _alerts(AlertStore(connection).alert_state())
+    state = AlertStore(connection).alert_state()
+    yield gauge(
+        "alerts_idle_seconds",
+        "How long ago somebody looked for incidents to tell of.",
+        [],
+        [] if state.observed_at is None else [([], seconds_since(state.observed_at))],
+    )
+    yield gauge("alerts_open_incidents", "Incidents that are open.", [], [([], state.open_incidents)])
+    yield gauge(
+        "alerts_undelivered_seconds",
+        "For how long the oldest message about them has been tried in vain.",
+        [],
+        [([], seconds_since(state.undelivered_since))],
+    )
 
 
 def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
@@ -191,19 +205,6 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
     yield gauge("view_consumers", "Consumers that live.", labels, each(lambda v: v.consumers))
 
 
-def _producers(store: ProducerStore) -> Iterator[Metric]:
-    totals = store.producer_totals()
-    yield gauge("producers", "Registered producers.", [], [([], totals.producers)])
-    yield gauge("producer_open_messages", "Transactions begun and not settled.", [], [([], totals.open)])
-    outcomes = ("committed", "duplicates", "refused", "aborted", "abandoned", "expired", "superseded")
-    yield counter(
-        "producer_messages",
-        "Messages of all producers, by what became of them.",
-        ["outcome"],
-        [([outcome], getattr(totals, outcome)) for outcome in outcomes],
-    )
-
-
 def _captures(captures: Sequence[CaptureInfo]) -> Iterator[Metric]:
     def each(number: Callable[[CaptureInfo], float]) -> Samples:
         return [([capture.capture], number(capture)) for capture in captures]
@@ -227,20 +228,4 @@ def _captures(captures: Sequence[CaptureInfo]) -> Iterator[Metric]:
         "Tables whose first rows are not all read.",
         labels,
         each(lambda c: c.tables_to_backfill),
-    )
-
-
-def _alerts(state: AlertState) -> Iterator[Metric]:
-    def since(time: datetime | None) -> Samples:
-        return [] if time is None else [([], seconds_since(time))]
-
-    yield gauge(
-        "alerts_idle_seconds", "How long ago somebody looked for incidents to tell of.", [], since(state.observed_at)
-    )
-    yield gauge("alerts_open_incidents", "Incidents that are open.", [], [([], state.open_incidents)])
-    yield gauge(
-        "alerts_undelivered_seconds",
-        "For how long the oldest message about them has been tried in vain.",
-        [],
-        [([], seconds_since(state.undelivered_since))],
     )

@@ -5,9 +5,8 @@ Spark cancels the jobs, and ends the Python process of each task that goes on fo
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -61,14 +60,6 @@ def ended_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@dataclass
-class _Told:
-    """What the thread that watches has done."""
-
-    to_stop: bool = False
-    to_close: bool = False
-
-
 @contextmanager
 def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
     """Cancel what this thread asks a session for in a `with` block, so many seconds after its beginning.
@@ -76,70 +67,48 @@ def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
     Raises:
         TookTooLong: In place of the error that Spark gives then.
     """
+    from pyspark.sql.utils import is_remote
+
+    cancel: Callable[[str], object]
+    if remote := is_remote():
+        add, remove, cancel = spark.addTag, spark.removeTag, spark.interruptTag
+    else:
+        # of the context: a tag of the session does not reach the thread of Java in which Arrow is collected
+        context = spark.sparkContext
+        add, remove, cancel = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
     tag = f"millrace-{uuid4().hex}"
-    ended, told = threading.Event(), _Told()
-    watcher = threading.Thread(
-        target=_watch, args=(spark, tag, seconds, ended, told), name="end of a build", daemon=True
-    )
-    _tag(spark, tag)
-    watcher.start()
+    ended, told_to_stop, told_to_close = threading.Event(), threading.Event(), threading.Event()
+
+    def interrupt() -> None:
+        # what comes of it, the thread that waits for Spark sees
+        with suppress(Exception):
+            cancel(tag)
+
+    def watch() -> None:
+        if ended.wait(seconds):
+            return
+        told_to_stop.set()
+        # by a thread of its own: a server that does not answer does not answer to this either
+        threading.Thread(target=interrupt, name="a build is cancelled", daemon=True).start()
+        # what was cancelled ends within seconds, unless nobody listens any more
+        if ended.wait(AWAY_S):
+            return
+        told_to_close.set()
+        if remote:
+            # calls that wait for an answer fail; other sessions live in the server
+            with suppress(Exception):
+                spark.client.close()
+
+    add(tag)
+    threading.Thread(target=watch, name="end of a build", daemon=True).start()
     try:
         yield
     except Exception as error:
-        if told.to_stop:
-            said = f"Spark had not ended after {seconds:g} s" + (", and does not answer" if told.to_close else "")
-            raise TookTooLong(said, is_deaf=told.to_close) from error
+        if told_to_stop.is_set():
+            is_deaf = told_to_close.is_set()
+            said = f"Spark had not ended after {seconds:g} s" + (", and does not answer" if is_deaf else "")
+            raise TookTooLong(said, is_deaf=is_deaf) from error
         raise
     finally:
         ended.set()
-        _untag(spark, tag)
-
-
-def _watch(spark: "SparkSession", tag: str, seconds: float, ended: threading.Event, told: _Told) -> None:
-    if ended.wait(seconds):
-        return
-    told.to_stop = True
-    # by a thread of its own: a server that does not answer does not answer to this either
-    threading.Thread(target=_interrupt, args=(spark, tag), name="a build is cancelled", daemon=True).start()
-    # what was cancelled ends within seconds, unless nobody listens any more
-    if ended.wait(AWAY_S):
-        return
-    told.to_close = True
-    _close(spark)
-
-
-def _interrupt(spark: "SparkSession", tag: str) -> None:
-    # what comes of it, the thread that waits for Spark sees
-    with suppress(Exception):
-        if _is_remote():
-            spark.interruptTag(tag)
-        else:
-            spark.sparkContext.cancelJobsWithTag(tag)
-
-
-def _close(spark: "SparkSession") -> None:
-    """Close the connection to a Connect server: calls that wait for an answer fail. Other sessions live in here."""
-    if _is_remote():
-        with suppress(Exception):
-            spark.client.close()
-
-
-def _tag(spark: "SparkSession", tag: str) -> None:
-    if _is_remote():
-        spark.addTag(tag)
-    else:
-        # of the context: a tag of the session does not reach the thread of Java in which Arrow is collected
-        spark.sparkContext.addJobTag(tag)
-
-
-def _untag(spark: "SparkSession", tag: str) -> None:
-    if _is_remote():
-        spark.removeTag(tag)
-    else:
-        spark.sparkContext.removeJobTag(tag)
-
-
-def _is_remote() -> bool:
-    from pyspark.sql.utils import is_remote
-
-    return is_remote()
+        remove(tag)

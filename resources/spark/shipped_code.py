@@ -45,7 +45,17 @@ def shipped_code(declarations: str | None) -> Path:
 
 @cache
 def _zip_of_packages(packages: tuple[str, ...]) -> Path:
-    shipped, left = with_their_helpers({package: _folders(package) for package in packages})
+    folders = {}
+    for package in packages:
+        spec = find_spec(package)
+        if spec is None or spec.submodule_search_locations is None:
+            raise PackageMissing(
+                f"There is no package {package} to bring to Spark's tasks.",
+                detail="it is not on Python's path" if spec is None else f"it is a single file, {spec.origin}",
+                hint="Set MILLRACE_DECLARATIONS to a package that can be imported here.",
+            )
+        folders[package] = [Path(folder) for folder in spec.submodule_search_locations]
+    shipped, left = with_their_helpers(folders)
     content = zip_of(shipped, left)
     path = folder_of_code() / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     path.write_bytes(content)
@@ -71,15 +81,12 @@ def with_their_helpers(
         for name in sorted(_imported(todo.pop()) - found.keys() - left.keys() - sys.stdlib_module_names):
             places = _source(name)
             if places:
-                (found if all(map(_is_python, places)) else left)[name] = places
+                # nothing is to be imported or read but modules of Python
+                beside = {".py", ".pyc", ".pyi", ".typed", ".md"}
+                names = (file for place in places for _, _, files in _walk(place) for file in files)
+                (found if all(Path(file).suffix in beside for file in names) else left)[name] = places
                 todo.append(places)
     return found, left
-
-
-def _is_python(place: Path) -> bool:
-    """Return whether there is nothing to be imported or read but modules of Python."""
-    beside = {".py", ".pyc", ".pyi", ".typed", ".md"}
-    return all(Path(name).suffix in beside for _, _, names in _walk(place) for name in names)
 
 
 def _imported(places: Sequence[Path]) -> set[str]:
@@ -130,38 +137,23 @@ def zip_of(packages: Mapping[str, Sequence[Path]], left: Mapping[str, Sequence[P
     }
     # Python 3.11 and 3.12 find a folder without `__init__.py` only if the zip says that it is there
     folders = {f"{parent}/" for name in modules for parent in Path(name).parents if parent.name}
+    # a line for each package that is left, which tells its state by the sizes and times of its files
+    states = []
+    for name, places in sorted((left or {}).items()):
+        files = sorted(Path(within, file) for place in places for within, _, names in _walk(place) for file in names)
+        state = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.suffix != ".pyc"]
+        states.append(f"{name} {hashlib.sha256(repr(state).encode()).hexdigest()}")
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        archive.comment = "\n".join(_states(left or {})).encode()
+        archive.comment = "\n".join(states).encode()
         for name in sorted(folders | modules.keys()):
             archive.writestr(zipfile.ZipInfo(name, _DATE), b"" if name in folders else modules[name].read_bytes())
     return content.getvalue()
 
 
-def _folders(package: str) -> list[Path]:
-    spec = find_spec(package)
-    if spec is None or spec.submodule_search_locations is None:
-        raise PackageMissing(
-            f"There is no package {package} to bring to Spark's tasks.",
-            detail="it is not on Python's path" if spec is None else f"it is a single file, {spec.origin}",
-            hint="Set MILLRACE_DECLARATIONS to a package that can be imported here.",
-        )
-    return [Path(folder) for folder in spec.submodule_search_locations]
-
-
 def _modules(folder: Path) -> Iterator[Path]:
     for within, _, files in _walk(folder):
         yield from (Path(within, file) for file in files if file.endswith(".py"))
-
-
-def _states(packages: Mapping[str, Sequence[Path]]) -> list[str]:
-    """Return a line for each package that tells its state by the sizes and times of its files."""
-    lines = []
-    for name, places in sorted(packages.items()):
-        files = sorted(Path(within, file) for place in places for within, _, names in _walk(place) for file in names)
-        states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.suffix != ".pyc"]
-        lines.append(f"{name} {hashlib.sha256(repr(states).encode()).hexdigest()}")
-    return lines
 
 
 def _walk(place: Path) -> Iterator[tuple[str, list[str], list[str]]]:

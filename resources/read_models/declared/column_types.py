@@ -71,9 +71,14 @@ def exact(value: object, type_: str) -> object:
         found = value if isinstance(value, bool) else None
     elif type_.startswith("decimal"):
         found = _exact_decimal(str(value), type_) if number or isinstance(value, str) else None
-    elif isinstance(value, str):
-        # Postgres has no text with this character
-        found = _exact_text(value, type_) if "\0" not in value else None
+    elif isinstance(value, str) and "\0" not in value:  # Postgres has no text with this character
+        if type_ in {"date", "timestamp"}:
+            found = times.day(value) if type_ == "date" else times.moment(value)
+        else:
+            try:
+                found = value.encode().decode()
+            except ValueError:  # half a surrogate pair is no text
+                found = None
     if found is None:
         raise ValueError(f"{value!r:.100} is not exactly a {type_}")
     return found
@@ -94,15 +99,6 @@ def _exact_decimal(text: str, type_: str) -> Decimal | None:
         return None
     # not `abs`, which rounds to 28 digits
     return fitted if fitted == number and number.copy_abs() < Decimal(10) ** (precision - scale) else None
-
-
-def _exact_text(text: str, type_: str) -> object:
-    if type_ in {"date", "timestamp"}:
-        return times.day(text) if type_ == "date" else times.moment(text)
-    try:
-        return text.encode().decode()  # half a surrogate pair is no text
-    except ValueError:
-        return None
 
 
 def postgres_type(spark_type: str) -> str:
@@ -134,37 +130,34 @@ def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
 
     The value that `typed` reads stands in it as it is, so that Spark reads the text once for both.
     """
+    from pyspark.sql import functions as f
+
     if type_ == "string":
         return None
     if type_ == ARRAY:
         return text.isNotNull()
     value = typed(text, type_)
     unread = text.isNotNull() & value.isNull()
-    inexact = _inexact(text, value, type_)
-    return unread if inexact is None else inexact | unread
+    decimal = _DECIMAL.fullmatch(type_)
+    form = _FORMS.get("decimal" if decimal else type_)
+    if form is None:
+        return unread
+    # Spark's cast takes these
+    inexact = ~text.rlike(form)
+    if decimal:
+        finer = text.rlike(rf"[.][0-9]{{{decimal[2]}}}[0-9]*[1-9]")
+        inexact |= f.when(text.rlike("[eE]"), _decimals(text) > int(decimal[2])).otherwise(finer)
+    elif type_ == "timestamp":
+        # an offset may lead out of the years that Python knows
+        inexact |= ~value.between(f.lit(times.FIRST).cast(type_), f.lit(times.LAST).cast(type_))
+    elif type_ == "double":
+        inexact |= f.abs(value) == float("inf")
+    return inexact | unread
 
 
 def refusal(text: str, source: str, type_: str) -> str:
     """Return what is said of a text, or its beginning, that a type does not hold exactly."""
     return f"{source} is '{text}', which is not exactly a {type_}"
-
-
-def _inexact(text: "SparkColumn", value: "SparkColumn", type_: str) -> "SparkColumn | None":
-    """Say whether a type does not hold a text exactly, although Spark's cast to `value` takes it; None if all fit."""
-    from pyspark.sql import functions as f
-
-    decimal = _DECIMAL.fullmatch(type_)
-    form = _FORMS.get("decimal" if decimal else type_)
-    if form is None:
-        return None
-    other = ~text.rlike(form)
-    if decimal:
-        finer = text.rlike(rf"[.][0-9]{{{decimal[2]}}}[0-9]*[1-9]")
-        return other | f.when(text.rlike("[eE]"), _decimals(text) > int(decimal[2])).otherwise(finer)
-    if type_ == "timestamp":
-        # an offset may lead out of the years that Python knows
-        return other | ~value.between(f.lit(times.FIRST).cast(type_), f.lit(times.LAST).cast(type_))
-    return other | (f.abs(value) == float("inf")) if type_ == "double" else other
 
 
 def _decimals(text: "SparkColumn") -> "SparkColumn":

@@ -290,10 +290,6 @@ def _sum_state(column: Column, name: str) -> tuple[StateColumn, ...]:
     return (StateColumn(name, type_, partial, _aggregate("sum", name), stored_as="numeric"),)
 
 
-def _avg_state(column: Column, name: str) -> tuple[StateColumn, ...]:
-    return (*_sum_state(column, f"{name}_sum"), *_count_state(column, f"{name}_count"))
-
-
 def _extreme_state(aggregate: str) -> "_State":
     def state(column: Column, name: str) -> tuple[StateColumn, ...]:
         from pyspark.sql import functions as f
@@ -490,7 +486,7 @@ _State = Callable[[Column, str], tuple[StateColumn, ...]]
 _STATE: dict[str, _State] = {
     "count": _count_state,
     "sum": _sum_state,
-    "avg": _avg_state,
+    "avg": lambda column, name: (*_sum_state(column, f"{name}_sum"), *_count_state(column, f"{name}_count")),
     "min": _extreme_state("min"),
     "max": _extreme_state("max"),
     "first": _decided_state("min", "asc"),

@@ -49,16 +49,15 @@ class Conditions:
         """Say of each event whether it meets them."""
         met = None
         for source, how, wanted in self.tests:
-            found = pa.chunked_array([_met(one, how, wanted) for one in events.column(source).chunks], pa.bool_())
+            chunks = []
+            for values in events.column(source).chunks:
+                # most events share a few values
+                distinct = values.dictionary_encode()
+                holds = pa.array([_holds(one, how, wanted) for one in distinct.dictionary.to_pylist()], pa.bool_())
+                chunks.append(pc.fill_null(holds.take(distinct.indices), how == "==" and None in wanted))
+            found = pa.chunked_array(chunks, pa.bool_())
             met = found if met is None else pc.and_(met, found)
         return met
-
-
-def _met(values: pa.Array, how: str, wanted: tuple[object, ...]) -> pa.Array:
-    # most events share a few values
-    distinct = values.dictionary_encode()
-    holds = pa.array([_holds(value, how, wanted) for value in distinct.dictionary.to_pylist()], pa.bool_())
-    return pc.fill_null(holds.take(distinct.indices), how == "==" and None in wanted)
 
 
 def _holds(value: object, how: str, wanted: tuple[object, ...]) -> bool:

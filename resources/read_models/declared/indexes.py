@@ -62,17 +62,14 @@ def as_indexes(declared: Sequence[Declared]) -> tuple[Index, ...]:
     """
     if not isinstance(declared, list | tuple):
         raise InvalidColumn(f"indexes={declared!r:.100} is no list of columns, tuples of columns and index(…)")
-    return tuple(map(_as_index, declared))
-
-
-def _as_index(declared: Declared) -> Index:
-    columns = [declared] if isinstance(declared, str) else declared
-    found = (
-        columns if isinstance(columns, Index) else Index(tuple(columns) if isinstance(columns, list | tuple) else ())
-    )
-    if not found.columns or not all(isinstance(name, str) for name in found.columns):
-        raise InvalidColumn(f"indexes=[{declared!r:.100}] is no column, no tuple of columns and no index(…)")
-    return found
+    indexes = []
+    for said in declared:
+        columns = [said] if isinstance(said, str) else said
+        one = Index(tuple(columns)) if isinstance(columns, list | tuple) else columns
+        if not isinstance(one, Index) or not one.columns or not all(isinstance(name, str) for name in one.columns):
+            raise InvalidColumn(f"indexes=[{said!r:.100}] is no column, no tuple of columns and no index(…)")
+        indexes.append(one)
+    return tuple(indexes)
 
 
 def index_problems(

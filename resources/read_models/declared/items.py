@@ -49,7 +49,13 @@ class Items:
         The array's own column is null in these rows. An event with another value there has one row, in which this
         column has the value's beginning. An event without the array has no row.
         """
-        sizes = self._sizes(events)
+        # about how many bytes each row of an event has, without what is read of its element
+        bytes_of = pa.repeat(_ROW_BYTES, len(events))
+        for name in events.column_names:
+            column = events.column(name)
+            if name != self.array and pa.types.is_string(column.type):
+                bytes_of = pc.add(bytes_of, pc.fill_null(pc.binary_length(column), 0))
+        sizes = bytes_of.to_pylist()
         rows: list[tuple[Any, ...]] = []
         size = 0
         for row, text in enumerate(events.column(self.array).to_pylist()):
@@ -57,7 +63,13 @@ class Items:
                 continue
             told, found = None, []
             try:
-                found = [[_text(at(one, path)) for path in self.paths.values()] for one in elements(text)]
+                found = [
+                    [
+                        value if value is None or isinstance(value, str) else _written(value)
+                        for value in (at(one, path) for path in self.paths.values())
+                    ]
+                    for one in elements(text)
+                ]
             # no array, or one that is nested more deeply than Python goes
             except (ValueError, RecursionError):
                 told, found = text[:QUOTED], [[None for _ in self.paths]]
@@ -69,16 +81,6 @@ class Items:
                     rows, size = [], 0
         if rows:
             yield self._table(events, rows)
-
-    def _sizes(self, events: pa.Table) -> list[int]:
-        """Return about how many bytes each row of an event has, without what is read of its element."""
-        sizes = pa.repeat(_ROW_BYTES, len(events))
-        for name in events.column_names:
-            column = events.column(name)
-            if name != self.array and pa.types.is_string(column.type):
-                sizes = pc.add(sizes, pc.fill_null(pc.binary_length(column), 0))
-        found: list[int] = sizes.to_pylist()
-        return found
 
     def _table(self, events: pa.Table, rows: list[tuple[Any, ...]]) -> pa.Table:
         taken, places, told, *values = zip(*rows, strict=True)
@@ -109,10 +111,6 @@ def elements(text: str) -> list[Any]:
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
-
-
-def _text(value: Any) -> str | None:  # noqa: ANN401 - JSON has any shape
-    return value if value is None or isinstance(value, str) else _written(value)
 
 
 def _written(value: Any) -> str:  # noqa: ANN401 - JSON has any shape

@@ -4,7 +4,6 @@ Only a field that schemas forbid is an error: an event may come later, and a fie
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from millrace.resources.events.fields import Reach, Schema, field_types, reach
@@ -13,16 +12,6 @@ from millrace.resources.read_models.declared.declaration import ReadModel
 
 # decider, event, version
 Kind = tuple[str, str, int]
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """What reads a field, in words, and the events and the decider that it looks at; None for all of the model's."""
-
-    column: str
-    source: str
-    events: tuple[str, ...] | None
-    decider: str | None = None
 
 
 def unknown_names(model: ReadModel, registered: Iterable[Kind]) -> list[str]:
@@ -51,34 +40,33 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
         model: The read model.
         schemas: All kinds of event, each with its schema; None for an event without one, which may have every field.
     """
-    for reader in _readers(model):
+    # what reads it, in words, and the events and the decider that it looks at; None for all of the model's
+    readers: list[tuple[str, str, tuple[str, ...] | None, str | None]] = [
+        (f"column {name}" if name in model.keys else name, source, None, decider)
+        for name, key in model.read_keys.items()
+        for decider, source in key.by_decider or ((None, key.source),)
+    ]
+    for name, column in model.columns.items():
+        readers += [(f"column {name}", source, column.events, None) for source in column.sources]
+    for said, source, events, of_decider in readers:
+        of_item = item_path(source)
+        path = data_path(source) if of_item is None else (*(data_path(str(model.each)) or ()), "0", *of_item)
+        if path is None:
+            continue
         taken = [
             schema
             for (decider, event, _), schema in schemas.items()
             if all(known is None or name in known for name, known in (
-                (decider, model.deciders), (event, model.events), (event, reader.events)
+                (decider, model.deciders), (event, model.events), (event, events)
             ))
-            and reader.decider in {None, decider}
+            and of_decider in {None, decider}
         ]  # fmt: skip
         judging = [schema for schema in taken if schema is not None]
-        of_item = item_path(reader.source)
-        path = data_path(reader.source) if of_item is None else (*(data_path(str(model.each)) or ()), "0", *of_item)
-        reached = {reach(schema, path or ()) for schema in judging}
+        reached = {reach(schema, path) for schema in judging}
         if judging and Reach.NAMED not in reached:
             named = {f"data.{name}" for schema in judging for name in field_types(schema)}
             forbidden = reached == {Reach.NEVER} and len(judging) == len(taken)
-            yield f"{reader.column}: " + _unknown("property", reader.source, named), forbidden
-
-
-def _readers(model: ReadModel) -> list[_Reader]:
-    keys = [
-        _Reader(f"column {name}" if name in model.keys else name, source, None, decider)
-        for name, key in model.read_keys.items()
-        for decider, source in key.by_decider or ((None, key.source),)
-    ]
-    read = [(name, source, column.events) for name, column in model.columns.items() for source in column.sources]
-    readers = [*keys, *(_Reader(f"column {name}", source, events) for name, source, events in read)]
-    return [reader for reader in readers if data_path(reader.source) or item_path(reader.source) is not None]
+            yield f"{said}: " + _unknown("property", source, named), forbidden
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:

@@ -29,14 +29,15 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
     if isinstance(model, Rollup):
         behind = {origin.column: origin.sources for origin in origins(model.of)}
         members: dict[str, Column | KeyColumn] = {**model.keys, **model.columns}
-        return [
-            ColumnOrigin(
-                name,
-                f"{_said_of_rows(one)} of read model {model.of.name}",
-                tuple(dict.fromkeys(source for column in model.sources_of(name) for source in behind[column])),
-            )
-            for name, one in members.items()
-        ]
+        of_rows = []
+        for name, one in members.items():
+            if isinstance(one, KeyColumn):
+                said = f"key: {one.said}"
+            else:
+                said = f"{one.kind} of {one.source}" if one.source else "number of rows"
+            sources = dict.fromkeys(source for column in model.sources_of(name) for source in behind[column])
+            of_rows.append(ColumnOrigin(name, f"{said} of read model {model.of.name}", tuple(sources)))
+        return of_rows
     keys = [ColumnOrigin(name, f"key: {key.said}", _behind(model, key.sources)) for name, key in model.keys.items()]
     if isinstance(model, FunctionModel):
         said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
@@ -76,12 +77,6 @@ def _behind(model: ReadModel, sources: Sequence[str]) -> tuple[str, ...]:
     """Return the sources that the event has: of an element the array."""
     found = (source if item_path(source) is None else str(model.each) for source in sources)
     return tuple(dict.fromkeys(found))
-
-
-def _said_of_rows(column: Column | KeyColumn) -> str:
-    if isinstance(column, KeyColumn):
-        return f"key: {column.said}"
-    return f"{column.kind} of {column.source}" if column.source else "number of rows"
 
 
 def _of(events: Sequence[str] | None) -> str:

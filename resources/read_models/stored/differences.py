@@ -18,7 +18,7 @@ from millrace.resources.errors import MillraceError
 from millrace.resources.event_store import LogMark
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored.past import AsOf, all_as_of, at_mark
+from millrace.resources.read_models.stored.past import all_as_of, at_mark
 from millrace.resources.read_models.stored.store import ReadModelStore, Version
 from millrace.resources.read_models.stored.tables import (
     SCHEMA,
@@ -85,7 +85,11 @@ class Found:
         elif not (self.gone or self.new or self.changed):
             said = [f"None of {self.rows_before:,} rows changes."]
         else:
-            said = [f"{self.changed:,} of {self.rows_before:,} rows change{self._where()}."]
+            counted = ", ".join(f"`{name}` ({number:,})" for name, number in self.columns.items())
+            where = f": {counted}" if counted else ""
+            if len(self.columns) == 1:
+                where = f", all in `{next(iter(self.columns))}`"
+            said = [f"{self.changed:,} of {self.rows_before:,} rows change{where}."]
         for number, word in ((self.gone, "go"), (self.new, "are new")):
             said += [f"{number:,} rows {word}."] if number else []
         for names, word in (
@@ -98,12 +102,6 @@ class Found:
         if self.failed_streams:
             said.append(f"{self.failed_streams:,} streams fail, and have what was before.")
         return " ".join(said)
-
-    def _where(self) -> str:
-        if len(self.columns) == 1:
-            return f", all in `{next(iter(self.columns))}`"
-        counted = ", ".join(f"`{name}` ({number:,})" for name, number in self.columns.items())
-        return f": {counted}" if counted else ""
 
 
 @dataclass(frozen=True)
@@ -193,8 +191,16 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
                 f"Read model {model.name} is being built from the archive: there is nothing to compare with yet.",
                 hint=f"Let its drain end: millrace run drain {model.name} --once",
             )
-        failed = None if mark is None else _require_past(connection, model, serving, mark).failed_streams
-        if mark is None:
+        failed = None
+        if mark is not None:
+            past = next((one for one in all_as_of(connection, model.name) if one.mark_id == mark.mark_id), None)
+            if past is None or past.built_at is None or past.fingerprint != serving.fingerprint:
+                raise NothingToCompare(
+                    f"Read model {model.name} is not built as of moment {mark.mark_id} by the declaration that serves.",
+                    hint=f"With the code that serves: millrace show as-of {model.name} --mark {mark.mark_id}",
+                )
+            failed = past.failed_streams
+        else:
             # what it has besides, it does not want
             PlatformStore(connection).pass_over_unwanted(serving.view)
         with connection.transaction():
@@ -208,17 +214,6 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
 
 def _serving(connection: psycopg.Connection, model: str) -> Version | None:
     return next((version for version in versions(connection, model) if version.serves), None)
-
-
-def _require_past(connection: psycopg.Connection, model: ReadModel, serving: Version, mark: LogMark) -> AsOf:
-    """Return what the declaration that serves was built as, as of a moment."""
-    past = next((one for one in all_as_of(connection, model.name) if one.mark_id == mark.mark_id), None)
-    if past is None or past.built_at is None or past.fingerprint != serving.fingerprint:
-        raise NothingToCompare(
-            f"Read model {model.name} is not built as of moment {mark.mark_id} by the declaration that serves.",
-            hint=f"With the code that serves: millrace show as-of {model.name} --mark {mark.mark_id}",
-        )
-    return past
 
 
 def _copied(
@@ -383,10 +378,11 @@ def _compared(
     keys = [*built.public_key]
     both = [name for name in new if name in old and name not in keys]
     compared = [name for name in both if old[name] == new[name]]
+    twice = sql.SQL("select exists (select from {} group by {} having count(*) > 1)").format(before, listed(keys))
     found = Found(
         rows_before=_value(connection, sql.SQL("select count(*) from {}").format(before)),
         rows_after=_value(connection, sql.SQL("select count(*) from {}").format(after)),
-        same_key=all(old.get(key) == new[key] for key in keys) and _tells_apart(connection, before, keys),
+        same_key=all(old.get(key) == new[key] for key in keys) and not _value(connection, twice),
         added=[name for name in [*new, *lookups] if name not in old],
         removed=[name for name in old if name not in new and name not in lookups],
         retyped=[name for name in both if name not in compared],
@@ -436,11 +432,6 @@ def _compared(
 
 def _differs(column: str) -> sql.Composed:
     return sql.SQL("{} is distinct from {}").format(sql.Identifier("b", column), sql.Identifier("a", column))
-
-
-def _tells_apart(connection: psycopg.Connection, rows: sql.Identifier, keys: list[str]) -> bool:
-    twice = sql.SQL("select exists (select from {} group by {} having count(*) > 1)").format(rows, listed(keys))
-    return not _value(connection, twice)
 
 
 def _types(connection: psycopg.Connection, rows: sql.Identifier) -> dict[str, int]:

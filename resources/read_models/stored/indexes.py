@@ -155,7 +155,10 @@ def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
         made = {one.name for one in found if one.valid}
         for name, index in wanted.items():
             if name not in made:
-                _make(connection, model, index)
+                try:
+                    connection.execute(create_index(model, index, concurrently=True))
+                except psycopg.errors.ProgramLimitExceeded:
+                    _give_up(connection, model, [name])
         if made != {*wanted}:
             connection.execute(sql.SQL("analyze {}").format(table))
     except psycopg.Error as error:
@@ -188,7 +191,12 @@ def give_up_for(connection: psycopg.Connection, model: ReadModel, error: BaseExc
     # a reader may hold the table for long: the batch is claimed again, and then it is tried again
     connection.execute("select set_config('lock_timeout', %s, false)", (f"{ASK_S}s",))
     try:
-        _end_maker(connection, model)
+        # who makes an index of the table may wait for a reader meanwhile, and what follows needs the same lock
+        connection.execute(
+            "select pg_cancel_backend(pid) from pg_locks join pg_stat_activity using (pid) where relation = %s::regclass"
+            " and mode = 'ShareUpdateExclusiveLock' and granted and query like 'create index concurrently%%'",
+            (f"{SCHEMA}.{model.state_table}",),
+        )
         _give_up(connection, model, found)
     except psycopg.errors.InsufficientPrivilege:
         return False  # its stream fails
@@ -205,27 +213,11 @@ def _ours(model: ReadModel) -> re.Pattern[str]:
     return re.compile(rf"\b{model.state_table}_[0-9a-f]{{{DIGITS}}}\b")
 
 
-def _make(connection: psycopg.Connection, model: ReadModel, index: Index) -> None:
-    try:
-        connection.execute(create_index(model, index, concurrently=True))
-    except psycopg.errors.ProgramLimitExceeded:
-        _give_up(connection, model, [index_name(model, index)])
-
-
 def _give_up(connection: psycopg.Connection, model: ReadModel, names: list[str]) -> None:
     # first it is said: whoever dies in between leaves an index that is wanted no more
     _say_given_up(connection, model, {*names, *given_up(connection, model)})
     for name in names:
         connection.execute(_drop(name))
-
-
-def _end_maker(connection: psycopg.Connection, model: ReadModel) -> None:
-    """End who makes an index of the table, and may wait for a reader meanwhile: what follows needs the same lock."""
-    connection.execute(
-        "select pg_cancel_backend(pid) from pg_locks join pg_stat_activity using (pid) where relation = %s::regclass"
-        " and mode = 'ShareUpdateExclusiveLock' and granted and query like 'create index concurrently%%'",
-        (f"{SCHEMA}.{model.state_table}",),
-    )
 
 
 def _say_given_up(connection: psycopg.Connection, model: ReadModel, names: set[str]) -> None:

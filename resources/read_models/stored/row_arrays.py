@@ -29,8 +29,15 @@ _BACK = {
 def travelling(values: pa.ChunkedArray, type_: str) -> list[Any]:
     """Return the values of a column of a Spark type as they travel."""
     if type_.startswith("array<"):
-        return _texts(values)
-    if type_ in _ARROW:
+        # as Postgres writes arrays
+        flat = values.combine_chunks()
+        elements = flat.values
+        if pa.types.is_string(elements.type):
+            elements = pc.replace_substring_regex(elements, r'(["\\\\])', r"\\\1")
+            elements = pc.binary_join_element_wise('"', elements, '"', "")
+        arrays = pa.ListArray.from_arrays(flat.offsets, elements.cast(pa.string()))
+        values = pc.binary_join_element_wise("{", pc.binary_join(arrays, ","), "}", "")
+    elif type_ in _ARROW:
         values = values.cast(_ARROW[type_])
     travelled: list[Any] = values.to_pylist()
     return travelled
@@ -43,35 +50,13 @@ def unnested(schema: Mapping[str, str], stored: Mapping[str, str]) -> sql.Compos
         schema: The columns with their Spark types.
         stored: The columns with their Postgres types, which the SELECT returns.
     """
-    arrays = sql.SQL(", ").join(sql.SQL("%s::{}[]").format(sql.SQL(_travels_as(type_))) for type_ in schema.values())
-    columns = sql.SQL(", ").join(
-        sql.SQL("({})::{} as {}").format(
-            _back(sql.Identifier("t", name), type_), sql.SQL(stored[name]), sql.Identifier(name)
-        )
-        for name, type_ in schema.items()
-    )
+    arrays, columns = [], []
+    for name, type_ in schema.items():
+        as_text = type_.startswith("array<")
+        travels_as = "text" if as_text else _TRAVELS_AS.get(type_, postgres_type(type_).split(" collate ")[0])
+        arrays.append(sql.SQL("%s::{}[]").format(sql.SQL(travels_as)))
+        value = sql.SQL(_BACK.get(type_, "{}")).format(sql.Identifier("t", name))
+        columns.append(sql.SQL("({})::{} as {}").format(value, sql.SQL(stored[name]), sql.Identifier(name)))
     names = sql.SQL(", ").join(map(sql.Identifier, schema))
-    return sql.SQL("select {} from unnest({}) t({})").format(columns, arrays, names)
-
-
-def _texts(values: pa.ChunkedArray) -> list[Any]:
-    """Return arrays as Postgres writes them."""
-    flat = values.combine_chunks()
-    elements = flat.values
-    if pa.types.is_string(elements.type):
-        elements = pc.replace_substring_regex(elements, r'(["\\\\])', r"\\\1")
-        elements = pc.binary_join_element_wise('"', elements, '"', "")
-    arrays = pa.ListArray.from_arrays(flat.offsets, elements.cast(pa.string()))
-    texts: list[Any] = pc.binary_join_element_wise("{", pc.binary_join(arrays, ","), "}", "").to_pylist()
-    return texts
-
-
-def _back(value: sql.Composable, type_: str) -> sql.Composable:
-    """Return the expression of a value of a Spark type, from how it travels."""
-    return sql.SQL(_BACK[type_]).format(value) if type_ in _BACK else value
-
-
-def _travels_as(type_: str) -> str:
-    if type_.startswith("array<"):
-        return "text"
-    return _TRAVELS_AS.get(type_, postgres_type(type_).split(" collate ")[0])
+    comma = sql.SQL(", ")
+    return sql.SQL("select {} from unnest({}) t({})").format(comma.join(columns), comma.join(arrays), names)

@@ -16,7 +16,6 @@ rebuild and reset them: changing rows and dropping take ownership.
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -241,15 +240,11 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
         for name in sorted(_looking_up(connection, model)):
             connection.execute("select event_store_platform.lock_model(%s)", (name,))
         _require_no_circle(connection, model)
-        above = [_view(connection, name) for name in _looking_up(connection, model)]
-        for other in reversed(above):
-            drop(connection, model, sql.SQL("drop view {}").format(relation(other.name)))
-        drop_view(connection, model)
-        connection.execute(statement)
-        for grant in grants:
-            connection.execute(grant)
-        for other in above:
-            _restore(connection, other, model)
+        with _others_dropped(connection, model):
+            drop_view(connection, model)
+            connection.execute(statement)
+            for grant in grants:
+                connection.execute(grant)
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
         others = ", ".join(dict.fromkeys(one.model for one in model.lookups.values()))
         raise LookupFailed(
@@ -272,17 +267,6 @@ def _require_no_circle(connection: psycopg.Connection, model: ReadModel) -> None
             f"Read model {model.name} looks up {other}, whose view still shows what {model.name} has.",
             hint=f"The next drain tries again: let a version of {other} serve that does not.",
         )
-
-
-@dataclass(frozen=True)
-class _View:
-    """The view of a read model that looks up another one, and how it is made again."""
-
-    name: str
-    query: str
-    owner: str
-    comment: str | None
-    grants: list[sql.Composed]
 
 
 def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[str]:
@@ -310,36 +294,44 @@ def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     return [name for (name,) in found]
 
 
-def _view(connection: psycopg.Connection, name: str) -> _View:
-    found = connection.execute(
-        """
-        select
-          pg_get_viewdef(oid), pg_get_userbyid(relowner), obj_description(oid),
-          array(select attname::text from pg_attribute where attrelid = c.oid and attnum > 0)
-        from pg_class c
-        where oid = %s::regclass
-        """,
-        (f"{SCHEMA}.{name}",),
-    ).fetchone()
-    assert found is not None
-    query, owner, comment, columns = found
-    return _View(name, query, owner, comment, _grants(connection, name, columns))
-
-
-def _restore(connection: psycopg.Connection, view: _View, lower: ReadModel) -> None:
-    """Make a view again over the new view of a model that it looks up."""
-    try:
-        connection.execute(sql.SQL("create view {} as {}").format(relation(view.name), sql.SQL(view.query)))
-    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
-        raise DependentObjects(
-            f"Read model {view.name} looks up a column that the new version of read model {lower.name} does not have, or has with another type.",
-            detail=error.diag.message_primary,
-            hint=f"Take that lookup out of {view.name}, and let its new version serve; the next drain tries again.",
-        ) from error
-    connection.execute(sql.SQL("alter view {} owner to {}").format(relation(view.name), sql.Identifier(view.owner)))
-    connection.execute(sql.SQL("comment on view {} is {}").format(relation(view.name), sql.Literal(view.comment)))
-    for grant in view.grants:
-        connection.execute(grant)
+@contextmanager
+def _others_dropped(connection: psycopg.Connection, model: ReadModel) -> Iterator[None]:
+    """Drop the views that look up a model, and make them again, as they were, over its new one."""
+    above: list[tuple[str, tuple[sql.Composed, ...]]] = []
+    for name in _looking_up(connection, model):
+        found = connection.execute(
+            """
+            select
+              pg_get_viewdef(oid), pg_get_userbyid(relowner), obj_description(oid),
+              array(select attname::text from pg_attribute where attrelid = c.oid and attnum > 0)
+            from pg_class c
+            where oid = %s::regclass
+            """,
+            (f"{SCHEMA}.{name}",),
+        ).fetchone()
+        assert found is not None
+        query, owner, comment, columns = found
+        statements = (
+            sql.SQL("create view {} as {}").format(relation(name), sql.SQL(query)),
+            sql.SQL("alter view {} owner to {}").format(relation(name), sql.Identifier(owner)),
+            sql.SQL("comment on view {} is {}").format(relation(name), sql.Literal(comment)),
+            *_grants(connection, name, columns),
+        )
+        above.append((name, statements))
+    for name, _ in reversed(above):
+        drop(connection, model, sql.SQL("drop view {}").format(relation(name)))
+    yield
+    for name, (create, *others) in above:
+        try:
+            connection.execute(create)
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
+            raise DependentObjects(
+                f"Read model {name} looks up a column that the new version of read model {model.name} does not have, or has with another type.",
+                detail=error.diag.message_primary,
+                hint=f"Take that lookup out of {name}, and let its new version serve; the next drain tries again.",
+            ) from error
+        for statement in others:
+            connection.execute(statement)
 
 
 def _view_query(model: ReadModel) -> sql.Composed:

@@ -247,7 +247,15 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
         psycopg.errors.LockNotAvailable: A reader held the view for longer than others should wait behind this call.
     """
     try:
-        _keep_rollups(connection, model)
+        if not are_kept(connection, model, shown=_serves(connection, model)):
+            with connection.transaction():
+                # they group the rows as they are once commits wait, not as they were when this began to wait
+                connection.execute("set transaction isolation level read committed")
+                _lock(connection, model)
+                wait_for_locks_at_most(connection, PAUSE_S)
+                # it may be gone
+                if any(known.version == model.version for known in versions(connection, model.name)):
+                    keep_rollups(connection, model, shown=_serves(connection, model))
         if not is_ready_to_serve(connection, model):
             return _serves(connection, model)
         with connection.transaction() as switch:
@@ -282,19 +290,6 @@ def _name_left_indexes(connection: psycopg.Connection, model: ReadModel) -> None
             ", ".join(left),
             model.state_table,
         )
-
-
-def _keep_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
-    if are_kept(connection, model, shown=_serves(connection, model)):
-        return
-    with connection.transaction():
-        # it groups the rows as they are once commits wait, not as they were when this began to wait
-        connection.execute("set transaction isolation level read committed")
-        _lock(connection, model)
-        wait_for_locks_at_most(connection, PAUSE_S)
-        # it may be gone
-        if any(known.version == model.version for known in versions(connection, model.name)):
-            keep_rollups(connection, model, shown=_serves(connection, model))
 
 
 def waiting_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
