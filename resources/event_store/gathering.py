@@ -100,7 +100,8 @@ class AsyncEventStore(UngatheredEventStore):
             at = 0 if len(calls) == 1 else _blamed(refusal, calls)
             if at is None:
                 return [calls[: len(calls) // 2], calls[len(calls) // 2 :]]
-            if len(calls) == 1 or (isinstance(refusal, Conflict) and _is_first_of_its_stream(calls, at)):
+            # a conflict is found behind all other faults, with what the calls before it append
+            if len(calls) == 1 or isinstance(refusal, Conflict):
                 _raise_in(calls[at : at + 1], refusal)
                 return [[*calls[:at], *calls[at + 1 :]]]
             return [calls[:at], calls[at : at + 1], calls[at + 1 :]]
@@ -132,12 +133,6 @@ def _raise_in(calls: Sequence[Call], error: BaseException) -> None:
             call.answer.set_exception(error)
         else:
             call.answer.cancel()
-
-
-def _is_first_of_its_stream(calls: Sequence[Call], at: int) -> bool:
-    """Say whether no call before this one, which may be refused as well, is of its stream: so its conflict stands."""
-    stream = calls[at].stream
-    return all((one.stream.decider, one.stream.decider_id) != (stream.decider, stream.decider_id) for one in calls[:at])
 
 
 def _blamed(refusal: MillraceError, calls: Sequence[Call]) -> int | None:

@@ -48,6 +48,18 @@ from tests.support.sql_calls import append_events, get_events
 # On the caller's connection ----------------------------------------------------------------------------------------
 
 
+def test_threads_that_share_a_connection_get_their_own_rows(orders: PlatformStore) -> None:
+    def work(number: int) -> None:
+        for version in range(1, 31):
+            stored = orders.append("order", f"o-{number}", NewEvent("placed", number))
+            assert (stored.decider_id, stored.version) == (f"o-{number}", version)
+            assert [event.data for event in orders.read("order", f"o-{number}")] == [number] * version
+
+    with ThreadPoolExecutor(8) as threads:
+        for done in [threads.submit(work, number) for number in range(8)]:
+            done.result()
+
+
 def test_the_callers_own_queries_read_values_as_without_a_client(connect: Connect) -> None:
     for store in (PlatformStore, CaptureStore):
         connection = connect()

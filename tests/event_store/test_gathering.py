@@ -70,14 +70,14 @@ def test_appends_at_once_leave_together_and_each_is_told_its_own(orders: Platfor
 def test_calls_of_one_stream_keep_their_order(orders: PlatformStore, dsn: str) -> None:
     async def work(store: AsyncEventStore) -> list[Appended | BaseException]:
         calls = [placed(store, "o-1", n) for n in range(20)]
-        late = placed(store, "o-1", 4)  # refused
+        late = placed(store, "o-1", 30)  # refused where it stands, and not behind the others
         calls += [placed(store, "o-1", n) for n in range(20, 30)]
         return await asyncio.gather(*calls[:20], late, *calls[20:], return_exceptions=True)
 
     told = run(dsn, work)
     assert isinstance(told.pop(20), Conflict)
     assert [each.version for each in told if isinstance(each, Appended)] == list(range(1, 31))
-    assert value(orders.connection, SENT) == 2
+    assert value(orders.connection, SENT) == 1
 
 
 def test_a_refusal_is_its_own_callers_alone(orders: PlatformStore, dsn: str) -> None:
@@ -111,6 +111,19 @@ def test_a_refusal_is_its_own_callers_alone(orders: PlatformStore, dsn: str) -> 
     refused, versions = run(dsn, work)
     assert [type(error) for error in refused] == [*wrong]
     assert versions == [1] * 20
+
+
+def test_a_conflict_with_a_refused_call_is_none(orders: PlatformStore, dsn: str) -> None:
+    orders.register_event_schema("order", "priced", {"type": "object", "required": ["cents"]})
+
+    async def work(store: AsyncEventStore) -> list[Appended | BaseException]:
+        unfit = asyncio.create_task(store.append("order", "o-1", NewEvent("priced"), expected_version=NO_STREAM))
+        return await asyncio.gather(unfit, placed(store, "o-1", NO_STREAM), placed(store, "o-2"), return_exceptions=True)
+
+    unfit, fit, other = run(dsn, work)
+    assert isinstance(unfit, DataRefused)
+    assert isinstance(fit, Appended)
+    assert isinstance(other, Appended)
 
 
 def test_two_who_send_one_event_are_both_told_that_it_is_stored(orders: PlatformStore, dsn: str) -> None:
