@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -55,9 +56,14 @@ def test_threads_that_share_a_connection_get_their_own_rows(orders: PlatformStor
             assert (stored.decider_id, stored.version) == (f"o-{number}", version)
             assert [event.data for event in orders.read("order", f"o-{number}")] == [number] * version
 
-    with ThreadPoolExecutor(8) as threads:
-        for done in [threads.submit(work, number) for number in range(8)]:
-            done.result()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # between two statements of a call, too
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for done in [threads.submit(work, number) for number in range(8)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_the_callers_own_queries_read_values_as_without_a_client(connect: Connect) -> None:
