@@ -120,9 +120,11 @@ set local check_function_bodies = off;
 \ir functions/capture/private/known_capture.sql
 \ir functions/capture/private/known_captured_table.sql
 \ir functions/capture/private/lock_capture.sql
+\ir functions/capture/private/lock_capture_row.sql
 \ir functions/capture/private/lock_quarantined_change.sql
 \ir functions/capture/private/newest_capture.sql
 \ir functions/capture/private/require_capture_lease.sql
+\ir functions/capture/private/require_lease_of_row.sql
 \ir functions/capture/private/require_named_as_before.sql
 \ir functions/capture/private/rows_read/append_new_rows.sql
 \ir functions/capture/private/rows_read/current_verification.sql
@@ -370,7 +372,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'e1625deba042f4b3b1d15aee93c5616d778a135ccdc963160295b6889b0f3bfe'),
+  (0, 'b4440862f77dd75ecfe073409da05ed7b317832a3c01e405eb441c2c94ce7c0b'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -14,7 +14,7 @@ declare
   _lease constant interval := event_store_private.capture_lease_duration(v_lease_s);
   _until timestamptz;
 begin
-  perform event_store_private.require_capture_lease(v_capture, v_lease_token);
+  perform event_store_private.require_lease_of_row(event_store_private.lock_capture_row(v_capture), v_lease_token);
   _until := event_store_private.clock() + _lease;
   update event_store.captures set leased_until = _until where ctid = event_store_private.newest_capture(v_capture);
   return _until;

@@ -15,7 +15,8 @@ from millrace.resources.errors import ChangesDiffer, Malformed
 from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import BEGAN, Source, T, decider_id, event_ids, faulty, inserted, later, truncated
-from tests.support.factories import Connect, refusal, rows, value
+from tests.support.factories import Connect, refusal, rows, start_blocked, value
+from tests.support.patience import patience
 from tests.support.sql_calls import get_events
 
 EVER = later(10**9)
@@ -67,6 +68,31 @@ def test_a_change_beyond_the_position_or_stored_already_undoes_all(source: Sourc
     with source.store.connection.transaction():
         assert source.store.copy_changes(source.generation, early) == 1
         assert source.store.store_changes("c", source.token, source.lsn, BEGAN) == 0
+
+
+def test_storing_waits_for_no_emission(source: Source, connect: Connect) -> None:
+    source.commit(inserted(1))
+    emitting, holder = CaptureStore(connect()), connect(autocommit=False)
+    holder.execute("lock table event_store.deciders in access exclusive mode")
+    emission = start_blocked(source.store, emitting, partial(emitting.emit_changes, "c", source.token))
+    source.store.connection.execute("set lock_timeout = '10s'")
+    assert source.save(source.changes(inserted(2))) == 1
+    source.store.extend_capture("c", source.token)
+    holder.commit()
+    assert emission.result(patience()).emitted == 1
+    (info,) = source.store.capture_info("c")
+    assert (info.stored_lsn, info.unemitted) == (source.lsn, 1)
+    assert source.emit().emitted == 1
+
+
+def test_who_waits_for_another_writer_of_the_row_goes_on_from_it(source: Source, connect: Connect) -> None:
+    extending = CaptureStore(connect(autocommit=False))
+    until = extending.extend_capture("c", source.token, 600)
+    saving = start_blocked(PlatformStore(connect()), source.store, partial(source.save, source.changes(inserted(1))))
+    extending.connection.commit()
+    assert saving.result(patience()) == 1
+    (info,) = source.store.capture_info("c")
+    assert (info.stored_lsn, info.leased_until) == (source.lsn, until)
 
 
 def test_a_row_that_is_no_change_is_refused(source: Source) -> None:

@@ -38,7 +38,9 @@ begin
     return next;
     return;
   end if;
-  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  -- the row is locked at the end only: what is stored meanwhile does not wait
+  perform from event_store.capture_names where capture = v_capture for no key update;
+  _capture := event_store_private.require_lease_of_row(event_store_private.known_capture(v_capture), v_lease_token);
   behind := event_store_private.has_unemitted_changes(_capture);
   while behind and _left > 0 loop
     begin
@@ -71,6 +73,7 @@ begin
     end if;
     behind := event_store_private.has_unemitted_changes(_capture);
   end loop;
+  perform event_store_private.lock_capture_row(v_capture);
   update event_store.captures
   set emitted_lsn = _capture.emitted_lsn, emitted_idx = _capture.emitted_idx, truncating_key = _capture.truncating_key
   where ctid = event_store_private.newest_capture(v_capture);

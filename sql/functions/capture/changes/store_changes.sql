@@ -26,7 +26,7 @@ begin
     );
   end if;
   perform event_store_private.commit_durably();
-  _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
+  _capture := event_store_private.require_lease_of_row(event_store_private.lock_capture_row(v_capture), v_lease_token);
   if _capture.source_generation is null then
     perform event_store_private.refuse_request(format('capture %L has no slot yet', v_capture), 'Make the slot and call begin_generation.');
   end if;

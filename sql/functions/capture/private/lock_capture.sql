@@ -1,5 +1,4 @@
--- The lock changes the capture's row, so that a transaction whose snapshot is older than another writer's commit is
--- told (40001) and never goes on from what it sees. The registration is as it is after the lock.
+-- Two locks: the name's, for all that becomes events, and then the row's.
 create or replace function event_store_private.lock_capture(
   v_capture text
 )
@@ -8,19 +7,9 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 as $$
-declare
-  _capture event_store.captures;
 begin
   perform from event_store.capture_names where capture = v_capture for no key update;
-  -- a statement of its own, after the lock: as it is now
-  update event_store.captures
-  set updated_at = event_store_private.clock(), revision = revision + 1
-  where ctid = event_store_private.newest_capture(v_capture)
-  returning * into _capture;
-  if not found then
-    perform event_store_private.known_capture(v_capture);
-  end if;
-  return _capture;
+  return event_store_private.lock_capture_row(v_capture);
 end
 $$;
 
