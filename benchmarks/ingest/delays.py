@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from statistics import median, quantiles
+from threading import Event
 
 import psycopg
 
@@ -12,6 +13,7 @@ from benchmarks.event_store.bench import Result
 from benchmarks.event_store.workers import Worked, begin, run_together
 from benchmarks.ingest.bench import Costs, IngestBench
 from benchmarks.ingest.sources import Pipeline, new_pipeline, require_all
+from millrace.resources.capture.drain import CaptureReport
 from millrace.resources.capture.source.connection import connect_source
 
 # transactions in a second, and changes of each
@@ -19,8 +21,8 @@ LOADS = ((20, 1), (200, 1), (200, 10), (2000, 1))
 # those that are tried beside a transaction that is open on the source, and how many rows it has
 BESIDE = ((200, 1), (2000, 1))
 OPEN_ROWS = 700_000
-# without a change, until the capture ends
-IDLE_S = 2.0
+# without a change, until the capture gives up
+IDLE_S = 60.0
 
 
 def delays(bench: IngestBench) -> list[Result]:
@@ -82,8 +84,14 @@ def write(pipeline: Pipeline, number: int, per_second: int, rows: int) -> Worked
 
 
 def capture(pipeline: Pipeline, number: int) -> Worked:
-    """Capture until nothing comes any more, as a drain of Dagster does."""
+    """Capture until all came, however late the writer is."""
+    all_came = Event()
+
+    def look(report: CaptureReport) -> None:
+        if report.emitted >= number:
+            all_came.set()
+
     with pipeline.capturing() as process:
         began = begin()
-        require_all(process.drain(budget_s=600, idle_s=IDLE_S), number)
+        require_all(process.drain(budget_s=600, idle_s=IDLE_S, stop=all_came, on_step=look), number)
     return Worked(began, time.monotonic(), {})
