@@ -13,6 +13,7 @@ CPU seconds of `fields` for two fields, and for five, of 200,000 texts of about 
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,23 +60,23 @@ def fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.Chu
 
     `PlainTexts` finds most values in all texts at once; the texts where it cannot decide are parsed one by one.
     """
-    pieces = []
     # so many at a time as a processor's cache holds
-    for first in range(0, len(texts), _PIECE):
-        piece = texts.slice(first, _PIECE)
-        plain = PlainTexts(piece)
-        known = [plain.values(path) for path in paths]
-        values = [each for each, _ in known]
-        unknown = np.logical_or.reduce([each for _, each in known])
-        if unknown.any():
-            mask = pa.array(unknown)
-            parsed = zip(*(_parsed(text, paths) for text in piece.filter(mask).to_pylist()), strict=True)
-            values = [
-                pc.replace_with_mask(each, mask, pa.array(found, pa.string()))
-                for each, found in zip(values, parsed, strict=True)
-            ]
-        pieces.append(values)
+    pieces = [_fields(texts.slice(first, _PIECE), paths) for first in range(0, len(texts), _PIECE)]
     return [pa.chunked_array([piece[n] for piece in pieces], pa.string()) for n in range(len(paths))]
+
+
+def _fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.StringArray]:
+    plain = PlainTexts(texts)
+    known = [plain.values(path) for path in paths]
+    unknown = np.logical_or.reduce([each for _, each in known])
+    if not unknown.any():
+        return [values for values, _ in known]
+    mask = pa.array(unknown)
+    parsed = [_parsed(text, paths) for text in texts.filter(mask).to_pylist()]
+    return [
+        pc.replace_with_mask(values, mask, pa.array([each[n] for each in parsed], pa.string()))
+        for n, (values, _) in enumerate(known)
+    ]
 
 
 def _parsed(text: str | None, paths: Sequence[Sequence[str]]) -> list[str | None]:
@@ -87,16 +88,7 @@ def _parsed(text: str | None, paths: Sequence[Sequence[str]]) -> list[str | None
         document = json.loads(text, parse_float=str, parse_int=str)
     except RecursionError:
         return [field(text, path) for path in paths]
-    values = []
-    for path in paths:
-        value = at(document, path)
-        if isinstance(value, bool):
-            value = "true" if value else "false"
-        elif value is not None and not isinstance(value, str):
-            # an object or array is returned as it stands in the text
-            value = field(text, path)
-        values.append(value)
-    return values
+    return [_at(document, text, path) for path in paths]
 
 
 def at(document: Any, path: Sequence[str]) -> Any:  # noqa: ANN401 - JSON has any shape
@@ -110,6 +102,14 @@ def at(document: Any, path: Sequence[str]) -> Any:  # noqa: ANN401 - JSON has an
         else:
             return None
     return value
+
+
+def _at(document: Any, text: str, path: Sequence[str]) -> str | None:  # noqa: ANN401 - JSON has any shape
+    value = at(document, path)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # an object or array is returned as it stands in the text
+    return value if value is None or isinstance(value, str) else field(text, path)
 
 
 class PlainTexts:
@@ -134,13 +134,6 @@ class PlainTexts:
         # the eight characters from each place on
         self._words = np.ndarray((len(content) - _WORD + 1,), "<u8", content, strides=(1,))
         self._starts, self._ends = bounds[:-1], bounds[1:]
-        closed = self._characters == ord("}")
-        self._opened = np.flatnonzero(self._characters == ord("{"))
-        self._closed = np.flatnonzero(closed)
-        self._separators = np.flatnonzero(closed | (self._characters == ord(",")))
-        self._escaped = np.flatnonzero(self._characters == ord("\\"))
-        self._quotes = np.flatnonzero(self._characters == ord('"'))
-        self._apart = np.diff(self._quotes)
 
     def values(self, path: Sequence[str]) -> tuple[pa.StringArray, npt.NDArray[np.bool_]]:
         """Return the value at a path in each text, and a mask of the texts where the search cannot decide.
@@ -208,6 +201,33 @@ class PlainTexts:
             mask = np.uint64(2 ** (8 * len(part)) - 1)
             found = found[self._words[found + at] & mask == np.uint64(int.from_bytes(part, "little"))]
         return found
+
+    def _places(self, character: str) -> npt.NDArray[np.int64]:
+        return np.flatnonzero(self._characters == ord(character))
+
+    @cached_property
+    def _quotes(self) -> npt.NDArray[np.int64]:
+        return self._places('"')
+
+    @cached_property
+    def _apart(self) -> npt.NDArray[np.int64]:
+        return np.diff(self._quotes)
+
+    @cached_property
+    def _separators(self) -> npt.NDArray[np.int64]:
+        return np.flatnonzero((self._characters == ord(",")) | (self._characters == ord("}")))
+
+    @cached_property
+    def _opened(self) -> npt.NDArray[np.int64]:
+        return self._places("{")
+
+    @cached_property
+    def _closed(self) -> npt.NDArray[np.int64]:
+        return self._places("}")
+
+    @cached_property
+    def _escaped(self) -> npt.NDArray[np.int64]:
+        return self._places("\\")
 
 
 def _first(places: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -26,15 +26,18 @@ def page_sizes(file: BinaryIO, begin: int, length: int) -> Iterator[int]:
     """
     end = begin + length
     while begin < end:
-        for most in _READS if 0 <= begin < file.seek(0, SEEK_END) else ():
-            file.seek(begin)
-            with suppress(IndexError):
-                header = _Header(file.read(most))
-                break
-        else:
-            raise UnreadableHeader(f"There is no header of a page at byte {begin:,}.")
+        header = _header(file, begin)
         yield header.uncompressed
         begin += header.length + header.compressed
+
+
+def _header(file: BinaryIO, begin: int) -> "_Header":
+    if 0 <= begin < file.seek(0, SEEK_END):
+        for most in _READS:
+            file.seek(begin)
+            with suppress(IndexError):
+                return _Header(file.read(most))
+    raise UnreadableHeader(f"There is no header of a page at byte {begin:,}.")
 
 
 class _Header:

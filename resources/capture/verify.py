@@ -20,7 +20,7 @@ from millrace.resources.capture.backfilled_rows import backfilled_rows
 from millrace.resources.capture.declaration import Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source.chunks import TableUnreadable, commit_something, read_chunk
+from millrace.resources.capture.source.chunks import Chunk, TableUnreadable, commit_something, read_chunk
 from millrace.resources.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.resources.capture.source.slot import UNSEEN
 from millrace.resources.capture.source.tables import with_key
@@ -114,7 +114,7 @@ def verify(
     with ExitStack() as opened:
         source = opened.enter_context(connect_source(capture.source()))
         store = CaptureStore(opened.enter_context(connect(dsn)))
-        capturing = opened.enter_context(_Capturing(dsn, capture, source, store))
+        capturing = opened.enter_context(_Capturing(dsn, capture, source, CaptureStore(store.connection)))
         capturing.begin()
         keyed = with_key(source, table)
         if where is not None:
@@ -131,23 +131,31 @@ def verify(
             chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
             if not fits:
                 continue
-            done = None
-            while done is None or done.status != "stored":
-                # once all that its snapshot saw is captured
-                capturing.until(chunk.high_lsn)
-                rows = backfilled_rows(chunk, keyed, capture.name, capturing.generation, number, found.rows)
-                done = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
-            found.nameless += rows.decider_ids.count(None)
-            found.add(done, len(chunk.rows))
+            found.add(_verified(store, number, chunk, found, keyed, capturing), len(chunk.rows))
             on_step(found)
             after, rest = chunk.last_key, not chunk.done
-        ended = None
-        while ended is None or not ended.done:
+        done = False
+        while not done:
             ended = store.end_verification(number, whole=where is None)
+            done = ended.done
             found.gone += ended.gone
             found.quarantined = ended.quarantined or 0
             found.examples = (found.examples + (ended.examples or []))[:MOST_EXAMPLES]
     return found
+
+
+def _verified(
+    store: CaptureStore, number: int, chunk: Chunk, found: Verification, table: CapturedTable, capturing: "_Capturing"
+) -> VerifiedRows:
+    """Compare a chunk, once all that its snapshot saw is captured."""
+    capturing.until(chunk.high_lsn)
+    while True:
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, found.rows)
+        done = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
+        if done.status == "stored":
+            found.nameless += rows.decider_ids.count(None)
+            return done
+        capturing.until(chunk.high_lsn)
 
 
 def _wait_for_older(

@@ -59,11 +59,11 @@ def stated_ranges(options: EventLogOptions) -> list[LogRange] | None:
     start, end = options.start, options.end
     if not isinstance(start, Mapping) or not isinstance(end, Mapping):
         return None
-    allowed = f"exactly those that endingOffsets names: {_names(end)}"
+    named = _names(end)
     if set(start) != set(end):
-        said = ", ".join(f'"{partition}": {position}' for partition, position in sorted(start.items()))
-        raise InvalidOption("startingOffsets", f"{{{said}}}", allowed)
+        raise InvalidOption("startingOffsets", _text(start), f"exactly those that endingOffsets names: {named}")
     if options.partitions is not None and set(options.partitions) != set(end):
+        allowed = f"exactly those that endingOffsets names: {named}"
         raise InvalidOption("partitions", list(options.partitions), allowed)
     ranges = [LogRange(partition, start[partition], end[partition]) for partition in sorted(end)]
     _require_forward(ranges)
@@ -199,22 +199,32 @@ def advance(start: Mapping[int, int], target: Mapping[int, int], limit: int | No
     if limit is None or sum(pending.values()) <= limit:
         shares = pending
     elif limit < len(pending):
-        order = sorted(start)
-        # where the circle of turns stands is not stored: each turn moved one position on, so their sum tells
-        turn = sum(start.values()) % len(order)
-        next_in_turn = [p for p in order[turn:] + order[:turn] if p in pending]
-        shares = dict.fromkeys(next_in_turn[:limit], 1)
+        shares = dict.fromkeys(_next_in_turn(start, pending, limit), 1)
     else:
-        # one for each log partition, the rest in proportion
-        rest = limit - len(pending)
-        others = sum(pending.values()) - len(pending)
-        exact = {p: divmod(rest * (size - 1), others) for p, size in pending.items()}
-        shares = {p: 1 + whole for p, (whole, _) in exact.items()}
-        # rounding down left some positions: they go where it took most
-        left = limit - sum(shares.values())
-        for p in sorted(pending, key=lambda p: (-exact[p][1], p))[:left]:
-            shares[p] += 1
+        shares = _proportional(pending, limit)
     return {p: first + shares.get(p, 0) for p, first in sorted(start.items())}
+
+
+def _next_in_turn(start: Mapping[int, int], pending: Mapping[int, int], number: int) -> list[int]:
+    """Return so many of the log partitions that have something pending, going round in a circle from batch to batch."""
+    order = sorted(start)
+    # where the circle stands is not stored: each turn moved one position on, so their sum tells
+    turn = sum(start.values()) % len(order)
+    return [p for p in order[turn:] + order[:turn] if p in pending][:number]
+
+
+def _proportional(pending: Mapping[int, int], limit: int) -> dict[int, int]:
+    """Share `limit` positions, fewer than are pending: one for each log partition, the rest in proportion."""
+    rest = limit - len(pending)
+    others = sum(pending.values()) - len(pending)
+    exact = {p: divmod(rest * (size - 1), others) for p, size in pending.items()}
+    shares = {p: 1 + whole for p, (whole, _) in exact.items()}
+    # rounding down left some positions: they go where it took most
+    left = limit - sum(shares.values())
+    by_loss = sorted(pending, key=lambda p: (-exact[p][1], p))
+    for p in by_loss[:left]:
+        shares[p] += 1
+    return shares
 
 
 def held_text(held: LogRange) -> str:
@@ -233,3 +243,7 @@ def _require_forward(ranges: Iterable[LogRange]) -> None:
 
 def _names(partitions: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(partitions))) or "none"
+
+
+def _text(positions_: Mapping[int, int]) -> str:
+    return "{" + ", ".join(f'"{partition}": {position}' for partition, position in sorted(positions_.items())) + "}"

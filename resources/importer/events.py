@@ -94,20 +94,11 @@ class Mapping:
         names, paths = self._columns, self._paths
         try:
             if names.data is not None:
-                cell = _at(data, paths[names.data])
-                found = json_object(cell) if isinstance(cell, str) else cell
-                if not isinstance(found, dict):
-                    fault = found if isinstance(cell, str) else f"it is not a JSON object but {type(cell).__name__}"
-                    raise _Fault(f"its data ({names.data}) cannot be read: {fault}")
-                _put(data, paths[names.data], found)
+                _put(data, paths[names.data], self._object(_at(data, paths[names.data])))
             stream, event = self._stream(data), names.event_name or ""
             if names.event is not None:
                 event = _named(self._event, _at(data, paths[names.event]))
-            event_id = f"{self._id}{row.number:09x}"
-            if names.id is not None:
-                event_id = _at(data, paths[names.id])
-                if not isinstance(event_id, str) or not _is_uuid(event_id):
-                    raise _Fault(f"its id ({names.id}) is no UUID of {UUID_LENGTH} characters: {event_id!r:.100}")
+            event_id = f"{self._id}{row.number:09x}" if names.id is None else self._own_id(_at(data, paths[names.id]))
             if names.time:
                 _put(data, paths[names.time[0]], self._iso(data))
             # an empty cell says nothing
@@ -117,8 +108,8 @@ class Mapping:
                 data.pop(column, None)
             data_json = _members(whole)
             metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
-        except _Fault as refused:
-            return str(refused)
+        except _Fault as fault:
+            return str(fault)
         except RecursionError:
             return "it is nested too deeply"
         return Event(
@@ -136,6 +127,11 @@ class Mapping:
         # Postgres writes a UUID in lower case, and the store takes no other
         return stream.lower() if _is_uuid(stream) else stream
 
+    def _own_id(self, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
+        if not isinstance(cell, str) or not _is_uuid(cell):
+            raise _Fault(f"its id ({self._columns.id}) is no UUID of {UUID_LENGTH} characters: {cell!r:.100}")
+        return cell
+
     def _iso(self, data: dict[str, Any]) -> str:
         names = self._columns.time
         try:
@@ -144,6 +140,13 @@ class Mapping:
             return self._form.iso(None if None in parts else whole)
         except ValueError as error:
             raise _Fault(f"its time ({', '.join(names)}) cannot be read: {error}") from error
+
+    def _object(self, cell: Any) -> dict[str, Any]:  # noqa: ANN401 - a cell has any type
+        found = json_object(cell) if isinstance(cell, str) else cell
+        if not isinstance(found, dict):
+            fault = found if isinstance(cell, str) else f"it is not a JSON object but {type(cell).__name__}"
+            raise _Fault(f"its data ({self._columns.data}) cannot be read: {fault}")
+        return found
 
     def _whole(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the object that is the data, with the time, if that is not within."""
@@ -166,14 +169,7 @@ def _is_uuid(text: str) -> bool:
 
 
 def _named(what: str, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
-    name = None
-    if isinstance(cell, str):
-        name = cell
-    # where a column of ids has a gap, pandas makes them doubles: beyond, these are not each a number of their own
-    elif isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53:
-        name = str(int(cell))
-    elif isinstance(cell, int) and not isinstance(cell, bool):
-        name = str(cell)
+    name = _name(cell)
     if fault := name_fault(what, name):
         raise _Fault(fault)
     return name or ""
@@ -196,6 +192,16 @@ def _members(values: dict[str, Any]) -> str:
     return ", ".join(
         [f"{quoted(key)}: {quoted(cell) if type(cell) is str else dumps(cell)}" for key, cell in values.items()]
     )
+
+
+def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type
+    """Return text, or the digits of a whole number; nothing else can name a stream or an event."""
+    if isinstance(value, str):
+        return value
+    # where a column of ids has a gap, pandas makes them doubles: beyond, these are not each a number of their own
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _at(data: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has any type

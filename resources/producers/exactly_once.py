@@ -69,6 +69,15 @@ class Answer:
     kept: bool = True
 
 
+@dataclass(frozen=True)
+class _Message:
+    """What is sent of a message beside its work."""
+
+    stamp: ProducerStamp
+    timeout_s: int = 60
+    digest: bytes | None = None
+
+
 class Transaction:
     """The changes of one message. Others see none of them before the commit, and all of them after it."""
 
@@ -154,7 +163,7 @@ class ExactlyOnce:
             stamp = producer.issue()
             opened: set[UUID] = set()
             try:
-                return self._settle(stamp, self._commit(stamp, work), opened, timeout_s, digest)
+                return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), opened)
             except BaseException as error:
                 if not opened:
                     producer.give_back(stamp)
@@ -179,46 +188,39 @@ class ExactlyOnce:
             UnknownProducer: Nobody registered that producer with that epoch.
             TransactionEnded: The work took longer than `timeout_s`.
         """
-        return self._settle(stamp, self._commit(stamp, work), set(), timeout_s, digest)
+        return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), set())
 
     def abandon(self, stamp: ProducerStamp, reason: str) -> Answer:
         """Give a message up for good; the next one is accepted then. Raises as `process` does."""
-        return self._settle(stamp, lambda store, id_: store.abandon_transaction(id_, reason), set())
+        return self._settle(_Message(stamp), lambda store, id_: store.abandon_transaction(id_, reason), set())
 
     def _commit(self, stamp: ProducerStamp, work: Work) -> Settle:
         return lambda store, id_: store.commit_transaction(id_, finished(work(Transaction(store, id_, stamp))))
 
-    def _settle(
-        self,
-        stamp: ProducerStamp,
-        settle: Settle,
-        opened: set[UUID],
-        timeout_s: int = 60,
-        digest: bytes | None = None,
-    ) -> Answer:
-        def attempt() -> Answer:
-            store = self.store
-            received = store.begin_transaction(
-                stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, timeout_s, digest
-            )
-            if received.status == "duplicate":
-                assert received.outcome is not None
-                logger.debug("message %s came before: %s", stamp.message_id, received.outcome)
-                kept, offsets, appended = received.offsets is not None, received.offsets or [], received.appended or []
-                return Answer(received.result, True, received.outcome, offsets, appended, kept)
-            if received.transaction_id is None:
-                raise _refusal(stamp, received)
-            opened.add(received.transaction_id)
-            try:
-                settled = settle(store, received.transaction_id)
-            except BaseException as error:
-                logger.warning("message %s was given up, %s: %s", stamp.message_id, type(error).__name__, error)
-                self._abort(opened)
-                raise
-            logger.debug("message %s is %s: %s events", stamp.message_id, settled.outcome, len(settled.offsets))
-            return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
+    def _settle(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
+        return anew(self._passes, ATTEMPTS)(self._attempt, message, settle, opened)
 
-        return anew(self._passes, ATTEMPTS)(attempt)
+    def _attempt(self, message: _Message, settle: Settle, opened: set[UUID]) -> Answer:
+        store, stamp = self.store, message.stamp
+        received = store.begin_transaction(
+            stamp.producer_id, stamp.partition, stamp.epoch, stamp.sequence, message.timeout_s, message.digest
+        )
+        if received.status == "duplicate":
+            assert received.outcome is not None
+            logger.debug("message %s came before: %s", stamp.message_id, received.outcome)
+            kept, offsets, appended = received.offsets is not None, received.offsets or [], received.appended or []
+            return Answer(received.result, True, received.outcome, offsets, appended, kept)
+        if received.transaction_id is None:
+            raise _refusal(stamp, received)
+        opened.add(received.transaction_id)
+        try:
+            settled = settle(store, received.transaction_id)
+        except BaseException as error:
+            logger.warning("message %s was given up, %s: %s", stamp.message_id, type(error).__name__, error)
+            self._abort(opened)
+            raise
+        logger.debug("message %s is %s: %s events", stamp.message_id, settled.outcome, len(settled.offsets))
+        return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
 
     def _abort(self, opened: set[UUID]) -> None:
         """Abort transactions, and forget those that are known to have no effect, now or ever."""

@@ -9,12 +9,14 @@ from millrace.resources.capture.decoding.pgoutput import (
     Delete,
     Insert,
     Relation,
+    RelationColumn,
     Update,
     Value,
     Values,
     WholeRow,
 )
 from millrace.resources.capture.decoding.values import (
+    Encoder,
     Undecodable,
     encoded_column,
     encoder_of,
@@ -100,14 +102,7 @@ class TableRows:
         self._names = [column.name for column in relation.columns]
         self.width = len(self._names)
         self._labels = [f"{quoted(name)}: " for name in self._names]
-        self._encoders = [
-            masked
-            if column.name in table.mask
-            else hashing(table.secret())
-            if column.name in table.hash
-            else encoder_of(column.type_oid)
-            for column in relation.columns
-        ]
+        self._encoders = [_encoder(table, column) for column in relation.columns]
         self.hides = bool(table.hidden)
         self.keyless = table.keyless
         self._record = _record(self._labels)
@@ -131,7 +126,7 @@ class TableRows:
         # the other columns are not null: the log does not hold them
         self._key_record = _record([self._labels[at] for at in key]) + _unavailable(beside_key).replace("%", "%%")
 
-    def images(self, rows: Sequence[WholeRow]) -> Images:
+    def images(self, rows: Sequence[WholeRow]) -> "Images":
         """Return key, body and fault of many new rows as wide as the table, each as `inserted` gives them."""
         try:
             columns = self._encoded(rows, range(self.width))
@@ -142,7 +137,7 @@ class TableRows:
             # it is one of them, and says why by itself
             return _listed([self._with_image("inserted", tuple(row)) for row in rows])
 
-    def endings(self, rows: Sequence[WholeRow]) -> Images:
+    def endings(self, rows: Sequence[WholeRow]) -> "Images":
         """Return key, body and fault of many rows that are gone, of which the key is known, as `deleted` gives them."""
         try:
             columns = self._encoded(rows, self._key)
@@ -171,10 +166,7 @@ class TableRows:
         try:
             self._check_number(old)
             self._check_number(new)
-            filled = new
-            if UNCHANGED in new:
-                known = range(self.width) if whole else self._key
-                filled = tuple(old[at] if value is UNCHANGED and at in known else value for at, value in enumerate(new))
+            filled = new if UNCHANGED not in new else self._filled(old, new, whole=whole)
             new_key = self.key(filled)
             moved = [at for at, *_ in self._key_columns if old[at] != filled[at]]
             old_key = self.key(old) if moved else new_key
@@ -183,12 +175,7 @@ class TableRows:
         try:
             body = self._image(filled)
             if whole:
-                changed = [
-                    self._labels[at] + self._json(at, before)
-                    for at, (before, after) in enumerate(zip(old, filled, strict=True))
-                    if before != after
-                ]
-                body += f', "changes": {{{", ".join(changed)}}}'
+                body += f', "changes": {self._changes(old, filled)}'
             fault = None
         except Undecodable as bad:
             body, fault = None, str(bad)
@@ -263,6 +250,21 @@ class TableRows:
         record = '{"record": {' + ", ".join(parts) + "}"
         return record + _unavailable(unavailable) if unavailable else record
 
+    def _filled(self, old: Values, new: Values, *, whole: bool) -> Values:
+        """Return the new row; a value that the message does not hold is the old row's, if that has it."""
+        return tuple(
+            old[at] if value is UNCHANGED and (whole or at in self._key) else value for at, value in enumerate(new)
+        )
+
+    def _changes(self, old: Values, new: Values) -> str:
+        """Write the old values of the columns that changed; both rows are whole."""
+        parts = [
+            self._labels[at] + self._json(at, before)
+            for at, (before, after) in enumerate(zip(old, new, strict=True))
+            if before != after
+        ]
+        return "{" + ", ".join(parts) + "}"
+
     def _json(self, at: int, value: Value) -> str:
         if value is None or value is UNCHANGED:
             return "null"
@@ -271,14 +273,20 @@ class TableRows:
         except Undecodable as bad:
             raise Undecodable(f"column {self._names[at]} before the change {bad}") from bad
 
-    def _check_fit(self, values: Values) -> None:
+    def _check_fit(self, values: Values | WholeRow) -> None:
         if self._unfit:
             raise Undecodable(self._unfit)
         self._check_number(values)
 
-    def _check_number(self, values: Values) -> None:
+    def _check_number(self, values: Values | WholeRow) -> None:
         if len(values) != self.width:
             raise Undecodable(f"the row has {len(values)} columns, its table {self.width}")
+
+
+def _encoder(table: CapturedTable, column: RelationColumn) -> Encoder:
+    if column.name in table.mask:
+        return masked
+    return hashing(table.secret()) if column.name in table.hash else encoder_of(column.type_oid)
 
 
 def _record(labels: Sequence[str]) -> str:
