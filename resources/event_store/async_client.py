@@ -44,7 +44,6 @@ from millrace.resources.event_store.rows import (
 )
 from millrace.resources.event_store.sql_functions import (
     ASKED_AFTER,
-    IN_BINARY,
     KEPT_ROWS,
     InfinityLoader,
     Loaders,
@@ -142,7 +141,7 @@ class AsyncSqlFunctions:
 
     async def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
         """Return the values of a call whose rows have one column, in order."""
-        values = await self._fetched(scalar_row, query, arguments)
+        values = await self._fetched(scalar_row, query, arguments, self.loaders)
         assert all(isinstance(value, kind) for value in values)
         return values
 
@@ -152,13 +151,13 @@ class AsyncSqlFunctions:
         return only
 
     async def _fetched(
-        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None = None
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None
     ) -> list[Row]:
         with refusals():
-            return await self._rows(shape, query, arguments, self.loaders if loaders is None else loaders)
+            return await self._rows(shape, query, arguments, loaders)
 
     async def _rows(
-        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None
     ) -> list[Row]:
         async with self._connected() as connection:
             require_iso(connection)
@@ -181,10 +180,10 @@ class AsyncSqlFunctions:
         await cursor.execute(query, given, prepare=prepare)
 
     async def _cursor(
-        self, connection: psycopg.AsyncConnection, shape: BaseRowFactory[Row], loaders: Loaders
+        self, connection: psycopg.AsyncConnection, shape: BaseRowFactory[Row], loaders: Loaders | None
     ) -> psycopg.AsyncCursor[Row]:
-        cursor = connection.cursor(row_factory=shape, binary=loaders is IN_BINARY)
-        for name, loader in loaders.items():
+        cursor = connection.cursor(row_factory=shape, binary=loaders is None)
+        for name, loader in (loaders or {}).items():
             # of this cursor only: the connection, and so the caller's own queries, stay as they are
             cursor.adapters.register_loader(name, loader)
         return cursor

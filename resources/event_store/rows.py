@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Model = TypeVar("Model", bound="BaseModel")
-# the columns of an event: of fstore-sql, all, and all with data in the newest shape; JSON is text for `Event`
+# The columns of an `Event`, JSON as its text. fstore-sql's:
 RECORDED: LiteralString = (
     "event, event_id, event_version, decider, decider_id, data::text,"
     ' command_id, previous_id, final, created_at, "offset"'
 )
+# all:
 STORED: LiteralString = f"{RECORDED}, version, metadata::text"
+# all, data in the newest shape:
 NEWEST_SHAPE: LiteralString = STORED.replace(
     "data::text", "event_store.upcast(decider, event, event_version, data)::text as data", 1
 )

@@ -49,10 +49,6 @@ class InfinityLoader(TimestamptzLoader):
         return super().load(data)
 
 
-# of rows that clients read many of: the driver's own readers, of binary
-IN_BINARY = dict[str, type[Loader]]()
-
-
 class SqlFunctions:
     """Calls over a connection, which stays the caller's: its transactions, its settings, the loaders of its queries.
 
@@ -122,7 +118,7 @@ class SqlFunctions:
 
     def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
         """Return the values of a call whose rows have one column, in order."""
-        values = self._fetched(scalar_row, query, arguments)
+        values = self._fetched(scalar_row, query, arguments, self.loaders)
         assert all(isinstance(value, kind) for value in values)
         return values
 
@@ -132,13 +128,13 @@ class SqlFunctions:
         return only
 
     def _fetched(
-        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None = None
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None
     ) -> list[Row]:
         with refusals():
-            return self._rows(shape, query, arguments, self.loaders if loaders is None else loaders)
+            return self._rows(shape, query, arguments, loaders)
 
     def _rows(
-        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None
     ) -> list[Row]:
         with self._connected() as connection:
             require_iso(connection)
@@ -159,10 +155,10 @@ class SqlFunctions:
         cursor.execute(query, given, prepare=prepare)
 
     def _cursor(
-        self, connection: psycopg.Connection, shape: BaseRowFactory[Row], loaders: Loaders
+        self, connection: psycopg.Connection, shape: BaseRowFactory[Row], loaders: Loaders | None
     ) -> psycopg.Cursor[Row]:
-        cursor = connection.cursor(row_factory=shape, binary=loaders is IN_BINARY)
-        for name, loader in loaders.items():
+        cursor = connection.cursor(row_factory=shape, binary=loaders is None)
+        for name, loader in (loaders or {}).items():
             # of this cursor only: the connection, and so the caller's own queries, stay as they are
             cursor.adapters.register_loader(name, loader)
         return cursor
@@ -229,10 +225,13 @@ def _fields(row: Any) -> dict[str, Any]:  # noqa: ANN401 - as _json_fields
     return {field.name: MISSING if field.required else field.default for field in structs.fields(row)}
 
 
-def loaders_of(row: type, loaders: Loaders) -> Loaders:
-    """Return how the values of a dataclass are read: JSON as its text, if the dataclass parses it when it is asked."""
+def loaders_of(row: type, loaders: Loaders) -> Loaders | None:
+    """Return how the values of a dataclass are read: JSON as its text, if the dataclass parses it when it is asked.
+
+    None: in binary, as the driver does; then the query asks for the text of JSON.
+    """
     if getattr(row, "in_binary", False):
-        return IN_BINARY
+        return None
     return {**loaders, "jsonb": TextLoader} if json_fields(row) else loaders
 
 
