@@ -291,7 +291,8 @@ class CaptureStore(SqlFunctions):
             self.connection.cursor() as cursor,
             cursor.copy(f"copy event_store.wal_events ({COPIED_COLUMNS}) from stdin".encode()) as copy,
         ):
-            while batch := list(islice(lines, 500)):
+            # what one write leaves waits for the next: with few lines each, the server works while we decode
+            while batch := list(islice(lines, 50)):
                 copy.write("".join(batch))
                 number += len(batch)
         return number

@@ -9,7 +9,7 @@ from millrace.resources.capture.decoding.changes import ChangeDecoder
 from millrace.resources.capture.decoding.pgoutput import Lsn, is_commit
 
 # Messages that are decoded together, and about how many bytes they have
-BATCH = 500
+BATCH = 250
 BATCH_BYTES = 1_000_000
 
 
