@@ -233,13 +233,14 @@ class EventStore(Waiting):
         It is one question, as of one moment.
         """
         query = """
-            select e.*, case when e.version > s.version + 1 then null else s.state end as state,
+            select e.*, case when e.number > 1 then null else s.state end as state,
               s.version as state_version, s."offset" as state_offset,
               %s and exists (select from event_store.log_position(%s)) as is_stored
             from (select) one
             left join event_store.stream_state(%s, %s, %s, %s) s on true
             left join lateral (
-              select {} from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s)
+              select {}, row_number() over () as number
+              from event_store.read_stream(%s, %s, coalesce(s.version, 0) + 1, %s)
             ) e on true
         """
         rows = self._all(
@@ -252,7 +253,7 @@ class EventStore(Waiting):
             state = None
         else:
             state = StreamState(first.state, first.state_version, first.state_offset)
-        return state, [row for row in rows if row.version is not None], first.is_stored
+        return state, [row for row in rows if row.number is not None], first.is_stored
 
     def read_log(
         self,

@@ -118,11 +118,12 @@ class StreamState:
 
 
 class EventBehindState(Event, frozen=True):
-    """An event behind what a fold has of its stream; the first one brings the state.
+    """An event behind what a fold has of its stream, with its number there; the first one brings the state.
 
-    Without a state its version and offset are None. Without an event the version is None, and so is all of the event.
+    Without a state its version and offset are None. Without an event the number is None, and so is all of the event.
     """
 
+    number: int | None = None
     state: Any = None
     state_version: int | None = None
     state_offset: int | None = None
