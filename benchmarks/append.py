@@ -23,7 +23,6 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "handled": reading.handled,
     "clients-32": single_appends.clients_32,
     "views-100": single_appends.views_100,
-    "isolation": single_appends.isolation,
     "many-clients": many_clients.behind_a_pool,
     "hot-stream": many_clients.on_one_stream,
     "batches": batches.against_copy,

@@ -92,7 +92,7 @@ BUDGETS = {
     "resources/importer": 1550,
     "resources/metrics": 300,
     "resources/postgres": 850,
-    "resources/producers": 650,
+    "resources/producers": 700,
     "resources/read_models": 7200,
     "resources/spark": 900,
     "resources/subscriptions": 700,

@@ -1,18 +1,13 @@
-"""Single appends: many clients, many views, the isolation level."""
+"""Single appends: many clients, many views."""
 
 import time
-from dataclasses import replace
-from functools import partial
-from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import psycopg
 
-from benchmarks.cpu import backend_us
 from benchmarks.event_store.bench import DATA, EVENTS_PER_STREAM, Bench, Result, append_script, cpu_per_event
 
 VIEWS = 100
-REPEATABLE_READ = r"-c default_transaction_isolation=repeatable\ read"
 
 
 def clients_32(bench: Bench) -> list[Result]:
@@ -41,30 +36,6 @@ def views_100(bench: Bench) -> list[Result]:
         Result(what, a, b, ratio=a / b, target=8),
         cpu_per_event(bench, what, ours, theirs, 8),
         Result("the same against ours with no view", a, c, ratio=a / c, target=0.9),
-    ]
-
-
-def isolation(bench: Bench) -> list[Result]:
-    """REPEATABLE READ, which also locks a row of the log partition, against READ COMMITTED: one client and eight."""
-    committed, repeatable = bench.ours(), bench.ours()
-    strict = replace(repeatable, dsn=f"{repeatable.dsn}&options={quote(REPEATABLE_READ)}")
-    some = bench.size(1000, 100)
-    with strict.connect() as one, committed.connect() as other:
-
-        def alone(connection: psycopg.Connection) -> float:
-            return backend_us(connection, lambda: append_chain(connection, str(uuid4()), None, some), some)
-
-        alone(one)
-        alone(other)
-        a, b = bench.in_turn(partial(alone, one), partial(alone, other))
-    bench.in_turn(
-        partial(bench.pgbench, strict, append_script(strict), 8),
-        partial(bench.pgbench, committed, append_script(committed), 8),
-    )
-    what = "append_event at REPEATABLE READ against READ COMMITTED"
-    return [
-        Result(f"{what}, one client: CPU of the backend", a, b, "us/event", b / a),
-        cpu_per_event(bench, f"{what}, 8 clients", strict, committed, None),
     ]
 
 

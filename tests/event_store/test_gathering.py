@@ -116,9 +116,11 @@ def test_a_refusal_is_its_own_callers_alone(orders: PlatformStore, dsn: str) -> 
 def test_a_conflict_with_a_refused_call_is_none(orders: PlatformStore, dsn: str) -> None:
     orders.register_event_schema("order", "priced", {"type": "object", "required": ["cents"]})
 
-    async def work(store: AsyncEventStore) -> list[Appended | BaseException]:
+    async def work(store: AsyncEventStore) -> tuple[Appended | BaseException, ...]:
         unfit = asyncio.create_task(store.append("order", "o-1", NewEvent("priced"), expected_version=NO_STREAM))
-        return await asyncio.gather(unfit, placed(store, "o-1", NO_STREAM), placed(store, "o-2"), return_exceptions=True)
+        return await asyncio.gather(
+            unfit, placed(store, "o-1", NO_STREAM), placed(store, "o-2"), return_exceptions=True
+        )
 
     unfit, fit, other = run(dsn, work)
     assert isinstance(unfit, DataRefused)
