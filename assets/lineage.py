@@ -1,6 +1,6 @@
 """The lineage of columns as Dagster shows it: from captured tables and events to read models."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 
@@ -26,30 +26,20 @@ def column_lineage(
     model: ReadModel, captures: Iterable[Capture] = (), events: Iterable[DeclaredEvent] = ()
 ) -> dg.TableColumnLineage:
     """Return the fields of events that each column is computed from, and behind them the captured columns."""
-    tables = [(one.name, table) for one in captures for table in one.tables]
-    captured = [(name, table) for name, table in tables if table.stream_decider in (model.deciders or ())]
-    declared = taken(model, events)
-    lineage: dict[str, list[dg.TableColumnDep]] = {}
-    for origin in origins(model):
-        deps = lineage[origin.column] = []
-        wanted = model.columns[origin.column].events if origin.column in model.columns else None
-        for source in origin.sources:
-            deps.append(dg.TableColumnDep(EVENTS, source))
-            if source.startswith(RECORD):
-                column = source.removeprefix(RECORD).split(".", maxsplit=1)[0]
-                keys = [dg.AssetKey([name, table.schema, table.table]) for name, table in captured]
-                deps += [dg.TableColumnDep(key, column) for key in keys]
-            if source.startswith("data."):
-                name = source.removeprefix("data.").split(".", maxsplit=1)[0]
-                read = [event for event in declared if wanted is None or event.event in wanted]
-                fields = [(event, f"{event.event}.{name}") for event in read]
-                # each once for all versions of its event
-                found = dict.fromkeys((one.decider, field) for one, field in fields if field in field_columns(one))
-                deps += [dg.TableColumnDep(asset_key(decider), field) for decider, field in found]
-        if origin.column in model.lookups:
-            looked_up = model.lookups[origin.column]
-            deps.append(dg.TableColumnDep(dg.AssetKey(["read_models", looked_up.model]), looked_up.column))
-    return dg.TableColumnLineage(lineage)
+    known, declared = list(captures), taken(model, events)
+    return dg.TableColumnLineage(
+        {
+            origin.column: [
+                *(
+                    dep
+                    for source in origin.sources
+                    for dep in (*_deps(model, source, known), *_fields(model, origin.column, source, declared))
+                ),
+                *_looked_up(model, origin.column),
+            ]
+            for origin in origins(model)
+        }
+    )
 
 
 def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
@@ -61,3 +51,38 @@ def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
             for name in rollup.public_columns()
         }
     )
+
+
+def _fields(
+    model: ReadModel, column: str, source: str, declared: Sequence[DeclaredEvent]
+) -> Iterator[dg.TableColumnDep]:
+    """Yield the declared fields that a source is, each once for all versions of its event."""
+    wanted = model.columns[column].events if column in model.columns else None
+    name = source.removeprefix("data.").split(".", maxsplit=1)[0]
+    found = {
+        (event.decider, field): None
+        for event in declared
+        if source.startswith("data.") and (wanted is None or event.event in wanted)
+        if (field := f"{event.event}.{name}") in field_columns(event)
+    }
+    for decider, field in found:
+        yield dg.TableColumnDep(asset_key(decider), field)
+
+
+def _looked_up(model: ReadModel, column: str) -> Iterator[dg.TableColumnDep]:
+    if column in model.lookups:
+        found = model.lookups[column]
+        yield dg.TableColumnDep(dg.AssetKey(["read_models", found.model]), found.column)
+
+
+def _deps(model: ReadModel, source: str, captures: Iterable[Capture]) -> Iterator[dg.TableColumnDep]:
+    yield dg.TableColumnDep(EVENTS, source)
+    if not source.startswith(RECORD):
+        return
+    for capture in captures:
+        for table in capture.tables:
+            if table.stream_decider in (model.deciders or ()):
+                yield dg.TableColumnDep(
+                    dg.AssetKey([capture.name, table.schema, table.table]),
+                    source.removeprefix(RECORD).split(".", maxsplit=1)[0],
+                )

@@ -143,17 +143,18 @@ def drain_states(postgres: PostgresResource, drains: Iterable[str]) -> dict[str,
 
 def ask(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
     """Ask for the drains that start: whoever is first among sensors and daemons gets one, unless its run is queued."""
-    asked = []
-    for poll in polls:
-        drain, what = (ALL_VIEWS, "a drain of all views") if poll.start is Start.TOGETHER else (poll.view, "a drain")
-        why = None
-        if poll.start is not None and drain in queued:
-            why = f"{what} waits in Dagster's queue"
-        elif poll.start is not None:
-            with kept_store(postgres) as store:
-                why = None if store.begin_drain(drain) else f"{what} was asked for"
-        asked.append(poll if why is None else replace(poll, start=None, reason=f"{poll.reason}; {why}"))
-    return asked
+    return [poll if poll.start is None else _asked(postgres, poll, queued) for poll in polls]
+
+
+def _asked(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
+    drain = ALL_VIEWS if poll.start is Start.TOGETHER else poll.view
+    what = "a drain of all views" if poll.start is Start.TOGETHER else "a drain"
+    if drain in queued:
+        return replace(poll, start=None, reason=f"{poll.reason}; {what} waits in Dagster's queue")
+    with kept_store(postgres) as store:
+        if store.begin_drain(drain):
+            return poll
+    return replace(poll, start=None, reason=f"{poll.reason}; {what} was asked for")
 
 
 def queued_drains(instance: dg.DagsterInstance, polls: Iterable[Poll]) -> set[str]:

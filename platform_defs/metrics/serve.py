@@ -75,17 +75,20 @@ def _for_names(names: Collection[str], app: App) -> App:
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         sent_to = environ.get("HTTP_HOST", "").lower()
-        try:
-            name = urlsplit(f"//{sent_to}").hostname or ""
-            is_ours = sent_to in names or name in names or bool(ipaddress.ip_address(name))
-        except ValueError:
-            is_ours = sent_to in names
-        if is_ours:
+        if sent_to in names or _is_ours(sent_to, names):
             return app(environ, start_response)
         start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"This is no name of these metrics. If it should be one, list it in MILLRACE_UI_HOSTS.\n"]
 
     return answered
+
+
+def _is_ours(sent_to: str, names: Collection[str]) -> bool:
+    try:
+        name = urlsplit(f"//{sent_to}").hostname or ""
+        return name in names or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 @contextmanager

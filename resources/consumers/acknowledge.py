@@ -5,7 +5,6 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from millrace.resources.connecting import PASSING
 from millrace.resources.consumers.declaration import Subscription
@@ -93,8 +92,10 @@ class Answerer:
                     self._counters.handled += 1
                 case Done():
                     done.append(held)
-                case Failed() | GiveBack():
-                    self._give_unhandled(held, outcome)
+                case Failed():
+                    self._fail(held, outcome.error)
+                case GiveBack():
+                    self._give_back(held, outcome)
                 case Lost():
                     self._lose(held)
         if done:
@@ -110,36 +111,45 @@ class Answerer:
             # their streams may have a next event
             self._deliveries.room.set()
 
-    def _give_unhandled(self, held: Held, outcome: Failed | GiveBack) -> None:
+    def _fail(self, held: Held, error: str) -> None:
         event, view = held.event, self._subscription.view
 
         def call(store: Views) -> None:
-            if isinstance(outcome, Failed):
-                store.fail_event(view, event.decider_id, event.offset, outcome.error, event.lease_token)
-            elif wait_ms := int(outcome.after_s * 1000):
-                store.schedule_nack_event(view, event.decider_id, wait_ms, event.offset, event.lease_token, outcome.why)
-            else:
-                store.nack_event(view, event.decider_id, event.offset, event.lease_token, outcome.why)
+            store.fail_event(view, event.decider_id, event.offset, error, event.lease_token)
 
-        try:
-            self._line(call)
-        except NotInFlight:
-            self._lose(held)
-            return
-        if isinstance(outcome, Failed):
+        if self._answered(held, call):
             self._counters.failed += 1
             parked = event.attempt >= self._subscription.max_attempts
             say(
                 logging.ERROR if parked else logging.WARNING,
                 "dead letter" if parked else "handler failed",
                 **_of(held, view),
-                error=outcome.error,
+                error=error,
                 then=f"millrace dead list {shlex.quote(view)}" if parked else "its stream waits and is tried again",
             )
-        else:
+
+    def _give_back(self, held: Held, outcome: GiveBack) -> None:
+        event, view = held.event, self._subscription.view
+        wait_ms = int(outcome.after_s * 1000)
+
+        def call(store: Views) -> None:
+            store.schedule_nack_event(
+                view, event.decider_id, wait_ms, event.offset, event.lease_token, outcome.why
+            ) if wait_ms else store.nack_event(view, event.decider_id, event.offset, event.lease_token, outcome.why)
+
+        if self._answered(held, call):
             self._counters.given_back += 1
             if outcome.why:
                 say(logging.INFO, "given back", **_of(held, view), why=outcome.why, again_in=f"{outcome.after_s:g}s")
+
+    def _answered(self, held: Held, call: Callable[[Views], None]) -> bool:
+        """Give one answer; return whether it counts."""
+        try:
+            self._line(call)
+        except NotInFlight:
+            self._lose(held)
+            return False
+        return True
 
     def _lose(self, held: Held) -> None:
         self._counters.lost += 1
@@ -152,40 +162,54 @@ class Answerer:
 
     def _watch(self) -> None:
         """Let locks of handlers that work last longer; give back what waits too long; fail what takes too long."""
-        declared, now = self._subscription, time.monotonic()
+        now = time.monotonic()
         if self._deliveries.give_back_ready(GiveBack(), now - self._lock_s / 3):
             self._deliveries.stuck = True
         for held in list(self._deliveries.running.values()):
-            event, seconds = held.event, now - held.started_at
-            if seconds > declared.timeout_s:
-                held.timed_out = True
-                if not self._deliveries.leave_running(held):
-                    continue
-                self._counters.hung += 1
-                thread = held.thread.name if held.thread else "?"
-                say(logging.ERROR, "handler hangs", **_of(held, declared.view), thread=thread, seconds=f"{seconds:.1f}")
-                late = f"The handler {declared.name} did not return within {declared.timeout_s:g} s"
-                self._deliveries.answer(held, Failed(f"{late}; it still runs in thread {thread}."))
-                self._on_hung(held)
+            if now - held.started_at > self._subscription.timeout_s:
+                self._leave(held, now)
             elif now - held.locked_at > self._lock_s / 3:
-                call = partial(
-                    Views.extend_lock,
-                    view=declared.view,
-                    decider_id=event.decider_id,
-                    offset=event.offset,
-                    seconds=declared.lock_timeout_s,
-                    lease_token=event.lease_token,
+                self._extend(held)
+
+    def _extend(self, held: Held) -> None:
+        event, view = held.event, self._subscription.view
+        try:
+            self._line(
+                lambda store: store.extend_lock(
+                    view, event.decider_id, event.offset, self._subscription.lock_timeout_s, event.lease_token
                 )
-                try:
-                    self._line(call)
-                except NotInFlight:
-                    # its handler may have committed the acknowledgement at this very moment
-                    if not declared.takes_connection and self._deliveries.leave_running(held):
-                        self._lose(held)
-                        self._deliveries.settle(held)
-                    continue
-                held.locked_at = time.monotonic()
-                self._counters.extended += 1
+            )
+        except NotInFlight:
+            # its handler may have committed the acknowledgement at this very moment
+            if not self._subscription.takes_connection and self._deliveries.leave_running(held):
+                self._lose(held)
+                self._deliveries.settle(held)
+            return
+        held.locked_at = time.monotonic()
+        self._counters.extended += 1
+
+    def _leave(self, held: Held, now: float) -> None:
+        held.timed_out = True
+        if not self._deliveries.leave_running(held):
+            return
+        self._counters.hung += 1
+        thread = held.thread.name if held.thread else "?"
+        seconds = now - held.started_at
+        say(
+            logging.ERROR,
+            "handler hangs",
+            **_of(held, self._subscription.view),
+            thread=thread,
+            seconds=f"{seconds:.1f}",
+        )
+        self._deliveries.answer(
+            held,
+            Failed(
+                f"The handler {self._subscription.name} did not return within {self._subscription.timeout_s:g} s; it"
+                f" still runs in thread {thread}."
+            ),
+        )
+        self._on_hung(held)
 
 
 def _of(held: Held, view: str) -> dict[str, object]:
