@@ -372,7 +372,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b4440862f77dd75ecfe073409da05ed7b317832a3c01e405eb441c2c94ce7c0b'),
+  (0, '2a6d81c7ab70abdbdeff08e2899ee8727d1f8e6fe6361c6c3cfa424f2bfcc15c'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

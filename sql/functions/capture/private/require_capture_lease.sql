@@ -1,3 +1,4 @@
+-- Whoever makes events, or changes what events are made of, begins with it.
 create or replace function event_store_private.require_capture_lease(
   v_capture text,
   v_lease_token bigint
