@@ -70,15 +70,31 @@ def test_a_change_beyond_the_position_or_stored_already_undoes_all(source: Sourc
         assert source.store.store_changes("c", source.token, source.lsn, BEGAN) == 0
 
 
-def test_storing_waits_for_no_emission(source: Source, connect: Connect) -> None:
+def test_storing_waits_for_no_emission_and_others_do(source: Source, connect: Connect) -> None:
     source.commit(inserted(1))
-    emitting, holder = CaptureStore(connect()), connect(autocommit=False)
+    emitting, holder, other = CaptureStore(connect()), connect(autocommit=False), CaptureStore(connect())
     holder.execute("lock table event_store.deciders in access exclusive mode")
     emission = start_blocked(source.store, emitting, partial(emitting.emit_changes, "c", source.token))
     source.store.connection.execute("set lock_timeout = '10s'")
-    assert source.save(source.changes(inserted(2))) == 1
-    source.store.extend_capture("c", source.token)
-    holder.commit()
+    try:
+        assert source.save(source.changes(inserted(2))) == 1
+        source.store.extend_capture("c", source.token)
+        release = start_blocked(source.store, other, partial(other.release_capture, "c", source.token))
+    finally:
+        holder.commit()
+    assert emission.result(patience()).emitted == 1
+    assert release.result(patience())
+    (info,) = source.store.capture_info("c")
+    assert (info.stored_lsn, info.unemitted) == (source.lsn, 1)
+
+
+def test_an_emission_that_waits_for_storing_goes_on_from_it(source: Source, connect: Connect) -> None:
+    source.commit(inserted(1))
+    storing, emitting = CaptureStore(connect(autocommit=False)), CaptureStore(connect())
+    storing.copy_changes(source.generation, source.changes(inserted(2)))
+    storing.store_changes("c", source.token, source.lsn, BEGAN)
+    emission = start_blocked(source.store, emitting, partial(emitting.emit_changes, "c", source.token))
+    storing.connection.commit()
     assert emission.result(patience()).emitted == 1
     (info,) = source.store.capture_info("c")
     assert (info.stored_lsn, info.unemitted) == (source.lsn, 1)
