@@ -372,7 +372,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2a6d81c7ab70abdbdeff08e2899ee8727d1f8e6fe6361c6c3cfa424f2bfcc15c'),
+  (0, '97fae18bc9197afd79ce9aca5b14214a4fdce266fffebdbbdd3a590556ac26b7'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

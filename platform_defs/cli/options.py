@@ -71,7 +71,7 @@ def taken_beside(dsn: str | None) -> Declarations:
 
 
 def agreed(question: str) -> bool:
-    """Ask; nobody there to answer is a no."""
+    """Ask a question; False where no answer can come."""
     try:
         return typer.confirm(question)
     except typer.Abort:

@@ -225,7 +225,7 @@ def _require_continuation(
                 f" {marks[partition.partition]}.",
                 hint="Choose another folder.",
             )
-    # the last event of the backup is the log's event at that position, if the log still holds one
+    # in each log partition the backup's last event must be the log's event at that position, if it still has one
     for last in {file.partition: file for file in sorted(before.files, key=lambda file: file.to_position)}.values():
         cursor.execute(
             'select e.event_id::text from event_store.event_log l join event_store.events e using ("offset")'

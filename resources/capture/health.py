@@ -268,7 +268,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)
     with _asked(capture) as source:
-        # of a backfill that could not go on, nobody finds more than now and then
+        # whether a backfill may go on; the tables of one that could not are looked at only now and then
         to_read = any(
             table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
             for table in tables

@@ -127,10 +127,10 @@ class Caller:
         for attempt in range(1, TRIES + 1):
             if self._connection is None or self._connection.closed:
                 try:
-                    # nothing is prepared: behind a connection pool the next session would not know it; who takes longer
-                    # than the handler may has been interrupted
+                    # nothing is prepared: behind a connection pool the next session would not know it
                     self._connection = connecting.connect(
                         self._dsn,
+                        # a handler that takes longer than it may has been interrupted
                         answer_s=self._subscription.timeout_s + FAREWELL_S,
                         stop=self._leaving,
                         prepare_threshold=None,

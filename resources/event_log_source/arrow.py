@@ -86,8 +86,8 @@ def connected(dsn: str) -> "Iterator[adbc.AdbcConnection]":
 
     without_password(dsn)  # a DSN that cannot be read is refused before anybody quotes it
     # A database has no connection of its own, but the types in Postgres' catalogs: ADBC reads all of them as it makes
-    # one, which takes ten times as long as to connect. We read built-in types alone. They are kept in a module of which
-    # a process has one: of ours Spark unpickles a copy for each task.
+    # one, which takes ten times as long as to connect, and we read built-in types alone. So databases are kept, in a
+    # module of which a process has one: of ours Spark unpickles a copy for each task.
     kept: dict[str, adbc.AdbcDatabase] = vars(postgresql).setdefault("_millrace_databases", {})
     try:
         database = kept.get(dsn)

@@ -101,7 +101,7 @@ def test_an_emission_that_waits_for_storing_goes_on_from_it(source: Source, conn
     assert source.emit().emitted == 1
 
 
-def test_who_waits_for_another_writer_of_the_row_goes_on_from_it(source: Source, connect: Connect) -> None:
+def test_storing_that_waits_for_another_writer_goes_on_from_it(source: Source, connect: Connect) -> None:
     extending = CaptureStore(connect(autocommit=False))
     until = extending.extend_capture("c", source.token, 600)
     saving = start_blocked(PlatformStore(connect()), source.store, partial(source.save, source.changes(inserted(1))))

@@ -1,4 +1,4 @@
--- Two locks: the name's, for all that becomes events, and then the row's.
+-- Two locks: the name's, which an emission holds, and then the row's.
 create or replace function event_store_private.lock_capture(
   v_capture text
 )

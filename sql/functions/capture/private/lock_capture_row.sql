@@ -1,4 +1,4 @@
--- Whoever changes what was stored or who has the lease needs no more: it does not wait for what becomes events meanwhile.
+-- To change what is stored, or the lease, this lock is enough: it waits for no emission.
 -- The lock changes the row, so that a transaction whose snapshot is older than another writer's commit is told (40001)
 -- and never goes on from what it sees. The registration is as it is after the lock.
 create or replace function event_store_private.lock_capture_row(

@@ -1,4 +1,4 @@
--- Whoever makes events, or changes what events are made of, begins with it.
+-- For a transaction that makes events, or changes what they are made of.
 create or replace function event_store_private.require_capture_lease(
   v_capture text,
   v_lease_token bigint
