@@ -80,8 +80,8 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = f"the query stands at position {position} of log partition {partition}"
             if self._options.fail_on_data_loss:
                 raise DataLoss(wanted, f"it holds {held_text(held)}")
-            # Where history was removed `partitions` warns, as it plans the batch. Beyond the end no batch is planned: warn
-            # here, once.
+            # Where history was removed `partitions` warns, as it plans the batch. Beyond the end no batch is planned:
+            # warn here, once.
             if position > held.to_position and partition not in self._waiting:
                 self._waiting.add(partition)
                 warn(wanted, f"it holds {held_text(held)}")
