@@ -47,31 +47,44 @@
     ├── ImportRefused            a file cannot be imported as asked
     ├── UnreadableData           JSON that Postgres holds and Python cannot read
     ├── SchemaMismatch           the database and the code do not fit
+    ├── GaveUp                   other writers were first each time that a command was tried
+    ├── HistoryPurged            a state cannot be computed: the stream's first events were purged
+    ├── InvalidSubscription
+    ├── HandlersHang             too many handlers are stuck
+    ├── MessageInDoubt           the store did not say whether it stored a message
+    ├── ArchiveDamaged
+    ├── ForeignArchive           the folder holds the archive of another event store
+    ├── LogIncomplete            archive and log together lack some events
+    ├── InvalidSetting           an environment variable MILLRACE_… has a value that it cannot have
     └── Unreachable              a server does not answer
 
+    ValueError                   of declarations: InvalidCapture, InvalidEvent, InvalidReadModel
+
+`TryLater` is no error: a handler raises it to get the event again later.
 An exception that one module alone raises is declared in that module, below `MillraceError` too:
 
     read_models      AheadOfLog, EventsNotRegistered, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost,
                      WrongView, FunctionFailed, LookupFailed, NothingToApprove, NothingToCompare, Overtaken,
                      RollupFailed, IndexFailed
     consumption      PartitionsFailed, NoMark
-    commands         GaveUp, HistoryPurged
-    archive          ArchiveDamaged, EventsLeft, ForeignArchive, LogIncomplete
+    archive          EventsLeft
     backup           ForeignBackup, NoBackup, Busy
-    producers        MessageInDoubt
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, FilterFails, PublicationMissing,
                      ForeignPublication, TableRenamed, TableUnfit, TimelinesUnknown, PgoutputError, BadCondition,
                      TableUnreadable, KeyUnordered, NotText, Stopped
-    consumers        InvalidSubscription, HandlersHang
     alerts           BadAlertSettings, NotDelivered
     spark, postgres  PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
     assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart
     sessions         SessionsShared
-    settings         InvalidSetting
     testing          StreamsFailed
     user_code        NeverRan
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millrace.resources.producers.stamps import ProducerStamp
 
 
 class MillraceError(Exception):
@@ -295,3 +308,77 @@ class SchemaMismatch(MillraceError):
 
 class Unreachable(MillraceError):
     """A server does not answer."""
+
+
+class InvalidCapture(ValueError):
+    """A capture is declared in a way that cannot work; the text says what is allowed."""
+
+
+class GaveUp(MillraceError):
+    """Other writers were first each time that a command was tried."""
+
+
+class HistoryPurged(MillraceError):
+    """The stream's first events were purged, so its state cannot be computed from them."""
+
+
+class HandlersHang(MillraceError):
+    """Too many handlers are stuck; restart the process."""
+
+
+class InvalidSubscription(MillraceError):
+    """A declared subscription cannot work."""
+
+
+class TryLater(Exception):
+    """Raised by a handler: not now, and no failed attempt. The event is delivered again after some seconds.
+
+    Args:
+        why: What operators see as the stream's last error.
+        after_s: How many seconds the stream waits, at most a year.
+    """
+
+    def __init__(self, why: str, *, after_s: float = 5.0) -> None:
+        self.why = why
+        self.after_s = after_s
+        super().__init__(why)
+
+
+class InvalidEvent(ValueError):
+    """An event, or what becomes of it, is declared in a way that cannot work; the text says what is allowed."""
+
+
+class MessageInDoubt(MillraceError):
+    """The store could not be reached, so that nobody knows whether a message was stored.
+
+    Attributes:
+        stamp: The message: send it again with this stamp, before any other of its producer.
+    """
+
+    def __init__(self, stamp: "ProducerStamp") -> None:
+        self.stamp = stamp
+        super().__init__(
+            "message is in doubt",
+            detail=f"message {stamp.message_id}: the store did not say whether it was stored",
+            hint="Send the same message again with the same stamp: process(error.stamp, work).",
+        )
+
+
+class ArchiveDamaged(MillraceError):
+    """A file of the archive is missing, torn or changed; the text names it."""
+
+
+class ForeignArchive(MillraceError):
+    """The folder holds the archive of another event store, or other files."""
+
+
+class LogIncomplete(MillraceError):
+    """Archive and log together lack some events; the text names their positions."""
+
+
+class InvalidReadModel(ValueError):
+    """A read model is declared in a way that cannot work; the text says what is allowed."""
+
+
+class InvalidSetting(MillraceError):
+    """A setting has a value that it cannot have."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import InvalidSetting
 
 # the folder that holds `sql/` and `platform_defs/`: a checkout, or the installed package
 PROJECT = Path(__file__).resolve().parent.parent
@@ -29,10 +29,6 @@ QUOTED = 100
 
 # a name with or without a port, or an IPv6 address in brackets
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d+)?", re.ASCII)
-
-
-class InvalidSetting(MillraceError):
-    """A setting has a value that it cannot have."""
 
 
 def _absolute(path: Path) -> Path:

@@ -29,7 +29,7 @@ from millrace.resources.archive.fields import (
     chosen_fields,
     with_columns,
 )
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import ArchiveDamaged
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_log_source.reading import PLAN
 
@@ -88,10 +88,6 @@ _UNKNOWN = sql.SQL(
     end
     """
 )
-
-
-class ArchiveDamaged(MillraceError):
-    """A file of the archive is missing, torn or changed; the text names it."""
 
 
 def path_of(wanted: LogRange) -> str:

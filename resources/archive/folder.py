@@ -9,14 +9,10 @@ from pathlib import Path
 from uuid import UUID
 
 from millrace.resources.archive.files import whole_file
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import ForeignArchive
 from millrace.resources.event_store import DatabaseIdentity
 
 MARKER = "archive.json"
-
-
-class ForeignArchive(MillraceError):
-    """The folder holds the archive of another event store, or other files."""
 
 
 def claim_folder(root: Path, archive_id: UUID, database: str) -> None:

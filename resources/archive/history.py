@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from millrace.resources.archive.fields import Fields, folded
-from millrace.resources.archive.files import ArchiveDamaged
-from millrace.resources.archive.folder import ForeignArchive, require_folder
+from millrace.resources.archive.folder import require_folder
 from millrace.resources.archive.listing import ArchivedFile, ArchivedPartition, archived, grouped
 from millrace.resources.archive.spark_reader import FilePart, Wanted, archive_rows, shared
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.whole_files import proven_fields, spark_reads, whole_rows
 from millrace.resources.connecting import connect, lasting
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import ArchiveDamaged, ForeignArchive, LogIncomplete
 from millrace.resources.event_log_source import COLUMNS
 from millrace.resources.event_store.platform import PlatformStore
 
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-
-
-class LogIncomplete(MillraceError):
-    """Archive and log together lack some events; the text names their positions."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.resources.archive.fields import Fields, column_of, stated_fields
-from millrace.resources.archive.files import ArchiveDamaged, path_of, require_checksum
+from millrace.resources.archive.files import path_of, require_checksum
 from millrace.resources.archive.listing import ArchivedFile
 from millrace.resources.archive.spark_reader import FileUnreadable, Wanted
+from millrace.resources.errors import ArchiveDamaged
 from millrace.resources.event_log_source import COLUMNS
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from millrace.resources.archive.files import ArchiveDamaged, path_of, require_checksum, whole_file
-from millrace.resources.errors import BackupDamaged, MillraceError
+from millrace.resources.archive.files import path_of, require_checksum, whole_file
+from millrace.resources.errors import ArchiveDamaged, BackupDamaged, MillraceError
 from millrace.resources.event_log_source import LogRange
 
 FORMAT = 1

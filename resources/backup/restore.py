@@ -17,14 +17,14 @@ import pyarrow.csv
 from psycopg import sql
 
 from millrace.resources.archive.bounded import bounded_batches
-from millrace.resources.archive.files import ArchiveDamaged, read_file
+from millrace.resources.archive.files import read_file
 from millrace.resources.archive.store import NO_TIME_LIMITS
 from millrace.resources.backup.log_files import Progress
 from millrace.resources.backup.manifest import Manifest, read_manifest, reading, require_backup
 from millrace.resources.backup.state_tables import STATE_TABLES
 from millrace.resources.backup.store import BackupStore
 from millrace.resources.connecting import connect
-from millrace.resources.errors import BackupDamaged, SchemaMismatch
+from millrace.resources.errors import ArchiveDamaged, BackupDamaged, SchemaMismatch
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store.migrations import migrate
 

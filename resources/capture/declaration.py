@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from millrace.resources.errors import InvalidCapture
+
 ACTIONS = ("insert", "update", "delete", "truncate")
 # of the key of hashes, at least
 _KEY_BYTES = 16
@@ -20,10 +22,6 @@ def table_name(schema: str, table: str) -> str:
     return ".".join(
         '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in (schema, table)
     )
-
-
-class InvalidCapture(ValueError):
-    """A capture is declared in a way that cannot work; the text says what is allowed."""
 
 
 @dataclass(frozen=True)

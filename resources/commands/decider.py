@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import GaveUp, HistoryPurged
 from millrace.resources.event_store import Event, Json, NewEvent, StreamEvents
 from millrace.resources.event_store.ids import id_of, uuid7
 from millrace.resources.read_models.declared.fold_event import FoldEvent
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 
 State = TypeVar("State")
 Command = TypeVar("Command")
-
-
-class GaveUp(MillraceError):
-    """Other writers were first each time that a command was tried."""
-
-
-class HistoryPurged(MillraceError):
-    """The stream's first events were purged, so its state cannot be computed from them."""
 
 
 @dataclass(frozen=True)

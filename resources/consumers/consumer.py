@@ -15,13 +15,13 @@ from uuid import uuid4
 
 from millrace.resources import connecting
 from millrace.resources.consumers.acknowledge import Answerer
-from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
+from millrace.resources.consumers.declaration import Subscription
 from millrace.resources.consumers.deliveries import Deliveries, Held
 from millrace.resources.consumers.handling import Caller, Failed, GiveBack, LoopThread
 from millrace.resources.consumers.lasting_connection import LastingConnection
 from millrace.resources.consumers.log_lines import Counters, say, told
 from millrace.resources.consumers.wake_up_hub import Words
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import HandlersHang, InvalidSubscription, MillraceError
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
 
@@ -33,10 +33,6 @@ GROWTH = 2
 # how long a statement of a handler, in which the server says nothing, has after the end was asked for: until it is left
 # and then until it is canceled
 STATEMENT_S = 2 * FAREWELL_S
-
-
-class HandlersHang(MillraceError):
-    """Too many handlers are stuck; restart the process."""
 
 
 def consume(

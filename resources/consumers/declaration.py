@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from millrace.resources.errors import MillraceError
+from millrace.resources.errors import InvalidSubscription
 from millrace.resources.times import SAID, bound
 from millrace.resources.user_code import is_async, is_generator
 
@@ -22,24 +22,6 @@ Handler = Callable[..., Awaitable[object] | object]
 
 MOST_AT_ONCE = 256
 LONGEST_WAIT_S = 365 * 86_400
-
-
-class InvalidSubscription(MillraceError):
-    """A declared subscription cannot work."""
-
-
-class TryLater(Exception):
-    """Raised by a handler: not now, and no failed attempt. The event is delivered again after some seconds.
-
-    Args:
-        why: What operators see as the stream's last error.
-        after_s: How many seconds the stream waits, at most a year.
-    """
-
-    def __init__(self, why: str, *, after_s: float = 5.0) -> None:
-        self.why = why
-        self.after_s = after_s
-        super().__init__(why)
 
 
 class Refused(Exception):

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 
 from millrace.resources import connecting
-from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription, TryLater
+from millrace.resources.consumers.declaration import LONGEST_WAIT_S, Refused, Subscription
 from millrace.resources.consumers.log_lines import cleaned, told
-from millrace.resources.errors import NotInFlight
+from millrace.resources.errors import NotInFlight, TryLater
 from millrace.resources.event_store import Delivery, Views, causing
 from millrace.resources.patience import FAREWELL_S, PAUSE_S
 from millrace.resources.user_code import finished

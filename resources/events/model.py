@@ -18,8 +18,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from millrace.resources.errors import InvalidEvent
 from millrace.resources.event_store.json_text import flat
-from millrace.resources.events.moves import InvalidEvent
 from millrace.resources.user_code import snake_case
 
 Model = TypeVar("Model", bound=BaseModel)

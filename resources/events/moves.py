@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, Required, TypedDict
 
-from millrace.resources.errors import Malformed
+from millrace.resources.errors import InvalidEvent, Malformed
 from millrace.resources.event_store.json_text import written
 from millrace.resources.event_store.rows import Json
 from millrace.resources.events.jsonb_text import end, members
@@ -25,10 +25,6 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,100})?")
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 # an object's members by key; a value is the part of the text that it is, or an object that was opened
 _Object = dict[str, Any]
-
-
-class InvalidEvent(ValueError):
-    """An event, or what becomes of it, is declared in a way that cannot work; the text says what is allowed."""
 
 
 class Move(TypedDict, total=False):

@@ -6,11 +6,10 @@ from enum import StrEnum
 
 from pydantic import BaseModel
 
-from millrace.resources.errors import MillraceError, SchemaDiffers, UpcastDiffers
+from millrace.resources.errors import InvalidEvent, MillraceError, SchemaDiffers, UpcastDiffers
 from millrace.resources.event_store import EventStore
 from millrace.resources.events.fields import Schema
 from millrace.resources.events.model import DeclaredEvent, declared_event
-from millrace.resources.events.moves import InvalidEvent
 
 
 class State(StrEnum):

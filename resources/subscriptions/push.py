@@ -27,8 +27,8 @@ import psycopg
 
 from millrace.resources.connecting import connect
 from millrace.resources.consumers.consumer import Consumer
-from millrace.resources.consumers.declaration import Refused, Subscription, TryLater
-from millrace.resources.errors import MillraceError
+from millrace.resources.consumers.declaration import Refused, Subscription
+from millrace.resources.errors import MillraceError, TryLater
 from millrace.resources.event_store import Delivery
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.patience import AWAY_S, BUSY_S, PATIENCE_S

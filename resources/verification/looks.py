@@ -11,10 +11,11 @@ from pathlib import Path
 
 import psycopg
 
-from millrace.resources.archive.files import ArchiveDamaged, require_checksum
-from millrace.resources.archive.folder import ForeignArchive, require_folder
-from millrace.resources.archive.history import LogIncomplete, require_whole
+from millrace.resources.archive.files import require_checksum
+from millrace.resources.archive.folder import require_folder
+from millrace.resources.archive.history import require_whole
 from millrace.resources.archive.listing import archived
+from millrace.resources.errors import ArchiveDamaged, ForeignArchive, LogIncomplete
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.verification.store import Looked, VerificationStore
 

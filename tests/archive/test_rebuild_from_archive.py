@@ -15,9 +15,7 @@ from millrace import carried, read_model, sum_
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.archive.files import ArchiveDamaged
-from millrace.resources.archive.folder import ForeignArchive
-from millrace.resources.archive.history import LogHistory, LogIncomplete, log_history
+from millrace.resources.archive.history import LogHistory, log_history
 from millrace.resources.archive.listing import archived
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import archive_partition
@@ -26,7 +24,7 @@ from millrace.resources.consumption import staging
 from millrace.resources.consumption.commit import Commit
 from millrace.resources.consumption.consumer import Consumer
 from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import HistoryNeeded
+from millrace.resources.errors import ArchiveDamaged, ForeignArchive, HistoryNeeded, LogIncomplete
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.read_models.declared.declaration import ReadModel
 from millrace.resources.read_models.declared.words import count

@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.resources.archive import files as archive_files
-from millrace.resources.archive.files import ArchiveDamaged, path_of, range_of, read_range, write_file
-from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_name
+from millrace.resources.archive.files import path_of, range_of, read_range, write_file
+from millrace.resources.archive.folder import claim_folder, database_name
 from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
 from millrace.resources.archive.store import ArchiveStore
 from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
+from millrace.resources.errors import ArchiveDamaged, ForeignArchive
 from millrace.resources.event_log_source import COLUMNS, LogRange
 from millrace.resources.event_store import Json
 from millrace.resources.event_store.platform import PlatformStore

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.resources.capture import decide as deciding
 from millrace.resources.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable, InvalidCapture
+from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.resources.capture.decoding.pgoutput import Lsn
 from millrace.resources.capture.look import Facts, Tables
 from millrace.resources.capture.source.connection import SourceIdentity
@@ -19,6 +19,7 @@ from millrace.resources.capture.source.slot import SlotState
 from millrace.resources.capture.source.tables import SourceColumn, SourceTable
 from millrace.resources.capture.source.timelines import Timelines, TimelinesUnknown
 from millrace.resources.capture.store import CaptureLease, RegisteredTable
+from millrace.resources.errors import InvalidCapture
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 IDENTITY = SourceIdentity("77", "shop", 2)

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged, event_id_of
+from millrace.resources.commands.decider import Decider, Emit, event_id_of
 from millrace.resources.commands.handle import handle
-from millrace.resources.errors import EventIdReused, StreamClosed
+from millrace.resources.errors import EventIdReused, GaveUp, HistoryPurged, StreamClosed
 from millrace.resources.event_store import AsyncEventStore, Event, causing
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.user_code import NeverRan

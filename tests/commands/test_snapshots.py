@@ -8,8 +8,9 @@ import pytest
 
 from millrace import testing
 from millrace.events import drop, scale
-from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
+from millrace.resources.commands.decider import Decider, Emit
 from millrace.resources.commands.handle import handle
+from millrace.resources.errors import HistoryPurged
 from millrace.resources.event_store import Event, StreamState
 from millrace.resources.event_store.client import STREAM_PAGE
 from millrace.resources.event_store.platform import PlatformStore

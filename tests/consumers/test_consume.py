@@ -11,8 +11,8 @@ import pytest
 from millrace.events import rename
 from millrace.resources.consumers import consumer as consuming_of
 from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumers.declaration import Subscription, TryLater, subscription
-from millrace.resources.errors import UnknownView, ViewInUse, WrongMode
+from millrace.resources.consumers.declaration import Subscription, subscription
+from millrace.resources.errors import TryLater, UnknownView, ViewInUse, WrongMode
 from millrace.resources.event_store import Delivery, EventStore, NewEvent
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.wake_ups import Wakeups

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 
 from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumers.declaration import InvalidSubscription, Subscription
+from millrace.resources.consumers.declaration import Subscription
+from millrace.resources.errors import InvalidSubscription
 from millrace.resources.event_store import Delivery
 from tests.consumers.test_consume import handled_by, ignore
 

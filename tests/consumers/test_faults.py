@@ -13,11 +13,11 @@ from functools import wraps
 import psycopg
 import pytest
 
-from millrace.resources.consumers.consumer import HandlersHang
-from millrace.resources.consumers.declaration import Refused, TryLater
+from millrace.resources.consumers.declaration import Refused
 from millrace.resources.consumers.handling import TRIES
 from millrace.resources.consumers.lasting_connection import LastingConnection
 from millrace.resources.consumers.log_lines import Counters
+from millrace.resources.errors import HandlersHang, TryLater
 from millrace.resources.event_store import Delivery
 from millrace.resources.event_store.platform import PlatformStore
 from tests.consumers.test_consume import handled_by

@@ -5,10 +5,10 @@ from uuid import UUID
 import pytest
 
 from millrace.resources import producers
-from millrace.resources.errors import SequenceGap
+from millrace.resources.errors import MessageInDoubt, SequenceGap
 from millrace.resources.event_store import Json
 from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage, exactly_once
-from millrace.resources.producers.exactly_once import ExactlyOnce, MessageInDoubt, Transaction
+from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
 from tests.support.factories import Connect, at_once, new_event, terminate, value
 from tests.support.producing.counting import Counting, total
 

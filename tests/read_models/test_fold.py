@@ -13,9 +13,9 @@ from millrace import fold
 from millrace.resources.consumption.commit import Work
 from millrace.resources.consumption.limits import DEFAULTS
 from millrace.resources.consumption.staged import StagedBuilds
+from millrace.resources.errors import InvalidReadModel
 from millrace.resources.read_models.built.fold_task import FoldTask, StreamFold, TaskQuery, Watch, stored_row
 from millrace.resources.read_models.declared.column_types import exact
-from millrace.resources.read_models.declared.declaration import InvalidReadModel
 from millrace.resources.read_models.declared.fold import Fold
 from millrace.resources.read_models.stored.merge import merge_batch, next_batch
 from millrace.rows import FoldEvent, State

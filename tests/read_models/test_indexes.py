@@ -15,8 +15,9 @@ from psycopg import Connection
 from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
 from millrace.resources.consumption.indexing import Indexing
 from millrace.resources.consumption.member import Member
+from millrace.resources.errors import InvalidReadModel
 from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, with_indexes
+from millrace.resources.read_models.declared.declaration import ReadModel, with_indexes
 from millrace.resources.read_models.declared.indexes import Declared
 from millrace.resources.read_models.stored.indexes import (
     IndexFailed,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 import pytest
 
 from millrace.resources.consumption.limits import Limits
+from millrace.resources.errors import InvalidReadModel
 from millrace.resources.read_models.built.plans import FunctionFailed
-from millrace.resources.read_models.declared.declaration import InvalidReadModel
 from millrace.resources.read_models.declared.recompute import Recompute
 from millrace.spark import recompute
 from tests.support.building.drains import thing

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from millrace.resources.consumers.declaration import TryLater
+from millrace.resources.errors import TryLater
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.events.moves import default
 from millrace.resources.signing import made_secret

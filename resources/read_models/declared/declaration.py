@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from psycopg import sql
 
+from millrace.resources.errors import InvalidReadModel
 from millrace.resources.read_models.declared.carried import Carried
 from millrace.resources.read_models.declared.column_types import ARRAY, InvalidColumn, postgres_type
 from millrace.resources.read_models.declared.columns import (
@@ -55,10 +56,6 @@ _LAST, _LAST_DELETE = "_last_offset", "_last_delete_offset"
 
 Problem = tuple[Sequence[str], str]
 Model = TypeVar("Model", bound="ReadModel")
-
-
-class InvalidReadModel(ValueError):
-    """A read model is declared in a way that cannot work; the text says what is allowed."""
 
 
 @dataclass(frozen=True)

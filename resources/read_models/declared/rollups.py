@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from psycopg import sql
 
+from millrace.resources.errors import InvalidReadModel
 from millrace.resources.read_models.declared.buckets import beginning_in_sql
 from millrace.resources.read_models.declared.columns import Column, KeyColumn, StateColumn
 from millrace.resources.read_models.declared.declaration import (
-    InvalidReadModel,
     Problem,
     ReadModel,
     key_problems,

@@ -7,12 +7,12 @@ from typing import Any, LiteralString
 
 import pytest
 
-from millrace.resources.errors import Malformed, UpcastMissing, UpcastNeeded
+from millrace.resources.errors import InvalidEvent, Malformed, UpcastMissing, UpcastNeeded
 from millrace.resources.event_store import Json
 from millrace.resources.event_store.json_text import flat
 from millrace.resources.event_store.platform import PlatformStore
 from millrace.resources.event_store.refusals import refusals
-from millrace.resources.events.moves import InvalidEvent, cast, default, drop, lift, moved, nest, rename, scale, values
+from millrace.resources.events.moves import cast, default, drop, lift, moved, nest, rename, scale, values
 from tests.support.factories import refusal, rows, value
 from tests.support.logins import Login
 from tests.support.sql_calls import BatchEvent, append_events, get_events

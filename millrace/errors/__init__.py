@@ -6,14 +6,8 @@
 `Conflict` and `MillraceError`, the base class, are in `millrace`, too.
 """
 
-from typing import TYPE_CHECKING
-
-from millrace.late_imports import imported_late
-from millrace.resources.capture.declaration import InvalidCapture
-from millrace.resources.commands.decider import GaveUp, HistoryPurged
-from millrace.resources.consumers.consumer import HandlersHang
-from millrace.resources.consumers.declaration import InvalidSubscription, TryLater
 from millrace.resources.errors import (
+    ArchiveDamaged,
     BackupDamaged,
     BelongsToReadModel,
     CaptureInUse,
@@ -25,11 +19,22 @@ from millrace.resources.errors import (
     EventIdReused,
     EventNotRegistered,
     ForbiddenChange,
+    ForeignArchive,
+    GaveUp,
+    HandlersHang,
     HistoryNeeded,
+    HistoryPurged,
     ImportRefused,
+    InvalidCapture,
+    InvalidEvent,
+    InvalidReadModel,
+    InvalidSetting,
+    InvalidSubscription,
     LeaseLost,
+    LogIncomplete,
     Malformed,
     MessageDiffers,
+    MessageInDoubt,
     MillraceError,
     NeverSeen,
     NotDeciderOwner,
@@ -49,6 +54,7 @@ from millrace.resources.errors import (
     StreamWentOn,
     TransactionEnded,
     TransactionOpen,
+    TryLater,
     UnknownCapture,
     UnknownPartition,
     UnknownProducer,
@@ -63,27 +69,6 @@ from millrace.resources.errors import (
     ViewInUse,
     WrongMode,
 )
-from millrace.resources.events.moves import InvalidEvent
-from millrace.resources.producers.exactly_once import MessageInDoubt
-
-if TYPE_CHECKING:
-    from millrace.resources.archive.files import ArchiveDamaged
-    from millrace.resources.archive.folder import ForeignArchive
-    from millrace.resources.archive.history import LogIncomplete
-    from millrace.resources.read_models.declared.declaration import InvalidReadModel
-    from millrace.resources.settings import InvalidSetting
-else:
-    # a service that catches errors needs no Spark
-    __getattr__ = imported_late(
-        __name__,
-        {
-            "resources.archive.files": "ArchiveDamaged",
-            "resources.archive.folder": "ForeignArchive",
-            "resources.archive.history": "LogIncomplete",
-            "resources.read_models.declared.declaration": "InvalidReadModel",
-            "resources.settings": "InvalidSetting",
-        },
-    )
 
 __all__ = [
     "ArchiveDamaged",
@@ -147,4 +132,4 @@ __all__ = [
     "VerificationOver",
     "ViewInUse",
     "WrongMode",
-]  # fmt: skip
+]
