@@ -5,12 +5,12 @@ from pathlib import Path
 
 import dagster as dg
 
+from millrace.archive.files import SCHEMA
+from millrace.archive.writer import MAX_EVENTS, MIN_EVENTS, archive_partition
 from millrace.assets import OWNERS, Group
 from millrace.assets.partitions import log_partition_of
-from millrace.resources.archive.files import SCHEMA
-from millrace.resources.archive.writer import MAX_EVENTS, MIN_EVENTS, archive_partition
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.errors import MillraceError
+from millrace.resources.postgres import PostgresResource
 
 KEY = dg.AssetKey(["archive", "events"])
 

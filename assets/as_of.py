@@ -8,9 +8,9 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
-from millrace.resources.consumption.as_of import build_as_of, mark_at
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.spark.resource import SparkResource
+from millrace.drain.as_of import build_as_of, mark_at
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
 
 KEY = dg.AssetKey(["consumption", "as_of"])
 

@@ -25,16 +25,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from millrace.resources.errors import MillraceError
+from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
     import dagster as dg
 
-    from millrace.resources.capture.declaration import Capture
-    from millrace.resources.consumers.declaration import Subscription
-    from millrace.resources.events.model import DeclaredEvent
-    from millrace.resources.read_models.declared.declaration import ReadModel
-    from millrace.resources.read_models.declared.rollups import Rollup
+    from millrace.capture.declaration import Capture
+    from millrace.event_schemas.model import DeclaredEvent
+    from millrace.handlers.declaration import Subscription
+    from millrace.read_models.declared.declaration import ReadModel
+    from millrace.read_models.declared.rollups import Rollup
 
 ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "schedules")
 # what a package may have besides; `millrace up` and the command line load them by themselves
@@ -137,11 +137,11 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     if package is None:
         return Declarations()
     # Spark comes with the one: the command line's help does without
-    from millrace.resources.capture.declaration import Capture
-    from millrace.resources.consumers.declaration import Subscription
-    from millrace.resources.events.model import declared_event
-    from millrace.resources.read_models.declared.declaration import ReadModel
-    from millrace.resources.read_models.declared.rollups import Rollup
+    from millrace.capture.declaration import Capture
+    from millrace.event_schemas.model import declared_event
+    from millrace.handlers.declaration import Subscription
+    from millrace.read_models.declared.declaration import ReadModel
+    from millrace.read_models.declared.rollups import Rollup
 
     find_package(package)
     found, faults = _Found(package), []
@@ -291,25 +291,25 @@ def _names(room: str, value: object) -> Iterator[str]:
         if isinstance(value, dg.ScheduleDefinition):
             yield f"schedule {value.name}"
     elif room == "events":
-        from millrace.resources.events.model import declared_event
+        from millrace.event_schemas.model import declared_event
 
         if declared := declared_event(value):
             yield str(declared)
     elif room == "read_models":
-        from millrace.resources.read_models.declared.declaration import ReadModel
-        from millrace.resources.read_models.declared.rollups import Rollup
+        from millrace.read_models.declared.declaration import ReadModel
+        from millrace.read_models.declared.rollups import Rollup
 
         if isinstance(value, ReadModel):
             # sensors and runs are found by the names of views and captures
             own_view = [] if isinstance(value, Rollup) else [f"view {value.view}", f"sensor poll_{value.view}"]
             yield from (f"read model {value.name}", *own_view)
     elif room == "subscriptions":
-        from millrace.resources.consumers.declaration import Subscription
+        from millrace.handlers.declaration import Subscription
 
         if isinstance(value, Subscription):
             yield f"view {value.view}"
     else:
-        from millrace.resources.capture.declaration import Capture
+        from millrace.capture.declaration import Capture
 
         if isinstance(value, Capture):
             yield from (f"capture {value.name}", f"sensor poll_{value.name}")

@@ -7,13 +7,13 @@ import dagster as dg
 import psycopg
 
 from millrace.assets import OWNERS, Group
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.events.registering import standing_of
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.producers import ProducerStore
-from millrace.resources.read_models.stored.past import remove_expired
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.event_schemas.registering import standing_of
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
+from millrace.read_models.stored.past import remove_expired
+from millrace.resources.postgres import PostgresResource
 
 # table -> (the tables that it depends on, its description)
 TABLES: dict[str, tuple[list[str], str]] = {

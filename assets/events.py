@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 import dagster as dg
 
 from millrace.assets import OWNERS, Group, in_dagster
-from millrace.resources.events.fields import field_types
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.event_schemas.fields import field_types
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.read_models.declared.declaration import ReadModel
 
 
 def asset_key(decider: str) -> dg.AssetKey:

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import dagster as dg
 
 from millrace.assets.events import asset_key, field_columns, taken
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
-from millrace.resources.read_models.shown.lineage import origins
+from millrace.capture.declaration import Capture
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
+from millrace.read_models.shown.lineage import origins
 
 EVENTS = dg.AssetKey(["event_store", "events"])
 RECORD = "data.record."

@@ -10,19 +10,19 @@ from pathlib import Path
 import dagster as dg
 import psycopg
 
-from millrace.assets.consumption import DrainProgress, view_of
 from millrace.assets.declarations import Declarations
+from millrace.assets.drains import DrainProgress, view_of
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import one_try, release_dead, while_it_runs
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.consumption.collected import ROUND_CONFIGURATION
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.member import Member
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.spark import spark_when_needed
+from millrace.capture.declaration import Capture
+from millrace.drain.collected import ROUND_CONFIGURATION
+from millrace.drain.commit import Commit
+from millrace.drain.limits import Limits
+from millrace.drain.loop import Drain
+from millrace.drain.member import Member
+from millrace.errors import MillraceError
+from millrace.resources.postgres import PostgresResource
+from millrace.spark import spark_when_needed
 
 SHARED_JOB = "drain_views"
 # the name of its drain in the store

@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 import dagster as dg
 import psycopg
 
-from millrace.resources.consumption.build_errors import cause
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import REST_S, WATCH_S
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.redact import masked
+from millrace.drain.build_errors import cause
+from millrace.errors import MillraceError
+from millrace.patience import REST_S, WATCH_S
+from millrace.redact import masked
+from millrace.resources.postgres import PostgresResource
 
 T = TypeVar("T")
 

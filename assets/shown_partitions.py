@@ -15,7 +15,7 @@ import dagster as dg
 from millrace.assets.lineage import COLUMN_LINEAGE, rollup_lineage
 from millrace.assets.partitions import log_partition_key, log_partitions
 from millrace.assets.verdicts import repeat_verdicts
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.declaration import ReadModel
 
 GREEN, RUNNING = "MATERIALIZED", "IN_PROGRESS"
 # a run's page lists these between its own events

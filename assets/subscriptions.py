@@ -6,9 +6,9 @@ from collections.abc import Iterable
 import dagster as dg
 
 from millrace.assets import OWNERS, Group, in_dagster
-from millrace.assets.consumption import Objective
-from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.event_store import ViewInfo
+from millrace.assets.drains import Objective
+from millrace.event_store import ViewInfo
+from millrace.handlers.declaration import Subscription
 
 # what the store allows a view of which nobody said anything else
 LATE_S = 300

@@ -4,9 +4,9 @@ from typing import Any
 
 import psycopg
 
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored.indexes import given_up, index_name, stored_indexes
-from millrace.resources.read_models.stored.tables import rows_and_bytes
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored.indexes import given_up, index_name, stored_indexes
+from millrace.read_models.stored.tables import rows_and_bytes
 
 
 def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from itertools import count
 
 from benchmarks.event_store.bench import Bench, Database, Result, fill
 from benchmarks.event_store.program import run
-from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumers.declaration import subscription
-from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.event_store import Delivery
-from millrace.resources.subscriptions.push import CONCURRENCY, push_events
+from millrace.event_store import Delivery
+from millrace.handlers.consumer import consume
+from millrace.handlers.declaration import subscription
+from millrace.handlers.log_lines import Counters
+from millrace.handlers.push import CONCURRENCY, push_events
 
 WORKERS = 8
 PATIENCE_S = 300

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 
 
 def on_cpu(pid: int) -> int:

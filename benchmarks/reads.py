@@ -32,10 +32,10 @@ from rich.table import Table
 from benchmarks.cpu import on_cpu
 from benchmarks.servers import add_postgres_option, started
 from millrace import count, field, first, last, lookup, read_model, stream_id, sum_
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel, migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.merge import (
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.merge import (
     StagedRows,
     analyze_staged,
     forget_batch,
@@ -43,8 +43,8 @@ from millrace.resources.read_models.stored.merge import (
     next_batch,
     replace_partition,
 )
-from millrace.resources.read_models.stored.tables import state_schema
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.stored.tables import state_schema
+from millrace.read_models.stored.versions import ensure_version
 
 Rows = dict[str, Sequence[Any]]
 

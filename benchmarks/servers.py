@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 from rich.console import Console
 
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 def add_postgres_option(parser: argparse.ArgumentParser) -> None:

@@ -85,19 +85,19 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millrace.resources.commands.decider import Command, Decider, State
-from millrace.resources.commands.trial import Handled, tried
-from millrace.resources.connecting import connect
-from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.consumers.trial import consumed
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, Json, NewEvent, StreamEvents, on
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
+from millrace.commands.decider import Command, Decider, State
+from millrace.commands.trial import Handled, tried
+from millrace.drain.commit import Commit
+from millrace.drain.view_drain import Consumer
+from millrace.errors import MillraceError
+from millrace.event_store import EventStore, Json, NewEvent, StreamEvents, on
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.declaration import Subscription
+from millrace.handlers.log_lines import Counters
+from millrace.handlers.trial import consumed
+from millrace.postgres.connecting import connect
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
 from millrace.testing_servers import drop_store, new_store, shared_spark
 
 if TYPE_CHECKING:

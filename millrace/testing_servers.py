@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.spark import spark_session
-from millrace.resources.spark.java import find_java
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.spark import spark_session
+from millrace.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

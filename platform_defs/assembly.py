@@ -7,14 +7,15 @@ import dagster as dg
 from millrace.assets.archive import archive_asset
 from millrace.assets.as_of import as_of_asset
 from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets
-from millrace.assets.consumption import view_events_asset
 from millrace.assets.declarations import Declarations
+from millrace.assets.drains import view_events_asset
 from millrace.assets.event_store import event_store_assets
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
 from millrace.assets.runs import while_it_runs
 from millrace.assets.shown_only import specs_shown_only
+from millrace.drain.limits import Limits
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.dagster_internals.prune import prune_runs
@@ -22,10 +23,9 @@ from millrace.platform_defs.dagster_internals.run_storage import InstanceFolder
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
 from millrace.platform_defs.schedules import all_schedules
 from millrace.platform_defs.sensors import view_sensors
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.settings import Settings
-from millrace.resources.spark.resource import SparkResource
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
+from millrace.settings import Settings
 
 
 def assembled(found: Declarations, settings: Settings, resources: Mapping[str, object] | None) -> dg.Definitions:

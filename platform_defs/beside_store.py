@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from millrace.operations.alerts.findings import Finding, Source
+from millrace.patience import PATIENCE_S, WATCH_S
 from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
-from millrace.resources.alerts.findings import Finding, Source
-from millrace.resources.patience import PATIENCE_S, WATCH_S
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 
 class ServicesSource:

@@ -5,13 +5,13 @@ from datetime import UTC
 
 import dagster as dg
 
+from millrace.capture.declaration import Capture
+from millrace.capture.health import has_work
+from millrace.capture.setup import GapOpen
+from millrace.capture.store import CaptureInfo, CaptureStore, find_capture
+from millrace.errors import CaptureInUse, MillraceError
 from millrace.platform_defs.sensors import idle_poll, request_capture
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.health import has_work
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
-from millrace.resources.errors import CaptureInUse, MillraceError
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.postgres import PostgresResource
 
 
 def capture_sensor(capture: Capture) -> dg.SensorDefinition:

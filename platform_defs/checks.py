@@ -9,27 +9,27 @@ from typing import Any
 import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
-from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.declarations import Declarations, Fault
+from millrace.assets.drains import Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
 from millrace.assets.tables import missing_indexes
 from millrace.assets.verdicts import APPROVAL_CHECK, INDEXES_CHECK, LAG_CHECK, LOADS_CHECK, NAMES_CHECK
+from millrace.capture.declaration import Capture
+from millrace.capture.health import capture_health
+from millrace.drain.build_errors import cause, failures
+from millrace.drain.diff import diff_with_serving
+from millrace.errors import MillraceError
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.event_schemas.registering import State, known_schemas, standing_of
 from millrace.platform_defs.names import OF_STORE, SLOTS
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.health import capture_health
-from millrace.resources.consumption.build_errors import cause, failures
-from millrace.resources.consumption.diff import diff_with_serving
-from millrace.resources.errors import MillraceError
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.events.registering import State, known_schemas, standing_of
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.shown.known_names import unknown_names, unknown_properties
-from millrace.resources.read_models.stored.differences import examples, last_diff
-from millrace.resources.read_models.stored.versions import current_version, waiting_version
-from millrace.resources.spark.resource import SparkResource
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.shown.known_names import unknown_names, unknown_properties
+from millrace.read_models.stored.differences import examples, last_diff
+from millrace.read_models.stored.versions import current_version, waiting_version
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
 
 RECENT = 10_000
 

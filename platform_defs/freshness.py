@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata, late_ones
 from millrace.assets.declarations import Fault
+from millrace.assets.drains import Objective, lag_evaluation, lag_metadata, late_ones
 from millrace.assets.subscriptions import asset_key, standing_of
 from millrace.assets.verdicts import LOADS_CHECK, repeat_verdicts
-from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.patience import REST_S, WATCH_S
-from millrace.resources.postgres.kept import kept_store
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.handlers.declaration import Subscription
+from millrace.patience import REST_S, WATCH_S
+from millrace.resources.kept_store import kept_store
+from millrace.resources.postgres import PostgresResource
 
 
 def freshness_sensor(

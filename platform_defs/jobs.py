@@ -7,8 +7,8 @@ from millrace.assets.captures import asset as change_capture
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEW_EVENTS
 from millrace.platform_defs import names
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.stored.versions import approve_version
+from millrace.read_models.stored.versions import approve_version
+from millrace.resources.postgres import PostgresResource
 
 APPLY_SCHEMA = dg.define_asset_job(
     names.ALL_CHECKS,

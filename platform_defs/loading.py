@@ -11,7 +11,7 @@ from dagster_shared.check import CheckError
 
 from millrace.assets.declarations import Declarations, Fault, declared
 from millrace.platform_defs.assembly import assembled
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 # what Dagster raises for an object that it does not take
 REFUSALS = (dg.DagsterError, CheckError, ValueError, TypeError)

@@ -9,8 +9,8 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.dagster_internals.prune import prune_runs
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.settings import Settings
+from millrace.resources.postgres import PostgresResource
+from millrace.settings import Settings
 
 REPORT_EVENT_STORE = dg.ScheduleDefinition(
     name="report_event_store",

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from millrace.resources.redact import printable
+from millrace.redact import printable
 
 
 class Screen(Console):

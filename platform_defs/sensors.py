@@ -13,28 +13,19 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
+from millrace.drain.collected import fits
+from millrace.drain.decision import LARGE_BACKLOG, PUSHES_AT_ONCE, Poll, Start, alone_behind, in_turn, is_served, plan
+from millrace.event_store import DrainState, ViewPoll
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.names import PARTITION_TAG, VIEW_TAG
-from millrace.resources.consumption.collected import fits
-from millrace.resources.consumption.decision import (
-    LARGE_BACKLOG,
-    PUSHES_AT_ONCE,
-    Poll,
-    Start,
-    alone_behind,
-    in_turn,
-    is_served,
-    plan,
-)
-from millrace.resources.event_store import DrainState, ViewPoll
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.kept import kept_store
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.upcasts import stored_upcasts
-from millrace.resources.read_models.stored.versions import standing, with_upcasts
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.upcasts import stored_upcasts
+from millrace.read_models.stored.versions import standing, with_upcasts
+from millrace.resources.kept_store import kept_store
+from millrace.resources.postgres import PostgresResource
 
 DRAIN_TAG = "millrace/drain"
 CAPTURE_TAG = "millrace/capture"

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
+from millrace.operations.alerts.findings import DAEMON_IDLE_S, Finding, age
 from millrace.platform_defs.dagster_internals.breached_checks import breached, causes
 from millrace.platform_defs.failed_runs import FailedRuns, first_cause
 from millrace.platform_defs.liveness import beats, silent_locations, ticking
-from millrace.resources.alerts.findings import DAEMON_IDLE_S, Finding, age
 
 
 class Kind(NamedTuple):

@@ -23,12 +23,12 @@ PROJECT = Path(__file__).parents[1]
 SQL = ["tests/sql/properties", "tests/sql/isolation", "tests/sql/access", "tests/sql/test_arguments.py"]
 # what is broken, and the tests that are to notice, the nearest first
 ROOMS = {
-    "resources/consumption": ["tests/consumption"],
-    "resources/read_models": ["tests/read_models", "tests/consumption"],
-    "sql/functions/views": ["tests/sql/views", *SQL],
-    "sql/functions/bulk": ["tests/sql/bulk", "tests/sql/rounds", *SQL],
-    "sql/functions/log": ["tests/sql/log", "tests/event_store", *SQL],
-    "sql/functions/rows": ["tests/sql/rows", *SQL],
+    "millrace/drain": ["tests/drain"],
+    "millrace/read_models": ["tests/read_models", "tests/drain"],
+    "sql/functions/event_store/views": ["tests/sql/event_store/views", *SQL],
+    "sql/functions/drain": ["tests/sql/drain", "tests/sql/drain/rounds", *SQL],
+    "sql/functions/event_store/log": ["tests/sql/event_store/log", "tests/event_store", *SQL],
+    "sql/functions/handlers": ["tests/sql/handlers", *SQL],
 }
 SECONDS = 900
 COMPARED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", " is not ": " is ", " is ": " is not "}

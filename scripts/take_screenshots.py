@@ -14,7 +14,7 @@ from pathlib import Path
 
 import requests
 
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 TAKE_SECONDS = 120

@@ -46,14 +46,14 @@ class Target:
 
 
 CLIENT = {
-    "resources/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
-    "resources/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
-    "resources/event_store/client.py": {"EventStore": "UngatheredEventStore"},
-    "resources/event_store/views.py": {"RowsViews": "AsyncViews"},
+    "millrace/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
+    "millrace/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
+    "millrace/event_store/client.py": {"EventStore": "UngatheredEventStore"},
+    "millrace/event_store/views.py": {"RowsViews": "AsyncViews"},
 }
 TARGETS = [
     Target(
-        "resources/event_store/async_client.py",
+        "millrace/event_store/async_client.py",
         """The event store's client on psycopg's asynchronous connections.
 
 Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `client` and `views`: change those.
@@ -61,13 +61,13 @@ Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `cli
         CLIENT,
     ),
     Target(
-        "resources/commands/async_handling.py",
+        "millrace/commands/async_handling.py",
         """Handling a command on psycopg's asynchronous connections: `handle_sync` as a coroutine.
 
 Written by `scripts/write_async_client.py` from `handling`: change that.
 """,
         {
-            "resources/commands/handling.py": {
+            "millrace/commands/handling.py": {
                 "handle_sync": "handle_async",
                 "_first_loaded": "_first_loaded",
                 "_loaded": "_loaded",
@@ -75,7 +75,7 @@ Written by `scripts/write_async_client.py` from `handling`: change that.
                 "_is_stored": "_is_stored",
             }
         },
-        {**CLIENT, "resources/event_store/client.py": {"EventStore": "AsyncEventStore"}},
+        {**CLIENT, "millrace/event_store/client.py": {"EventStore": "AsyncEventStore"}},
     ),
 ]
 
@@ -103,7 +103,7 @@ class Source:
     @property
     def module(self) -> str:
         """The name that others import it by."""
-        return "millrace." + self.path.removesuffix(".py").replace("/", ".")
+        return self.path.removesuffix(".py").replace("/", ".")
 
     def at(self, line: int, column: int) -> int:
         """Return the place of a node's beginning or end, whose columns count bytes."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.services import shared_session
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
-from millrace.resources.spark import spark_session
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
+from millrace.spark import spark_session
+from millrace.spark.session import SPARK_TOKEN
 from tests.support import cpu_seconds
 from tests.support.databases import Database, Databases
 from tests.support.factories import register_orders

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.archive.json_fields import fields
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.backup.backup import backup
-from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.json_fields import fields
+from millrace.archive.writer import archive_partition
+from millrace.backup.backup import backup
+from millrace.errors import UnreadableData
+from millrace.event_store import Event
+from millrace.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import read
 from tests.support.factories import append_to, pump, register_orders, rows
 from tests.support.hostile_json import NUMBERS, UNREADABLE, WORDS, append_text, documents

@@ -5,7 +5,7 @@ import tomllib
 
 from packaging.requirements import Requirement
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 
 LOCK = (PROJECT / "requirements.lock").read_text()
 

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import Event, WantingView
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
-from millrace.resources.producers import ProducerStore
-from millrace.resources.sequencer import _Rounds, run_sequencer
+from millrace.event_store import Event, WantingView
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import APPENDED, Wakeups
+from millrace.producers import ProducerStore
+from millrace.sequencer import _Rounds, run_sequencer
 from tests.event_store.test_wake_ups import listeners
 from tests.support import factories
 from tests.support.factories import Connect, append, new_event, rows, set_clock, start, terminate, unprepared, value
@@ -70,7 +70,7 @@ def test_a_view_that_nothing_is_new_for_is_left_alone(
     orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so that nothing but an event, or a view that is behind, is a reason
-    monkeypatch.setattr("millrace.resources.sequencer.DISPATCH_ALL_EVERY_S", 600)
+    monkeypatch.setattr("millrace.sequencer.DISPATCH_ALL_EVERY_S", 600)
     for view in ("a", "b"):
         orders.register_view(view)
     with sequencer(dsn):
@@ -96,7 +96,7 @@ def test_a_view_that_nothing_is_new_for_is_left_alone(
 def test_many_views_delay_none(
     orders: PlatformStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.sequencer.SLICE_S", 0)  # a view a round
+    monkeypatch.setattr("millrace.sequencer.SLICE_S", 0)  # a view a round
     rounds = _Rounds(orders.connection)
     for n in range(9):
         orders.register_view(f"a-{n}")
@@ -196,7 +196,7 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
 def test_an_error_in_one_view_holds_nobody_else_up(
     orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, sqlstate: str
 ) -> None:
-    monkeypatch.setattr("millrace.resources.sequencer.PATIENCE_S", 0.05)
+    monkeypatch.setattr("millrace.sequencer.PATIENCE_S", 0.05)
     for view in ("bad", "good"):
         orders.register_view(view, "-infinity")
     observer.execute(
@@ -266,7 +266,7 @@ def test_it_ends_transactions_of_producers_after_their_deadline(
         # and again after a while
         assert store.begin_transaction("p", 0, 1, 0).status == "opened"
         assert value(observer, "select count(*) from event_store.transactions where state = 'open'") == 1
-    monkeypatch.setattr("millrace.resources.sequencer.PATIENCE_S", 0.05)
+    monkeypatch.setattr("millrace.sequencer.PATIENCE_S", 0.05)
     with sequencer(dsn):
         wait_until(lambda: store.producer_statistics("p")[0].expired == 2, "the transaction has expired")
         store.begin_transaction("p", 0, 1, 0)
@@ -282,7 +282,7 @@ def sleeping(orders: PlatformStore, dsn: str, observer: psycopg.Connection) -> I
     """Yield a store whose sequencer sleeps, and wakes by itself only after minutes."""
     unprepared(observer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
+        patch.setattr("millrace.sequencer.PAUSE_S", 600)
         with sequencer(dsn, pause_s=0.2):
             wait_until(lambda: asleep(observer), "the sequencer sleeps")
             yield orders
@@ -300,7 +300,7 @@ def test_what_is_committed_while_it_falls_asleep_is_not_left(
 ) -> None:
     """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
     unprepared(observer)
-    monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
+    monkeypatch.setattr("millrace.sequencer.PAUSE_S", 600)
     attend, appended = PlatformStore.attend_log, list[Event]()
 
     def after_an_append(self: PlatformStore, attended_s: int, sleeps: bool = False) -> bool:
@@ -317,7 +317,7 @@ def test_what_began_before_the_sleep_comes_soon(
     orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unprepared(observer)
-    monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
+    monkeypatch.setattr("millrace.sequencer.PAUSE_S", 600)
     writer = orders
     writer.connection.autocommit = False
     append(writer)  # nobody attends the log yet: it notifies nobody

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.alerts.receiver import alert_settings
-from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.operations.alerts.receiver import alert_settings
+from millrace.settings import Settings
 
 Use = Callable[[Settings], object]
 NUMBERS = ("many", "0", "1.5", "")

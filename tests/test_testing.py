@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from millrace import count, fold, last, read_model, rollup, row, stream_id, sum_
-from millrace.resources.spark import java
-from millrace.resources.spark.java import JavaNotFound
 from millrace.rows import FoldEvent, State
+from millrace.spark import java
+from millrace.spark.java import JavaNotFound
 from millrace.testing import StreamsFailed, event, given
 from tests.support.factories import value
 

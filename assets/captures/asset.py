@@ -9,14 +9,14 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.runs import Progress, one_try, release_dead
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.drain import CaptureDrain, CaptureReport
-from millrace.resources.capture.follow import follow
-from millrace.resources.capture.health import CaptureHealth, capture_health
-from millrace.resources.capture.store import CaptureStore, find_capture
-from millrace.resources.errors import CaptureInUse
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.capture.declaration import Capture
+from millrace.capture.drain import CaptureDrain, CaptureReport
+from millrace.capture.follow import follow
+from millrace.capture.health import CaptureHealth, capture_health
+from millrace.capture.store import CaptureStore, find_capture
+from millrace.errors import CaptureInUse
+from millrace.event_store.migrations import migrate
+from millrace.resources.postgres import PostgresResource
 
 WAL_EVENTS = dg.AssetKey(["change_capture", "wal_events"])
 CHANGE_EVENTS = dg.AssetKey(["change_capture", "change_events"])

@@ -7,7 +7,8 @@ from typing import Any
 
 import dagster as dg
 
-from millrace.assets import OWNERS, Group, consumption
+from millrace.assets import OWNERS, Group
+from millrace.assets import drains as consumption
 from millrace.assets.events import asset_key, by_decider, taken
 from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema, rollup_lineage
 from millrace.assets.partitions import VIEW_EVENTS, log_partition_of
@@ -15,16 +16,16 @@ from millrace.assets.runs import release_dead
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.assets.tables import table_metadata
 from millrace.assets.verdicts import repeat_verdicts
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
-from millrace.resources.spark.resource import SparkResource
+from millrace.capture.declaration import Capture
+from millrace.drain.commit import Commit
+from millrace.drain.limits import Limits
+from millrace.drain.view_drain import Consumer
+from millrace.errors import MillraceError, Unreachable
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
 
 # The partitions that a person picks, such as those that failed: sixteen runs would be sixteen processes.
 TOGETHER = dg.BackfillPolicy.single_run()

@@ -17,8 +17,8 @@ from rich.table import Table
 
 from benchmarks.cpu import of_server
 from benchmarks.servers import started
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 # A page of the schema begins with the page's own text and line numbers; the SQL begins here.
 FIRST_LINE = "-- ####"

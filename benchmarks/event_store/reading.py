@@ -11,9 +11,9 @@ import psycopg
 from benchmarks.cpu import backend_us
 from benchmarks.event_store.bench import DATA, Bench, Result, fill
 from millrace import Decider, Emit, EventStore, NewEvent, fold, handle, testing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.rows import STORED
-from millrace.resources.read_models.declared.fold_event import FoldEvent
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.rows import STORED
+from millrace.read_models.declared.fold_event import FoldEvent
 
 PAGE, STREAM = 500, 100
 BARE_LOG = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from benchmarks.event_store.bench import Database
-from millrace.resources.sequencer import run_sequencer
+from millrace.sequencer import run_sequencer
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier

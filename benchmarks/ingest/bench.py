@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.cpu import of_server
 from benchmarks.event_store.bench import Bench, Result
 from benchmarks.servers import started
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 @dataclass(kw_only=True)

@@ -22,7 +22,7 @@ from benchmarks.ingest.sources import (
     streamed,
     timed,
 )
-from millrace.resources.capture.drain import CaptureDrain
+from millrace.capture.drain import CaptureDrain
 
 TARGET = 45_000
 BACKFILL_TARGET = 88_000

@@ -13,8 +13,8 @@ from benchmarks.event_store.bench import Result
 from benchmarks.event_store.workers import Worked, begin, run_together
 from benchmarks.ingest.bench import Costs, IngestBench
 from benchmarks.ingest.sources import Pipeline, new_pipeline, require_all
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source.connection import connect_source
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source.connection import connect_source
 
 # transactions in a second, and changes of each
 LOADS = ((20, 1), (200, 1), (200, 10), (2000, 1))

@@ -17,9 +17,9 @@ import psycopg
 
 from benchmarks.event_store.bench import DATA, Bench, Database, Result
 from benchmarks.event_store.workers import Worked, begin, run_together, seconds_of
-from millrace.resources.event_store import EventStore, NewEvent, StreamEvents, on
-from millrace.resources.producers import IdempotentProducer, ProducerStore
-from millrace.resources.producers.exactly_once import ExactlyOnce
+from millrace.event_store import EventStore, NewEvent, StreamEvents, on
+from millrace.producers import IdempotentProducer, ProducerStore
+from millrace.producers.exactly_once import ExactlyOnce
 
 Send = Callable[[list[StreamEvents]], object]
 Sender = Callable[[str], AbstractContextManager[Send]]

@@ -12,15 +12,15 @@ import psycopg
 
 from benchmarks.event_store.bench import Database
 from benchmarks.ingest.bench import IngestBench
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.arriving import Arriving
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.drain import CaptureDrain, CaptureReport
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
-from millrace.resources.capture.source.slot import drop_slot
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.arriving import Arriving
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.drain import CaptureDrain, CaptureReport
+from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.capture.source.slot import drop_slot
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureInfo, CaptureStore
+from millrace.postgres.embedded import PROGRAMS
 
 PATIENCE_S = 600.0
 TABLE = CapturedTable("items", key=("id",))

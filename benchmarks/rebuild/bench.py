@@ -20,11 +20,11 @@ from benchmarks.cpu import of_server
 from benchmarks.event_store.bench import Database
 from benchmarks.servers import started
 from millrace.assets.declarations import declared
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.events import register_shop
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.spark import spark_session
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,11 +23,11 @@ import psutil
 from benchmarks.event_store.bench import Database
 from benchmarks.rebuild.bench import SAMPLE_S, Bench, Measured, Memory, Result, Seconds, seconds_of
 from benchmarks.rebuild.rebuilds import drained, partitions_of
+from millrace.archive.writer import archive_partition
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.settings import Settings
-from millrace.resources.spark.java import find_java
+from millrace.settings import Settings
+from millrace.spark.java import find_java
 
 CORES = 2
 # as `make run` bounds the heap of Spark's driver

@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.rebuild.bench import ORDERS
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import Consumer
+from millrace.event_store.platform import PlatformStore
+from millrace.spark import spark_session
 
 
 def main(dsn: str, archive: str, configuration: str) -> None:

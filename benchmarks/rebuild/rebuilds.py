@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.event_store.bench import Database
 from benchmarks.rebuild.bench import ORDERS, Bench, Measured, Memory, Result, seconds_of
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.consumer import Consumer
+from millrace.archive.writer import archive_partition
+from millrace.drain.view_drain import Consumer
 
 if TYPE_CHECKING:
     pass

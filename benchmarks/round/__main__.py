@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.round import backlog, latency, rounds
 from benchmarks.round.bench import Bench, Cpu, bench
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.postgres.embedded import PROGRAMS
 
 # seconds on a CPU that a round of 200 events may take, and median and 99 % from append to row, by views
 ROUND_TARGETS = {1: 0.4, 8: 0.6, 40: 1.0}

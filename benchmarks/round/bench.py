@@ -16,17 +16,17 @@ import psutil
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from millrace.event_store import NewEvent, StreamEvents, on
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
 from millrace.platform_defs.local.services import free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
-from millrace.resources.event_store import NewEvent, StreamEvents, on
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from millrace.resources.settings import PROJECT, Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.settings import Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import SPARK_TOKEN
 
 LIVES_AT_ONCE = 500
 PER_CALL = 5000
@@ -141,7 +141,7 @@ def bench(programs: Path = PROGRAMS) -> Iterator[Bench]:
             **os.environ,
             "JAVA_HOME": str(find_java(settings.home / "java").home),
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(PROJECT),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             SPARK_TOKEN: secrets.token_urlsafe(32),
         }
         service = spark_service(settings, port, env)

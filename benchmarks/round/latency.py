@@ -11,11 +11,11 @@ import psycopg
 
 from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
-from millrace.resources.consumption.collected import ROUND_CONFIGURATION
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store import NewEvent, on
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.spark import spark_session
+from millrace.drain.collected import ROUND_CONFIGURATION
+from millrace.drain.loop import Drain
+from millrace.event_store import NewEvent, on
+from millrace.event_store.platform import PlatformStore
+from millrace.spark import spark_session
 
 PAUSE_S = 0.25
 LOOK_S = 0.005

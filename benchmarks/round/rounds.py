@@ -6,10 +6,10 @@ from statistics import median
 
 from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
-from millrace.resources.consumption.collected import ROUND_CONFIGURATION
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.spark import spark_session
+from millrace.drain.collected import ROUND_CONFIGURATION
+from millrace.drain.loop import Drain
+from millrace.drain.view_drain import Consumer
+from millrace.spark import spark_session
 
 EVENTS = 200
 WARM_UP = 10

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from millrace import EventStore
-from millrace.events import event, register_events
+from millrace.event_schemas import event, register_events
 
 Euros = Annotated[Decimal, Field(ge=0, decimal_places=2)]
 

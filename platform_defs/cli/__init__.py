@@ -9,12 +9,12 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli import backup, capture, check, dead, dev, importing, run, system, verify, view
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
 from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents
-from millrace.resources.errors import MillraceError
-from millrace.resources.processes import private_files
+from millrace.processes import private_files
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter

@@ -12,7 +12,7 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -38,7 +38,7 @@ def purge_command(
 
     The archive is checked first. Interrupted, run it again; also where it says that events are left.
     """
-    from millrace.resources.archive.purge import purge_before, require_done
+    from millrace.archive.purge import purge_before, require_done
 
     errors = Screen(stderr=True)
     with chosen_store(dsn) as store, errors.status("Checking the archive ...") as status:
@@ -74,7 +74,7 @@ def backup_command(
 
     Into the same DIR again, only what is new is added.
     """
-    from millrace.resources.backup.backup import backup
+    from millrace.backup.backup import backup
 
     with _bar("Backing up") as bar:
         manifest = backup(
@@ -98,7 +98,7 @@ def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
 
     Read models are built anew by their next drains.
     """
-    from millrace.resources.backup.restore import restore
+    from millrace.backup.restore import restore
 
     with _bar("Restoring") as bar:
         report = restore(

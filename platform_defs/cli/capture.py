@@ -9,28 +9,28 @@ import typer
 from rich.text import Text
 
 from millrace.assets.declarations import Declarations
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.health import capture_health, unread_problems, unread_tables
+from millrace.capture.look import with_registered
+from millrace.capture.quarantine import requeue
+from millrace.capture.setup import remove, restart
+from millrace.capture.source.chunks import TableUnreadable
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.patterns import with_tables
+from millrace.capture.source.readiness import NotReady, require_ready
+from millrace.capture.source.slot import slot_limits, slot_state
+from millrace.capture.source.standbys import standby_notes
+from millrace.capture.source.tables import heirs
+from millrace.capture.source.timelines import read_timelines
+from millrace.capture.store import CaptureInfo, CaptureStore, find_capture
+from millrace.capture.verify import Verification, verify
+from millrace.errors import ChangesWaiting, MillraceError
+from millrace.event_store.migrations import migrate
+from millrace.patience import ASK_S
 from millrace.platform_defs.cli.options import DsnOption, agreed, chosen_dsn, chosen_store, declared_beside
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.health import capture_health, unread_problems, unread_tables
-from millrace.resources.capture.look import with_registered
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.setup import remove, restart
-from millrace.resources.capture.source.chunks import TableUnreadable
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.patterns import with_tables
-from millrace.resources.capture.source.readiness import NotReady, require_ready
-from millrace.resources.capture.source.slot import slot_limits, slot_state
-from millrace.resources.capture.source.standbys import standby_notes
-from millrace.resources.capture.source.tables import heirs
-from millrace.resources.capture.source.timelines import read_timelines
-from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
-from millrace.resources.capture.verify import Verification, verify
-from millrace.resources.errors import ChangesWaiting, MillraceError
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.patience import ASK_S
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -6,10 +6,10 @@ import typer
 from rich.text import Text
 
 from millrace.assets.declarations import NAME_IT
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
 
 if TYPE_CHECKING:
     from millrace.assets.declarations import Declarations
@@ -32,9 +32,9 @@ def check_command(
     field is in no schema of its events is told, and is wrong where these schemas forbid it. Read models that would be
     built anew are told, and zones of rollups that Spark and Postgres know otherwise.
     """
-    from millrace.resources.events.registering import known_schemas, standing_of
-    from millrace.resources.read_models.shown.known_names import unknown_properties
-    from millrace.resources.read_models.stored.versions import built_anew
+    from millrace.event_schemas.registering import known_schemas, standing_of
+    from millrace.read_models.shown.known_names import unknown_properties
+    from millrace.read_models.stored.versions import built_anew
 
     if history is not None:
         _judge(declared_beside(dsn, ["events"]), *history, dsn)
@@ -74,8 +74,8 @@ def check_command(
 
 def _zones_said(known: "Declarations", dsn: str | None) -> list[str]:
     """Say which zones of rollups have other clocks in Spark than in Postgres; without such zones no Spark starts."""
-    from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
-    from millrace.resources.spark import spark_session
+    from millrace.read_models.shown.zones import zones_apart, zones_of_rollups
+    from millrace.spark import spark_session
 
     zones = zones_of_rollups(known.models.values())
     if not zones:
@@ -93,7 +93,7 @@ def _zones_said(known: "Declarations", dsn: str | None) -> list[str]:
 
 def _judge(known: "Declarations", decider: str, event: str, dsn: str | None) -> None:
     """Say of each declared version of an event which stored ones its schema refuses."""
-    from millrace.resources.events.registering import unfit_history
+    from millrace.event_schemas.registering import unfit_history
 
     versions = [each for each in known.events if (each.decider, each.event) == (decider, event)]
     if not versions:

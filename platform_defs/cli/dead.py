@@ -7,12 +7,12 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from millrace.event_store import DeadLetter, Event
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, cell, in_utc, indented, print_json, table
 from millrace.platform_defs.cli.show.events import event_fields, place
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import DeadLetter, Event
-from millrace.resources.event_store.platform import PlatformStore
 
 app = typer.Typer(no_args_is_help=True)
 

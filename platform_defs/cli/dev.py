@@ -9,7 +9,7 @@ import typer
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import complain
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -22,7 +22,7 @@ def psql_command(
     dsn: DsnOption = None,
 ) -> None:
     """Open psql on the event store's database."""
-    from millrace.resources.postgres.psql import psql_command as command_of
+    from millrace.postgres.psql import psql_command as command_of
 
     command = command_of(chosen_dsn(dsn), arguments or [])
     sys.stdout.flush()

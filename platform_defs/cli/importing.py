@@ -8,14 +8,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from millrace.importer.rows import Format
+from millrace.importer.times import TimeForm, Unit
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import JsonText, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.importer.rows import Format
-from millrace.resources.importer.times import TimeForm, Unit
 
 if TYPE_CHECKING:
-    from millrace.resources.importer.importer import ImportProgress, ImportReport, ImportTrial
+    from millrace.importer.importer import ImportProgress, ImportReport, ImportTrial
 
 app = typer.Typer()
 
@@ -89,8 +89,8 @@ def import_command(
         TimeRemainingColumn,
     )
 
-    from millrace.resources.importer.events import Columns
-    from millrace.resources.importer.importer import LogFile, import_events, try_import
+    from millrace.importer.events import Columns
+    from millrace.importer.importer import LogFile, import_events, try_import
 
     log = LogFile(
         file,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.assets.declarations import NAME_IT, ROOMS, Declarations, declared
-from millrace.resources.connecting import connect
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.dsn import current_dsn, drain_dsn
-from millrace.resources.postgres.logins import too_mighty
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.connecting import connect
+from millrace.postgres.dsn import current_dsn, drain_dsn
+from millrace.postgres.logins import too_mighty
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.declared.declaration import ReadModel
+    from millrace.read_models.declared.declaration import ReadModel
 
 DsnOption = Annotated[
     str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from millrace.platform_defs.screen import Screen
-from millrace.resources.redact import escaped, masked, printable
+from millrace.redact import escaped, masked, printable
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, an object a line.")]
 

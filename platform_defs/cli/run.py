@@ -14,17 +14,17 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
+from millrace.errors import MillraceError, Unreachable
+from millrace.event_store.platform import PlatformStore
+from millrace.patience import ASK_S
 from millrace.platform_defs.cli.capture import CaptureName, capture_store, declared_capture
 from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.patience import ASK_S
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.consumers.declaration import Subscription
+    from millrace.handlers.declaration import Subscription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -40,10 +40,10 @@ def sequencer_command(
     dsn: DsnOption = None,
 ) -> None:
     """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.operations.alerts.alerter import alerting
     from millrace.platform_defs.beside_store import sources_of_alerts
     from millrace.platform_defs.metrics.serve import metrics_beside
-    from millrace.resources.alerts.alerter import alerting
-    from millrace.resources.sequencer import run_sequencer
+    from millrace.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings, store = Settings(), chosen_dsn(dsn)
@@ -64,11 +64,11 @@ def drain_command(
     A restart of Postgres is waited for, and, without --once, one of Spark. With --once it ends with 1 where it cannot
     have all events, and says why.
     """
-    from millrace.resources.consumption.consumer import Consumer
-    from millrace.resources.consumption.limits import Limits
-    from millrace.resources.consumption.report import DrainReport
-    from millrace.resources.read_models.stored.versions import current_version
-    from millrace.resources.spark import spark_when_needed
+    from millrace.drain.limits import Limits
+    from millrace.drain.report import DrainReport
+    from millrace.drain.view_drain import Consumer
+    from millrace.read_models.stored.versions import current_version
+    from millrace.spark import spark_when_needed
 
     declared, builder, settings = declared_model(model, dsn), rows_dsn(dsn), Settings()
     report, archive, limits = DrainReport(), settings.archive_folder, Limits.of(settings)
@@ -127,7 +127,7 @@ def handlers_command(
 
     A stop waits for the handlers that run, and gives back what none has begun.
     """
-    from millrace.resources.consumers.consumer import consume
+    from millrace.handlers.consumer import consume
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # one subscription may be named twice, by its module and by itself
@@ -142,7 +142,7 @@ def capture_command(name: CaptureName, dsn: DsnOption = None) -> None:
 
     A restart of the source or of the event store is waited for.
     """
-    from millrace.resources.capture.follow import follow
+    from millrace.capture.follow import follow
 
     capture = declared_capture(name, dsn)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -181,7 +181,7 @@ def subscriptions_of(place: str) -> "Sequence[Subscription]":
     Raises:
         MillraceError: There are none, or the module fails to load; the text says why.
     """
-    from millrace.resources.consumers.declaration import Subscription
+    from millrace.handlers.declaration import Subscription
 
     name, _, attribute = place.partition(":")
     module = _loaded(name)

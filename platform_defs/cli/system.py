@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from millrace.drain.decision import due
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, taken_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.consumption.decision import due
-from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
@@ -35,8 +35,8 @@ def up_command() -> None:
 @app.command("migrate")
 def migrate_command(dsn: DsnOption = None) -> None:
     """Bring the store's schema to this version; register declared events."""
-    from millrace.resources.event_store.migrations import migrate
-    from millrace.resources.events.registering import State, standing_of
+    from millrace.event_schemas.registering import State, standing_of
+    from millrace.event_store.migrations import migrate
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
     done = [*report.applied, *(["functions"] if report.functions_replaced else [])]

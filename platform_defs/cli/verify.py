@@ -10,10 +10,10 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared
 from millrace.platform_defs.cli.output import JsonOption, print_json
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.verification.looks import Report
+    from millrace.operations.verification.looks import Report
 
 app = typer.Typer()
 
@@ -32,16 +32,10 @@ def verify_command(
     Positions, events, views, archive; and of each read model the rows of one log partition, beside a rebuild of it at
     the same position. Written are only the tables of that rebuild, which go at the end; after a kill, within two hours.
     """
-    from millrace.resources.archive.store import NO_TIME_LIMITS
-    from millrace.resources.spark import spark_when_needed
-    from millrace.resources.verification.looks import (
-        Report,
-        Watcher,
-        look_at_archive,
-        look_at_log,
-        look_at_views,
-    )
-    from millrace.resources.verification.models import look_at_models
+    from millrace.archive.store import NO_TIME_LIMITS
+    from millrace.operations.verification.looks import Report, Watcher, look_at_archive, look_at_log, look_at_views
+    from millrace.operations.verification.models import look_at_models
+    from millrace.spark import spark_when_needed
 
     known, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
     builder, report, errors = rows_dsn(dsn), Report(), Screen(stderr=True)

@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.store import PushStore
 from millrace.platform_defs.cli.options import (
     DsnOption,
     Model,
@@ -21,11 +24,8 @@ from millrace.platform_defs.cli.options import (
 )
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.store import ReadModelStore
-from millrace.resources.signing import fault_of, made_secret
-from millrace.resources.subscriptions.store import PushStore
+from millrace.read_models.stored.store import ReadModelStore
+from millrace.signing import fault_of, made_secret
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -130,7 +130,7 @@ def remove_command(
 
     Refused while something of it is leased or in flight. Removes as well what show as-of or show diff made.
     """
-    from millrace.resources.read_models.stored.past import is_beside, remove_now
+    from millrace.read_models.stored.past import is_beside, remove_now
 
     with chosen_store(dsn) as store:
         if is_beside(store.connection, view):
@@ -184,7 +184,7 @@ def seek_command(
 @app.command("reset")
 def reset_command(model: Model, dsn: DsnOption = None) -> None:
     """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
-    from millrace.resources.read_models.stored.versions import reset_model
+    from millrace.read_models.stored.versions import reset_model
 
     declared = declared_model(model, dsn)
     with chosen_store(dsn) as store:
@@ -195,7 +195,7 @@ def reset_command(model: Model, dsn: DsnOption = None) -> None:
 @app.command("approve")
 def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Let a changed read model serve that waits for it: as it is declared in the code at hand."""
-    from millrace.resources.read_models.stored.versions import approve_version
+    from millrace.read_models.stored.versions import approve_version
 
     declared = declared_model(model, dsn)
     with chosen_store(rows_dsn(dsn)) as store:

@@ -9,7 +9,7 @@ from typing import Any
 import requests
 
 from millrace.platform_defs.gate import App, Gate
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 FOREIGN = "no-name-of-this-ui.invalid"
 

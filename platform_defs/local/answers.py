@@ -12,12 +12,12 @@ import grpc
 import psycopg
 import requests
 
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.findings import DAEMON_IDLE_S
+from millrace.patience import ASK_S, BUSY_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.platform_defs.local.asking import CannotTell
-from millrace.resources.alerts.findings import DAEMON_IDLE_S
-from millrace.resources.connecting import connect
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.patience import ASK_S, BUSY_S, PATIENCE_S, PAUSE_S, POLL_S
-from millrace.resources.sequencer import held_up
+from millrace.postgres.connecting import connect
+from millrace.sequencer import held_up
 
 # for the embedded Postgres, whose restart disturbs all: a little less than any answer may take
 POSTGRES_S = BUSY_S - PAUSE_S

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from millrace.resources.patience import BUSY_S, WATCH_S
+from millrace.patience import BUSY_S, WATCH_S
 
 MISSES = 3
 

@@ -35,20 +35,21 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from millrace.assets.declarations import Fault, fault_in, load_part
+from millrace.errors import MillraceError, Unreachable
+from millrace.handlers.receivers import SECRETS
 from millrace.platform_defs.dagster_internals.web import gated
 from millrace.platform_defs.local.answers import DaemonBeats, code_answers, sequencer_answers, spark_answers
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
-from millrace.resources.connecting import connect
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.postgres.dsn import DATABASE
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import DRAIN, owned_database
-from millrace.resources.processes import folder_of_code
-from millrace.resources.redact import masked
-from millrace.resources.settings import PROJECT, THIS_MACHINE, Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import (
+from millrace.postgres.connecting import connect
+from millrace.postgres.dsn import DATABASE
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import DRAIN, owned_database
+from millrace.processes import folder_of_code
+from millrace.redact import masked
+from millrace.settings import PACKAGE, THIS_MACHINE, Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import (
     LOCAL_CONFIGURATION,
     ONE_MACHINE,
     REDACTION,
@@ -56,7 +57,6 @@ from millrace.resources.spark.session import (
     SPARK_TOKEN,
     local_master,
 )
-from millrace.resources.subscriptions.receivers import SECRETS
 
 LOOPBACK = "127.0.0.1"
 # of the ports for services, which end where those begin that Linux gives to whoever asks for any
@@ -121,7 +121,7 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
     spark_port = None if remote or master else free_port()
     java_home = None if remote else find_java(settings.home / "java").home
     if spark_port is not None:
-        # all runs share one session, see resources/spark/session.py
+        # all runs share one session, see millrace/spark/session.py
         remote = shared_session(spark_port)
     if postgres is not None:
         postgres.create_database(DATABASE)
@@ -202,7 +202,7 @@ def prepare_home(settings: Settings, endpoints: Endpoints) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     server = {"host": "localhost", "socket": str(endpoints.code_socket), "location_name": "millrace"}
     texts = {
-        folder / "dagster.yaml": (PROJECT / "platform_defs" / "dagster.yaml").read_text(),
+        folder / "dagster.yaml": (PACKAGE / "platform_defs" / "dagster.yaml").read_text(),
         # JSON is YAML.
         folder / "workspace.yaml": json.dumps({"load_from": [{"grpc_server": server}]}) + "\n",
     }

@@ -19,10 +19,10 @@ from typing import Any, Self
 
 import psutil
 
+from millrace.errors import MillraceError
+from millrace.patience import AWAY_S, BUSY_S, FAREWELL_S, GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, WATCH_S
 from millrace.platform_defs.local.asking import Asking
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import AWAY_S, BUSY_S, FAREWELL_S, GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, WATCH_S
-from millrace.resources.processes import alive, wait_ended
+from millrace.processes import alive, wait_ended
 
 MARK = "MILLRACE_SERVICE"
 # the folder of a home below which each service has one that is supervised by itself

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.local.supervisor import Service
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import owned_database
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import owned_database
 
 PROGRAMS = Path(sys.executable).parent
 

@@ -19,20 +19,20 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import find_package
+from millrace.errors import MillraceError
+from millrace.operations.alerts.receiver import said_of_alerts
+from millrace.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
 from millrace.platform_defs.local.answers import postgres_answers
 from millrace.platform_defs.local.asking import Asking
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.platform_defs.screen import Screen
-from millrace.resources.alerts.receiver import said_of_alerts
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
-from millrace.resources.postgres.dsn import DATABASE
-from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
-from millrace.resources.postgres.logins import let_readers_in, prepare_store, too_mighty
-from millrace.resources.processes import only_one, private_files
-from millrace.resources.redact import masked
-from millrace.resources.settings import EXAMPLE, NOTE, Settings
+from millrace.postgres.dsn import DATABASE
+from millrace.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
+from millrace.postgres.logins import let_readers_in, prepare_store, too_mighty
+from millrace.processes import only_one, private_files
+from millrace.redact import masked
+from millrace.settings import EXAMPLE, NOTE, Settings
 
 
 class CannotStart(MillraceError):
@@ -234,7 +234,7 @@ def _require_free_port(port: int, variable: str) -> None:
 
 
 def _migrate(dsn: str, log_partitions: int) -> None:
-    from millrace.resources.event_store.migrations import migrate
+    from millrace.event_store.migrations import migrate
 
     try:
         migrate(dsn, log_partitions=log_partitions)

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from millrace.errors import MillraceError
+from millrace.patience import LOOK_S
 from millrace.platform_defs.local.services import find_endpoints, prepare_home, services
 from millrace.platform_defs.local.supervisor import WATCHED, Supervisor
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import LOOK_S
-from millrace.resources.processes import private_files
-from millrace.resources.settings import Settings
+from millrace.processes import private_files
+from millrace.settings import Settings
 
 
 def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:

@@ -10,11 +10,11 @@ import dagster as dg
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from millrace.operations.alerts.findings import SUBJECT_BYTES, kept
+from millrace.operations.metrics.families import gauge, seconds_since
+from millrace.patience import ASK_S, WATCH_S
 from millrace.platform_defs.liveness import beats, ticking
 from millrace.platform_defs.standing import DagsterStanding
-from millrace.resources.alerts.findings import SUBJECT_BYTES, kept
-from millrace.resources.metrics.families import gauge, seconds_since
-from millrace.resources.patience import ASK_S, WATCH_S
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-from millrace.resources.errors import MillraceError
-from millrace.resources.metrics.store import StoreMetrics
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.operations.metrics.store import StoreMetrics
+from millrace.settings import Settings
 
 logger = logging.getLogger(__name__)
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

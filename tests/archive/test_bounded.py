@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.archive.bounded import BATCH_BYTES, CHUNK_BYTES, VALUE_BYTES, TooLarge, bounded_batches
-from millrace.resources.archive.page_headers import UnreadableHeader, page_sizes
+from millrace.archive.bounded import BATCH_BYTES, CHUNK_BYTES, VALUE_BYTES, TooLarge, bounded_batches
+from millrace.archive.page_headers import UnreadableHeader, page_sizes
 
 READ = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from millrace.resources.archive.bounded import bounded_batches
+from millrace.archive.bounded import bounded_batches
 rows = 0
 try:
     for batch in bounded_batches(Path(sys.argv[1])):

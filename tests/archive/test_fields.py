@@ -7,21 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import fields as of_file
-from millrace.resources.archive import files
-from millrace.resources.archive.fields import (
-    MOST_COLUMNS,
-    MOST_FIELDS,
-    Fields,
-    FoundField,
-    chosen_fields,
-    stated_fields,
-)
-from millrace.resources.archive.files import SCHEMA, range_fields, read_range
-from millrace.resources.archive.listing import archived
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive import fields as of_file
+from millrace.archive import files
+from millrace.archive.fields import MOST_COLUMNS, MOST_FIELDS, Fields, FoundField, chosen_fields, stated_fields
+from millrace.archive.files import SCHEMA, range_fields, read_range
+from millrace.archive.listing import archived
+from millrace.archive.writer import archive_partition
+from millrace.event_store.platform import PlatformStore
+from millrace.spark.log_source import LogRange
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import ids_of_one_partition, register_orders
 

@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import files
-from millrace.resources.archive.fields import stated_fields
-from millrace.resources.archive.files import file_checksum, path_of, read_file, write_file
-from millrace.resources.archive.history import history_frame, log_history, read_history
-from millrace.resources.archive.listing import ArchivedFile, archived
-from millrace.resources.archive.spark_reader import FileUnreadable
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.whole_files import fields_of
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.build_errors import Fault, build_errors, fault_of
-from millrace.resources.errors import ForeignArchive, LogIncomplete
-from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive import files
+from millrace.archive.fields import stated_fields
+from millrace.archive.files import file_checksum, path_of, read_file, write_file
+from millrace.archive.history import history_frame, log_history, read_history
+from millrace.archive.listing import ArchivedFile, archived
+from millrace.archive.spark_reader import FileUnreadable
+from millrace.archive.store import ArchiveStore
+from millrace.archive.whole_files import fields_of
+from millrace.archive.writer import archive_partition
+from millrace.drain.build_errors import Fault, build_errors, fault_of
+from millrace.errors import ForeignArchive, LogIncomplete
+from millrace.event_store.platform import PlatformStore
+from millrace.spark.log_source import COLUMNS, LogRange
 from tests.archive.test_fields import append
 from tests.archive.test_json_fields import NUMBERS, ODD
 from tests.long import LONG

@@ -7,8 +7,8 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.archive.json_fields import PlainTexts, field, fields
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.json_fields import PlainTexts, field, fields
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import rows
 
 # what JSON may hold, as jsonb prints it

@@ -7,13 +7,13 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.archive import purge as retention
-from millrace.resources.archive.listing import archived
-from millrace.resources.archive.purge import EventsLeft, purge_before
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.errors import ArchiveDamaged, HistoryNeeded
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive import purge as retention
+from millrace.archive.listing import archived
+from millrace.archive.purge import EventsLeft, purge_before
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import archive_partition
+from millrace.errors import ArchiveDamaged, HistoryNeeded
+from millrace.event_store.platform import PlatformStore
 from tests.support.command_line import millrace
 from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, set_clock, value
 

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from millrace import carried, read_model, sum_
+from millrace.archive.history import LogHistory, log_history
+from millrace.archive.listing import archived
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
+from millrace.drain import rebuild as rebuilding
+from millrace.drain import staging
+from millrace.drain.commit import Commit
+from millrace.drain.report import PartitionsFailed
+from millrace.drain.view_drain import Consumer
+from millrace.errors import ArchiveDamaged, ForeignArchive, HistoryNeeded, LogIncomplete
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.archive.history import LogHistory, log_history
-from millrace.resources.archive.listing import archived
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption import rebuild as rebuilding
-from millrace.resources.consumption import staging
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import ArchiveDamaged, ForeignArchive, HistoryNeeded, LogIncomplete
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import count
-from millrace.resources.read_models.stored.tables import HistoryMissing
-from millrace.resources.read_models.stored.versions import ensure_version, is_ready_to_serve, unbuilt_partitions
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import count
+from millrace.read_models.stored.tables import HistoryMissing
+from millrace.read_models.stored.versions import ensure_version, is_ready_to_serve, unbuilt_partitions
 from tests.support.building import drains
 from tests.support.building.drains import Everything, all_events, busiest, close, drain, fill, rows_of, thing, things
 from tests.support.building.oracle import expected_rows

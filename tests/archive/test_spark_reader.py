@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.archive.fields import Fields
-from millrace.resources.archive.files import SCHEMA, path_of, write_file
-from millrace.resources.archive.listing import ArchivedFile
-from millrace.resources.archive.spark_reader import FilePart, FileUnreadable, Wanted, rows_of, shared
-from millrace.resources.event_log_source import LogRange
+from millrace.archive.fields import Fields
+from millrace.archive.files import SCHEMA, path_of, write_file
+from millrace.archive.listing import ArchivedFile
+from millrace.archive.spark_reader import FilePart, FileUnreadable, Wanted, rows_of, shared
+from millrace.spark.log_source import LogRange
 
 WANTED = Wanted(None, None, ("position",), ())
 # of one log partition, with these row groups

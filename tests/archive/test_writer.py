@@ -14,23 +14,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import files as archive_files
-from millrace.resources.archive.files import path_of, range_of, read_range, write_file
-from millrace.resources.archive.folder import claim_folder, database_name
-from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
-from millrace.resources.errors import ArchiveDamaged, ForeignArchive
-from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
+from millrace.archive import files as archive_files
+from millrace.archive.files import path_of, range_of, read_range, write_file
+from millrace.archive.folder import claim_folder, database_name
+from millrace.archive.listing import ArchivedPartition, archived, require_files
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import ArchiveReport, archive_partition, plan
+from millrace.errors import ArchiveDamaged, ForeignArchive
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.spark.log_source import COLUMNS, LogRange
 from tests.archive.test_fields import append
 from tests.support import factories
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders, start
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 
 
 @pytest.fixture
@@ -204,9 +204,9 @@ def test_killed_anywhere_the_next_run_sweeps(log: PlatformStore, dsn: str, tmp_p
     killed = f"""
 import os, signal
 from pathlib import Path
-from millrace.resources.archive import writer as archive
-from millrace.resources.archive import files as archive_files
-from millrace.resources.archive.store import ArchiveStore
+from millrace.archive import writer as archive
+from millrace.archive import files as archive_files
+from millrace.archive.store import ArchiveStore
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def after(work):
     def wrapped(*a, **k):

@@ -9,13 +9,13 @@ import pytest
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.declarations import Declarations
+from millrace.capture import drain as pipeline
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.store import CaptureStore
+from millrace.event_store.migrations import validate
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.names import PARTITION_TAG
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import validate
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows
@@ -221,12 +221,12 @@ def test_an_idle_slot_is_moved_on(instance: Instance, captured: Captured, monkey
         "create table other (t text)", "insert into other select repeat('x', 900) from generate_series(1, 2000)"
     )
     assert reason(tick(instance, captured)) == "shop: nothing is due"
-    monkeypatch.setattr("millrace.resources.capture.health.IDLE_LAG_BYTES", 1_000_000)
+    monkeypatch.setattr("millrace.capture.health.IDLE_LAG_BYTES", 1_000_000)
     assert requested(tick(instance, captured)) == ["shop"]
     forget(captured)
     monkeypatch.undo()
     # where it would have to read much for a look, that the log has grown is enough
-    monkeypatch.setattr("millrace.resources.capture.health.DEAR_BYTES", 0)
+    monkeypatch.setattr("millrace.capture.health.DEAR_BYTES", 0)
     assert requested(tick(instance, captured)) == ["shop"]
     monkeypatch.undo()
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)

@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, declared, load_part
+from millrace.errors import InvalidSetting, MillraceError
 from millrace.platform_defs.cli.options import declared_model
 from millrace.platform_defs.loading import build_defs, loadable
-from millrace.resources.errors import InvalidSetting, MillraceError
-from millrace.resources.settings import EXAMPLE, NOTE, Settings
+from millrace.settings import EXAMPLE, NOTE, Settings
 from tests.support import command_line
 
 MODEL = """

@@ -13,23 +13,23 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from millrace.assets.consumption import DrainProgress
 from millrace.assets.declarations import Declarations, declared
+from millrace.assets.drains import DrainProgress
 from millrace.assets.lineage import COLUMN_LINEAGE
 from millrace.assets.partitions import VIEW_EVENTS, log_partitions
 from millrace.assets.partitions import log_partition_key as key
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.assets.shown_partitions import ShownPartitions
+from millrace.drain.limits import Limits
+from millrace.drain.loop import Drain
+from millrace.drain.report import PartitionsFailed
+from millrace.errors import MillraceError, PartitionLeased, UnknownView
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import first, last, min_
-from millrace.resources.read_models.stored import tables
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import first, last, min_
+from millrace.read_models.stored import tables
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump, register_shop_without_schemas
 from tests.support.running.in_process import failed_with

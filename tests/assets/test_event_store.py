@@ -8,18 +8,18 @@ import dagster as dg
 import psycopg
 from pydantic import BaseModel
 
+from millrace.archive.listing import archived
 from millrace.assets.archive import KEY
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partitions
-from millrace.events import event
+from millrace.event_schemas import event
+from millrace.event_schemas.model import declared_event
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import archive_schedule
-from millrace.resources.archive.listing import archived
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.model import declared_event
-from millrace.resources.producers import ProducerStore
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import Settings
+from millrace.producers import ProducerStore
+from millrace.read_models.stored.versions import ensure_version
+from millrace.settings import Settings
 from tests.support.building.event_log_reads import fill
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append, move_clock, pump

@@ -7,7 +7,7 @@ from millrace import computed, count, field, first, last, read_model, rollup, ro
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.read_models.shown.lineage import origins
+from millrace.read_models.shown.lineage import origins
 
 SHOP = declared("millrace.examples.shop")
 

@@ -11,11 +11,11 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.subscriptions import LATE_S, subscription_objective
 from millrace.assets.verdicts import LAG_CHECK
+from millrace.event_store import Delivery
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.declaration import subscription
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.consumers.declaration import subscription
-from millrace.resources.event_store import Delivery
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, pump, register_orders, set_clock
 from tests.support.running import in_process

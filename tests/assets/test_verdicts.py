@@ -15,8 +15,8 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.assets.verdicts import APPROVAL_CHECK, LAG_CHECK, NAMES_CHECK, repeat_verdicts
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process

@@ -7,15 +7,15 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import ForeignBackup, read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.backup.state_tables import STATE_TABLES
-from millrace.resources.errors import Conflict
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import archive_partition
+from millrace.backup.backup import backup
+from millrace.backup.manifest import ForeignBackup, read_manifest
+from millrace.backup.restore import restore
+from millrace.backup.state_tables import STATE_TABLES
+from millrace.errors import Conflict
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.backups import files, tables
 from tests.support.factories import append, append_to, assert_log_holds_every_event_once, pump, purge, rows, value

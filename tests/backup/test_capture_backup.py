@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import LiteralString
 
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.restore import restore
-from millrace.resources.capture.store import CaptureStore, Requeued
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.backup import backup
+from millrace.backup.restore import restore
+from millrace.capture.store import CaptureStore, Requeued
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing.captures import Source, deleted, events, faulty, held, inserted, source, updated
 from tests.support.factories import rows
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import LiteralString
 from uuid import uuid4
 
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.errors import MessageDiffers
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
+from millrace.backup.backup import backup
+from millrace.backup.manifest import read_manifest
+from millrace.backup.restore import restore
+from millrace.errors import MessageDiffers
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
 from tests.support import factories
 from tests.support.backups import tables
 from tests.support.factories import Connect, append_to, assert_dense_and_ordered, register_orders, rows, start, value

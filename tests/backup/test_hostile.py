@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.backup.manifest import MANIFEST
-from millrace.resources.backup.restore import restore
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.manifest import MANIFEST
+from millrace.backup.restore import restore
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
 from tests.support.backups import rewrite, tables
 from tests.support.factories import append_to, refusal, register_orders
 
@@ -25,8 +25,8 @@ RESTORE = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from millrace.resources.backup.restore import restore
-from millrace.resources.errors import MillraceError
+from millrace.backup.restore import restore
+from millrace.errors import MillraceError
 for folder in sys.argv[2:]:
     try:
         restore(sys.argv[1], Path(folder))

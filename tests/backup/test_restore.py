@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millrace.resources.archive.files import file_checksum
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.backup.store import BackupStore
-from millrace.resources.errors import BackupDamaged, Malformed, SchemaMismatch
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.files import file_checksum
+from millrace.backup.backup import backup
+from millrace.backup.manifest import read_manifest
+from millrace.backup.restore import restore
+from millrace.backup.store import BackupStore
+from millrace.errors import BackupDamaged, Malformed, SchemaMismatch
+from millrace.event_store.platform import PlatformStore
 from tests.support.backups import rewrite, tables
 from tests.support.factories import append, refusal, register_orders, rows, value
 from tests.support.logins import logins

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source import chunks as source_chunks
-from millrace.resources.capture.source.chunks import Chunk
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore, EmittedRows
+from millrace.capture import backfill as backfilling
+from millrace.capture import drain as pipeline
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source import chunks as source_chunks
+from millrace.capture.source.chunks import Chunk
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore, EmittedRows
 from tests.support.capturing.captured import Captured, killed_at
 from tests.support.factories import Killed
 from tests.support.patience import patience

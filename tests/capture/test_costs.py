@@ -13,13 +13,13 @@ from psycopg import Connection
 from psycopg.abc import Query
 from psycopg.sql import Composable
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source import chunks as source_chunks
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.readiness import find_problems
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture import backfill as backfilling
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source import chunks as source_chunks
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.readiness import find_problems
+from millrace.capture.store import CaptureStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import ITEMS, Captured, declared, did, killed_at, replay
 from tests.support.capturing.following import arrived, followed
 from tests.support.capturing.sources import Source

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.capture import decide as deciding
-from millrace.resources.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.look import Facts, Tables
-from millrace.resources.capture.source.connection import SourceIdentity
-from millrace.resources.capture.source.probe import LOCKED
-from millrace.resources.capture.source.readiness import Look, NotReady
-from millrace.resources.capture.source.slot import SlotState
-from millrace.resources.capture.source.tables import SourceColumn, SourceTable
-from millrace.resources.capture.source.timelines import Timelines, TimelinesUnknown
-from millrace.resources.capture.store import CaptureLease, RegisteredTable
-from millrace.resources.errors import InvalidCapture
+from millrace.capture import decide as deciding
+from millrace.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
+from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.look import Facts, Tables
+from millrace.capture.source.connection import SourceIdentity
+from millrace.capture.source.probe import LOCKED
+from millrace.capture.source.readiness import Look, NotReady
+from millrace.capture.source.slot import SlotState
+from millrace.capture.source.tables import SourceColumn, SourceTable
+from millrace.capture.source.timelines import Timelines, TimelinesUnknown
+from millrace.capture.store import CaptureLease, RegisteredTable
+from millrace.errors import InvalidCapture
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 IDENTITY = SourceIdentity("77", "shop", 2)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.errors import InvalidCapture
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.source.readiness import NotReady
+from millrace.errors import InvalidCapture
 from tests.support.capturing.captured import Captured
 
 

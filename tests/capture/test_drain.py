@@ -7,14 +7,14 @@ import threading
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source.slot import slot_state
-from millrace.resources.settings import PROJECT
+from millrace.capture import drain as pipeline
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source.slot import slot_state
 from tests.long import LONG
 from tests.support.capturing.captured import Captured, declared, did
 from tests.support.factories import start
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 
 
 def test_the_rows_that_were_there_and_what_happens_to_them_become_events(captured: Captured) -> None:
@@ -133,8 +133,8 @@ def test_an_idle_capture_writes_nothing(captured: Captured, monkeypatch: pytest.
 PEAK = """
 import re, sys
 from pathlib import Path
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.declaration import Capture, CapturedTable
 with CaptureDrain(sys.argv[1], Capture("shop", lambda: sys.argv[2], (CapturedTable("items"),)), "test") as process:
     process.drain(budget_s=3000, idle_s=0)
 print(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from millrace.resources.capture.emitter import MOST_PIECES, Emitter
+from millrace.capture.emitter import MOST_PIECES, Emitter
 from tests.support.factories import start
 from tests.support.patience import patience
 

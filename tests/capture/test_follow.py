@@ -11,14 +11,14 @@ import psycopg
 import pytest
 from tenacity import RetryCallState, Retrying
 
-from millrace.resources.capture import follow as following
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.follow import follow
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source.slot import SlotBusy
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import CaptureInUse
+from millrace.capture import follow as following
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.follow import follow
+from millrace.capture.setup import GapOpen
+from millrace.capture.source.slot import SlotBusy
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
+from millrace.errors import CaptureInUse
 from tests.support.capturing.captured import Captured, did, preceded
 from tests.support.capturing.following import arrived, followed
 from tests.support.factories import start, value

@@ -2,14 +2,14 @@
 
 import pytest
 
-from millrace.resources.capture import look
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source.slot import FilterFails
-from millrace.resources.capture.source.timelines import TimelinesUnknown
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import ChangesDiffer
+from millrace.capture import look
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.setup import GapOpen
+from millrace.capture.source.slot import FilterFails
+from millrace.capture.source.timelines import TimelinesUnknown
+from millrace.capture.store import CaptureStore
+from millrace.errors import ChangesDiffer
 from tests.support.capturing.captured import Captured, declared, did
 from tests.support.patience import patience
 

@@ -9,16 +9,16 @@ from typing import ClassVar, LiteralString
 
 import pytest
 
-from millrace.resources.capture import backfill, drain
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding import arriving
-from millrace.resources.capture.decoding import changes as captured_changes
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.setup import GapOpen, remove
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import UnknownCapture
+from millrace.capture import backfill, drain
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding import arriving
+from millrace.capture.decoding import changes as captured_changes
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.quarantine import requeue
+from millrace.capture.setup import GapOpen, remove
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
+from millrace.errors import UnknownCapture
 from tests.support.capturing import kill_steps
 from tests.support.capturing.captured import Captured, assert_left, declared, dying, killed_at, schemas_told
 from tests.support.capturing.kill_steps import Step

@@ -6,11 +6,11 @@ from datetime import datetime
 import psycopg
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import CaptureInUse, LeaseLost
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
+from millrace.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import Captured, did, preceded
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source import stream as streams
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import drain as pipeline
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source import stream as streams
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, dying, killed, preceded
 from tests.support.factories import Killed
 from tests.support.patience import patience, wait_until

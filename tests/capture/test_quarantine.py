@@ -2,9 +2,9 @@
 
 import pytest
 
-from millrace.resources.capture.decoding import changes as captured_changes
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.decoding import changes as captured_changes
+from millrace.capture.quarantine import requeue
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured
 
 

@@ -4,11 +4,11 @@ from typing import Any, LiteralString
 
 import pytest
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture.backfill import Backfill
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source.chunks import read_chunk
+from millrace.capture import backfill as backfilling
+from millrace.capture.backfill import Backfill
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source.chunks import read_chunk
 from tests.support.capturing.captured import Captured, assert_left, declared, schemas_told
 from tests.support.patience import patience
 

@@ -7,15 +7,15 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture import health as looking
-from millrace.resources.capture import setup
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.health import capture_health
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source import connection as source_connection
-from millrace.resources.capture.store import CaptureStore, Emitted
-from millrace.resources.errors import CaptureInUse, LeaseLost
+from millrace.capture import drain as pipeline
+from millrace.capture import health as looking
+from millrace.capture import setup
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.health import capture_health
+from millrace.capture.setup import GapOpen
+from millrace.capture.source import connection as source_connection
+from millrace.capture.store import CaptureStore, Emitted
+from millrace.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import ITEMS, Captured, declared
 from tests.support.factories import rows, start, value
 from tests.support.patience import patience, wait_until

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture import verify as verifying
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source import chunks as source_chunks
-from millrace.resources.capture.source.chunks import Chunk
-from millrace.resources.capture.source.connection import flush_lsn
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.verify import BadCondition, Verification
+from millrace.capture import backfill as backfilling
+from millrace.capture import verify as verifying
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source import chunks as source_chunks
+from millrace.capture.source.chunks import Chunk
+from millrace.capture.source.connection import flush_lsn
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.verify import BadCondition, Verification
 from tests.support.capturing.captured import Captured, declared, preceded, replay
 from tests.support.patience import patience
 

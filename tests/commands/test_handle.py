@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.commands.decider import Decider, Emit, event_id_of
-from millrace.resources.commands.handle import handle
-from millrace.resources.errors import EventIdReused, GaveUp, HistoryPurged, StreamClosed
-from millrace.resources.event_store import AsyncEventStore, Event, causing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.user_code import NeverRan
+from millrace.commands.decider import Decider, Emit, event_id_of
+from millrace.commands.handle import handle
+from millrace.errors import EventIdReused, GaveUp, HistoryPurged, StreamClosed
+from millrace.event_store import AsyncEventStore, Event, causing
+from millrace.event_store.platform import PlatformStore
+from millrace.user_code import NeverRan
 from tests.support.factories import Connect, purge
 from tests.support.sql_calls import BatchEvent, append_events
 

@@ -7,15 +7,15 @@ import psycopg
 import pytest
 
 from millrace import testing
-from millrace.events import drop, scale
-from millrace.resources.commands.decider import Decider, Emit
-from millrace.resources.commands.handle import handle
-from millrace.resources.errors import HistoryPurged
-from millrace.resources.event_store import Event, StreamState
-from millrace.resources.event_store.client import STREAM_PAGE
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.fold import Fold, fold
-from millrace.resources.read_models.declared.fold_event import FoldEvent, State
+from millrace.commands.decider import Decider, Emit
+from millrace.commands.handle import handle
+from millrace.errors import HistoryPurged
+from millrace.event_schemas import drop, scale
+from millrace.event_store import Event, StreamState
+from millrace.event_store.client import STREAM_PAGE
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.fold import Fold, fold
+from millrace.read_models.declared.fold_event import FoldEvent, State
 from tests.support.factories import Connect, purge, value
 from tests.support.sql_calls import BatchEvent, append_events
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace import Decider, Emit
-from millrace.resources.event_store import Event
+from millrace.event_store import Event
 from millrace.testing import event, given
 
 OPENED = event("account", "a-1", "opened")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.pages.documents import EXECUTED, PAGES, Block, chapters
 from tests.support.pages.printed import assert_printed
 from tests.support.pages.reader import Reader

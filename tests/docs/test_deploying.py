@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from millrace.patience import FAREWELL_S, LOOK_S
 from millrace.platform_defs.local.services import Endpoints, environment, services
 from millrace.platform_defs.local.surroundings import PROGRAMS
-from millrace.resources.patience import FAREWELL_S, LOOK_S
-from millrace.resources.settings import PROJECT, Settings
+from millrace.settings import Settings
+from tests.support.project import PROJECT
 
 FOLDER = PROJECT / "docs" / "deploying"
 UNITS = sorted(FOLDER.glob("*.service"))

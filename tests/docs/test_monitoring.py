@@ -6,14 +6,14 @@ import re
 import dagster as dg
 import yaml
 
+from millrace.operations.alerts.findings import TOLD_AFTER_S
+from millrace.operations.metrics.store import StoreMetrics
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.metrics.dagster import metrics_of as metrics_of_dagster
 from millrace.platform_defs.standing import KINDS, DagsterStanding
-from millrace.resources.alerts.findings import TOLD_AFTER_S
-from millrace.resources.metrics.store import StoreMetrics
-from millrace.resources.settings import PROJECT
 from tests.support.pages.commands import commands
 from tests.support.pages.documents import quoted, table
+from tests.support.project import PROJECT
 
 FOLDER = PROJECT / "docs" / "monitoring"
 
@@ -47,7 +47,7 @@ def test_what_is_told_of_metrics_is_what_there_is(dsn: str) -> None:
 
 
 def test_the_table_of_kinds_is_what_is_judged() -> None:
-    judged = (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text()
+    judged = (PROJECT / "sql" / "functions" / "operations" / "standing.sql").read_text()
     severities = dict(re.findall(r"\('(\w+)', '(page|ticket|note)', ", judged))
     severities |= {kind: of.severity for kind, of in KINDS.items()}
     kinds = {quoted(row[0])[0]: row[-1] for row in table("docs/monitoring.md", "kind")}

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from millrace.resources.settings import PROJECT
 from tests.support.pages.documents import PAGES, pictures
+from tests.support.project import PROJECT
 
 MOST_BYTES = 150_000
 

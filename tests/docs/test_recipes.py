@@ -8,10 +8,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.event_store.client import STREAM_PAGE
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.metrics.store import metrics_of
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.event_store.client import STREAM_PAGE
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.metrics.store import metrics_of
+from millrace.read_models.stored.versions import ensure_version
 from tests.commands.test_snapshots import jars
 from tests.support.factories import append, append_to, pump, value
 from tests.support.pages.documents import chapters

@@ -2,11 +2,11 @@
 
 import re
 
-from millrace.resources.event_store.migrations import function_files
-from millrace.resources.event_store.refusals import BY_SQLSTATE
-from millrace.resources.settings import PROJECT
+from millrace.event_store.migrations import function_files
+from millrace.event_store.refusals import BY_SQLSTATE
 from tests.support.factories import Connect, rows
 from tests.support.pages.documents import quoted, table
+from tests.support.project import PROJECT
 
 DOCS = PROJECT / "docs"
 LOGINS = ("nobody", "writer", "consumer", "reader", "owner", "drain", "migrator")

@@ -4,13 +4,14 @@ import re
 from pathlib import Path
 
 import millrace
-from millrace import spark
+from millrace import read_models
 from millrace.examples.shop.commands import app as commands_of_the_shop
 from millrace.platform_defs.cli import app
-from millrace.resources.read_models.declared import words
-from millrace.resources.settings import PROJECT, Settings
+from millrace.read_models.declared import words
+from millrace.settings import Settings
 from tests.support.pages.commands import commands
 from tests.support.pages.documents import PAGES, anchors, chapters, links, parsed, quoted, table
+from tests.support.project import PROJECT
 
 MODELS = {"read_model", "fold", "recompute"}
 # columns that are no state
@@ -34,7 +35,7 @@ def test_the_table_of_settings_has_every_setting_with_its_default() -> None:
 def test_the_tables_of_columns_and_of_functions_have_every_kind() -> None:
     columns = {name.split("(")[0] for row in table("docs/read_models.md", "column") for name in quoted(row[0])}
     models = {quoted(row[0])[0] for row in table("docs/read_models.md", "declared by")}
-    declaring = {*millrace.__all__, *spark.__all__}
+    declaring = {*millrace.__all__, *read_models.__all__}
     assert columns | models == {name for name in declaring if name in {*vars(words), *READ_ONLY, *MODELS}}
 
 

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.errors import Malformed, TransactionOpen
-from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, on
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
-from millrace.resources.event_store.rows import EventPosition
+from millrace.errors import Malformed, TransactionOpen
+from millrace.event_store import AsyncEventStore, EventStore, NewEvent, on
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
+from millrace.event_store.rows import EventPosition
 from tests.support.factories import Connect, append, ids_of_one_partition, refusal, rows, start, value
 from tests.support.patience import patience, wait_until
 

@@ -25,9 +25,9 @@ from msgspec import Struct, structs
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import Conflict, Malformed, MillraceError
-from millrace.resources.event_store import (
+from millrace.capture.store import CaptureStore
+from millrace.errors import Conflict, Malformed, MillraceError
+from millrace.event_store import (
     NO_STREAM,
     Appended,
     AsyncEventStore,
@@ -38,12 +38,12 @@ from millrace.resources.event_store import (
     causing,
     on,
 )
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import ASKED_AFTER, SqlFunctions
-from millrace.resources.producers import ProducerStore
-from millrace.resources.settings import PROJECT
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import ASKED_AFTER, SqlFunctions
+from millrace.producers import ProducerStore
 from scripts.write_async_client import TARGETS, formatted
 from tests.support.factories import Connect, append, new_event, register_orders, value
+from tests.support.project import PROJECT
 from tests.support.sql_calls import append_events, get_events
 
 # On the caller's connection ----------------------------------------------------------------------------------------

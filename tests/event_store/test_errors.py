@@ -5,14 +5,14 @@ import re
 import psycopg
 import pytest
 
-from millrace.resources import errors
-from millrace.resources.errors import Conflict, Malformed, MillraceError
-from millrace.resources.event_store.migrations import function_files
-from millrace.resources.event_store.refusals import BY_SQLSTATE, refusals
-from millrace.resources.settings import PROJECT
+from millrace import errors
+from millrace.errors import Conflict, Malformed, MillraceError
+from millrace.event_store.migrations import function_files
+from millrace.event_store.refusals import BY_SQLSTATE, refusals
 from tests.support.factories import Connect
+from tests.support.project import PROJECT
 
-ROOMS = ("resources/**/*.py", "assets/**/*.py", "platform_defs/**/*.py", "millrace/*.py")
+ROOMS = ("millrace/**/*.py", "resources/**/*.py", "assets/**/*.py", "platform_defs/**/*.py")
 SOURCES = [path for room in ROOMS for path in PROJECT.glob(room)]
 
 

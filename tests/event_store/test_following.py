@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millrace.resources.errors import PositionOutOfRange
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.following import Follower, Wanted, follow
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import PositionOutOfRange
+from millrace.event_store import Event
+from millrace.event_store.following import Follower, Wanted, follow
+from millrace.event_store.platform import PlatformStore
 from tests.event_store.test_wake_ups import listeners
 from tests.support import factories
 from tests.support.factories import Connect, append_many, append_to, at_once, ids_of_one_partition, new_event, refusal
@@ -102,7 +102,7 @@ def test_each_filter_holds_for_new_events(orders: PlatformStore, connect: Connec
 def test_what_a_look_has_not_read_comes_next(
     orders: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.event_store.following.PAGE", 5)
+    monkeypatch.setattr("millrace.event_store.following.PAGE", 5)
     reader, screen = connect(), Screen()
     follower = Follower(Wanted())
     follower.begin(reader, 10)
@@ -159,7 +159,7 @@ def test_what_was_purged_before_it_was_shown_is_an_error(orders: PlatformStore, 
 
 def test_a_word_of_new_positions_shows_them(orders: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # it looks by itself only after ten minutes, so what comes was told
-    monkeypatch.setattr("millrace.resources.event_store.following.PAUSE_S", 600)
+    monkeypatch.setattr("millrace.event_store.following.PAUSE_S", 600)
     with following(dsn) as screen:
         append_to(orders, "a")
         orders.sequence_events()

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from millrace.resources.errors import (
+from millrace.errors import (
     Conflict,
     DataRefused,
     EventIdReused,
@@ -19,9 +19,9 @@ from millrace.resources.errors import (
     StreamClosed,
     TransactionOpen,
 )
-from millrace.resources.event_store import NO_STREAM, Appended, AsyncEventStore, NewEvent, on
-from millrace.resources.event_store.gathering import MOST_EVENTS
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import NO_STREAM, Appended, AsyncEventStore, NewEvent, on
+from millrace.event_store.gathering import MOST_EVENTS
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, rows, terminate, value
 from tests.support.patience import patience
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import uuid7
-from millrace.resources.event_store.ids import id_of
+from millrace.event_store.ids import id_of
 from tests.support.sql_calls import BatchEvent
 
 

@@ -8,9 +8,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.errors import SchemaMismatch
+from millrace.event_store.migrations import migrate, validate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import refusal, rows, value
 from tests.support.install_script import INSTALL, install, program_environment, snapshot
 from tests.support.migrators import VERSIONS, empty

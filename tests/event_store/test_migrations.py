@@ -6,10 +6,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store import migrations
-from millrace.resources.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import SchemaMismatch
+from millrace.event_store import migrations
+from millrace.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
 from tests.support.patience import patience, wait_until

@@ -6,11 +6,11 @@ from itertools import count
 import psycopg
 import pytest
 
-from millrace.resources.errors import MillraceError, SchemaMismatch
-from millrace.resources.event_store import migrations
-from millrace.resources.event_store.migrations import known_replaceable, migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.errors import MillraceError, SchemaMismatch
+from millrace.event_store import migrations
+from millrace.event_store.migrations import known_replaceable, migrate, validate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
 from tests.support.install_script import snapshot
 from tests.support.migrators import WAITING, consume_rows, empty

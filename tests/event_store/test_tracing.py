@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import structs
 
-from millrace.resources.event_store import NO_STREAM, Event, NewEvent, causing, on, tracing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
+from millrace.event_store import NO_STREAM, Event, NewEvent, causing, on, tracing
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
 from tests.support.sql_calls import get_events
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.errors import NeverSeen, TransactionOpen
-from millrace.resources.event_store import AsyncEventStore
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
+from millrace.errors import NeverSeen, TransactionOpen
+from millrace.event_store import AsyncEventStore
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
 from tests.support.factories import Connect, append, append_to, register_orders, start, value
 from tests.support.patience import patience, wait_until
 

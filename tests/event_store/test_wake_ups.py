@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import APPENDED, Wakeups
 from tests.support.factories import append, append_to, ids_of_one_partition, rows, start, terminate
 from tests.support.patience import patience, wait_until
 

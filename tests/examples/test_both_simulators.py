@@ -12,11 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.errors import SchemaMismatch, Unreachable
 from millrace.examples.shop.customers import make_crm
 from millrace.examples.shop.customers_simulator import simulate_crm
 from millrace.examples.shop.simulator import simulate
-from millrace.resources.errors import SchemaMismatch, Unreachable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.sources import new_source
 from tests.support.factories import away, start
 from tests.support.patience import patience, wait_until

@@ -11,7 +11,7 @@ import pytest
 from millrace.assets.declarations import declared
 from millrace.examples.shop.captures.crm import CRM
 from millrace.examples.shop.customers import SCHEMA
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.declaration import ReadModel
 from millrace.testing import given
 from tests.support.capturing.captured import Captured, new_source
 from tests.support.capturing.sources import Source

@@ -10,16 +10,16 @@ import dagster as dg
 import psycopg
 import pytest
 
+from millrace.archive.fields import Fields
+from millrace.archive.history import day_history, log_history
+from millrace.archive.purge import purge_before
+from millrace.archive.spark_reader import Wanted, rows_of, shared
+from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations, declared
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.archive.fields import Fields
-from millrace.resources.archive.history import day_history, log_history
-from millrace.resources.archive.purge import purge_before
-from millrace.resources.archive.spark_reader import Wanted, rows_of, shared
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import Connect, register_shop_without_schemas, rows, set_clock
 from tests.support.sql_calls import BatchEvent, append_events

@@ -13,19 +13,19 @@ import uvicorn
 from starlette.applications import Starlette
 
 from millrace.assets.declarations import declared
+from millrace.commands.decider import Emit
+from millrace.commands.handle import handle
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.subscriptions.mails import make_mails, write_mail
 from millrace.examples.shop.web.page import page
 from millrace.examples.shop.web.receiver import LARGEST, warehouse
-from millrace.resources.commands.decider import Emit
-from millrace.resources.commands.handle import handle
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.signing import made_secret, signed
-from millrace.resources.subscriptions.push import push_events
-from millrace.resources.subscriptions.store import PushStore
+from millrace.handlers.push import push_events
+from millrace.handlers.store import PushStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.versions import ensure_version
+from millrace.signing import made_secret, signed
 from millrace.testing import event, given
 from tests.support.factories import rows, start, value
 from tests.support.patience import patience, wait_until

@@ -3,11 +3,11 @@
 import pytest
 
 from millrace.assets.declarations import declared
+from millrace.errors import DataRefused
+from millrace.event_schemas.registering import State, known_schemas, standing_of
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.events import SHOP, register_shop
-from millrace.resources.errors import DataRefused
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.registering import State, known_schemas, standing_of
-from millrace.resources.read_models.shown.known_names import unknown_properties
+from millrace.read_models.shown.known_names import unknown_properties
 from tests.support.sql_calls import BatchEvent, append_events
 
 DECLARED = declared("millrace.examples.shop", ["events", "read_models"])

@@ -11,12 +11,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from millrace.event_store import Appended, EventStore, NewEvent
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop import simulator
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
-from millrace.resources.event_store import Appended, EventStore, NewEvent
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, purge_all, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import BatchEvent, append_event, append_events

@@ -10,13 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.importer import ImportProgress
-from millrace.resources.settings import PROJECT
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.importer import ImportProgress
 from tests.support.factories import Connect
 from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_rows, run, stored, write_csv
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 from tests.support.sql_calls import get_events
 
 # says how far it has read: a batch is prepared when its last row was asked for
@@ -26,8 +26,8 @@ import sys
 from pathlib import Path
 # whoever runs the tests in the background has it ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from millrace.resources.importer import importer
-from millrace.resources.importer.events import Columns
+from millrace.importer import importer
+from millrace.importer.events import Columns
 def told(*arguments):
     for number, batch in enumerate(batches(*arguments), 1):
         print(number, flush=True)

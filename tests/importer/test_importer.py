@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import NAMESPACE, Columns
-from millrace.resources.importer.importer import ImportProgress, ImportReport
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.events import NAMESPACE, Columns
+from millrace.importer.importer import ImportProgress, ImportReport
 from tests.support import import_logs
 from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 from tests.support.patience import patience

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from millrace import count, field, last, max_, min_, read_model, stream_id, testing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.events import Columns
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.factories import rows
 from tests.support.import_logs import run
 from tests.support.sql_calls import get_events

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.errors import ImportRefused, SchemaMismatch, Unreachable
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.importer.files import open_event_file
-from millrace.resources.importer.importer import ImportProgress
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.errors import ImportRefused, SchemaMismatch, Unreachable
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.events import Columns
+from millrace.importer.files import open_event_file
+from millrace.importer.importer import ImportProgress
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support import import_logs
 from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 
@@ -270,7 +270,7 @@ def test_an_event_may_stand_behind_much_of_a_log_that_is_forgotten(tmp_path: Pat
 
 
 def test_a_parquet_page_too_large_is_not_decoded(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.resources.archive.bounded.CHUNK_BYTES", 2**21)
+    monkeypatch.setattr("millrace.archive.bounded.CHUNK_BYTES", 2**21)
     file = tmp_path / "log.parquet"
     pq.write_table(pa.table({"case": ["c-1"], "activity": ["x" * 3_000_000], "at": [TIME]}), file, compression="zstd")
     assert file.stat().st_size < 50_000
@@ -282,7 +282,7 @@ def test_a_parquet_page_too_large_is_not_decoded(dsn: str, tmp_path: Path, monke
 
 
 def test_columns_that_cannot_be_meant_are_refused(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.resources.importer.importer.MOST_EVENT_TYPES", 5)
+    monkeypatch.setattr("millrace.importer.importer.MOST_EVENT_TYPES", 5)
     file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
     with pytest.raises(ImportRefused) as refused:
         run(dsn, file, columns=Columns(("case",), "concept:name", ("time",)))

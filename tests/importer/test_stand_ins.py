@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.importer.importer import LogFile, try_import
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.events import Columns
+from millrace.importer.importer import LogFile, try_import
 from tests.support.import_logs import HEADER, TIME, rejected, run, stored, write_csv, write_text
 
 FIRST, SECOND = (UUID(f"018f3c1e-7f2a-7c3b-9d4e-5a6b7c8d9e0{n}") for n in (1, 2))

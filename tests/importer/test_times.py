@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.importer.times import TimeForm
+from millrace.errors import ImportRefused
+from millrace.importer.times import TimeForm
 from tests.support.factories import ARABIC, FULL_WIDTH
 
 READ: list[tuple[object, dict[str, Any], str]] = [

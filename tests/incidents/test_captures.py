@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.setup import GapOpen
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import value
 from tests.support.incidents.page import declare, incident

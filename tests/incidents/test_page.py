@@ -2,9 +2,9 @@
 
 import ast
 
-from millrace.resources.settings import PROJECT
 from tests.support.incidents.page import PAGE
 from tests.support.pages.documents import chapters
+from tests.support.project import PROJECT
 
 
 def test_each_chapter_with_commands_is_followed_by_a_test() -> None:

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.backup.conftest import filled, new_target, restored, target
 from tests.support.backups import tables
 from tests.support.factories import (

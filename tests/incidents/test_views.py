@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import LeaseLost, NotInFlight
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import LeaseLost, NotInFlight
+from millrace.event_store.platform import PlatformStore
 from tests.support.command_line import cells
 from tests.support.factories import append_to, pump, refusal, register_orders, rows
 from tests.support.incidents.page import Operator, declare, incident

@@ -8,12 +8,12 @@ import dagster as dg
 import psycopg
 import pytest
 
-from millrace.assets.consumption import model_objective
 from millrace.assets.declarations import Declarations, Fault, declared
+from millrace.assets.drains import model_objective
 from millrace.assets.verdicts import LAG_CHECK, LOADS_CHECK
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import lag_check
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model
+from millrace.read_models.stored.versions import ensure_version, reset_model
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 SECRET = "hunter2-of-this-test"

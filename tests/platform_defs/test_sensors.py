@@ -10,18 +10,18 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
+from millrace.drain import decision
+from millrace.drain.decision import PUSHES_AT_ONCE
+from millrace.errors import Unreachable
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs import sensors
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.names import PARTITION_TAG
 from millrace.platform_defs.sensors import MOST_UNWANTED
-from millrace.resources.consumption import decision
-from millrace.resources.consumption.decision import PUSHES_AT_ONCE
-from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import last
-from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import last
+from millrace.read_models.stored.versions import ensure_version, serve_if_caught_up
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process

@@ -16,9 +16,9 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources.postgres import embedded
-from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
-from millrace.resources.processes import only_one, wait_ended
+from millrace.postgres import embedded
+from millrace.postgres.embedded import EmbeddedPostgres, PostgresFailed
+from millrace.processes import only_one, wait_ended
 from tests.support.patience import patience, wait_until
 from tests.support.running.own_server import own_server
 
@@ -158,7 +158,7 @@ def test_stopping_leaves_no_process_and_no_socket_and_is_idempotent(running: Emb
 
 def test_two_processes_that_start_at_once_share_one_server() -> None:
     start = (
-        "import sys, pathlib, millrace.resources.postgres.embedded as e;"
+        "import sys, pathlib, millrace.postgres.embedded as e;"
         "s = e.EmbeddedPostgres(pathlib.Path(sys.argv[1])); s.start(); s.create_database('d'); print(s.pid())"
     )
     # not pytest's tmp_path, which may be too long for a socket

@@ -6,9 +6,9 @@ from threading import Thread
 import psycopg
 import pytest
 
-from millrace.resources.errors import Unreachable
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.kept import kept_store
+from millrace.errors import Unreachable
+from millrace.event_store.platform import PlatformStore
+from millrace.resources.kept_store import kept_store
 from tests.support.elsewhere import postgres_at
 
 

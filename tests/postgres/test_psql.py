@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millrace.resources.errors import Unreachable
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from millrace.resources.postgres.psql import PsqlMissing, find_psql, psql_command
+from millrace.errors import Unreachable
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.postgres.psql import PsqlMissing, find_psql, psql_command
 from tests.support.patience import patience
 
 

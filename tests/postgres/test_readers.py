@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from millrace.event_store.migrations import migrate
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import DRAIN, let_readers_in, prepare_store
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import DRAIN, let_readers_in, prepare_store
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Everything
 
 

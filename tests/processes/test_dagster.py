@@ -10,15 +10,15 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.findings import Finding
 from millrace.platform_defs import liveness
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import KINDS, DagsterStanding
-from millrace.resources.alerts.findings import Finding
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import PROJECT
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.factories import register_shop_without_schemas
 from tests.support.patience import wait_until
+from tests.support.project import PROJECT
 from tests.support.running.dagster_instance import instance
 from tests.support.running.in_process import reason, tick
 from tests.support.running.programs import ran

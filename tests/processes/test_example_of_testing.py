@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from millrace import testing
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 pytestmark = pytest.mark.timeout(1200)

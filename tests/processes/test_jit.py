@@ -6,9 +6,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import append_to, register_orders, value
 from tests.support.filled_store import fill
 from tests.support.running.own_server import own_server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.crowd import SHARED, Crowd, Waits, append_as
 from tests.support.factories import Connect, register_orders, rows
 from tests.support.views.pooler import PROGRAM, pooled

@@ -6,9 +6,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.event_store.migrations import migrate, validate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import PROGRAMS
 from tests.support import factories
 from tests.support.install_script import program_environment
 from tests.support.pages.documents import chapters

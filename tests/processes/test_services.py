@@ -19,9 +19,9 @@ from millrace.platform_defs.local.answers import spark_answers
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import find_endpoints, free_port, prepare_home, services
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.processes import alive, private_files, wait_ended
-from millrace.resources.settings import Settings
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.processes import alive, private_files, wait_ended
+from millrace.settings import Settings
+from millrace.spark.session import SPARK_TOKEN
 from tests.support.accounts.strangers import as_stranger
 from tests.support.browsing.ui import STUB
 from tests.support.patience import patience, wait_until
@@ -33,7 +33,7 @@ warnings.simplefilter("ignore")
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 def work(batches):
-    import millrace.assets, millrace.resources.settings
+    import millrace.assets, millrace.settings
     yield from batches
 print("rows", spark.range(5).mapInArrow(work, "id long").count(), spark.conf.get("spark.sql.session.timeZone"))
 spark.stop()

@@ -10,10 +10,10 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources import connecting
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.processes import wait_ended
-from millrace.resources.sequencer import run_sequencer
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres import connecting
+from millrace.processes import wait_ended
+from millrace.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.support.factories import append, register_orders, start, value
 from tests.support.patience import patience, wait_until
@@ -29,7 +29,7 @@ with stop_on_signals() as stop:
     print("told", flush=True)
     signal.pause()
 """
-SPARK = "from millrace.resources.spark import spark_session; spark_session().__enter__()"
+SPARK = "from millrace.spark import spark_session; spark_session().__enter__()"
 SEQUENCED = "select count(*) from event_store.event_log"
 
 
@@ -73,7 +73,7 @@ def runs_spark(process: psutil.Process) -> bool:
 
 def test_a_sequencer_goes_on_past_stopped_servers(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
-    monkeypatch.setattr("millrace.resources.event_store.wake_ups.ASK_S", 1)
+    monkeypatch.setattr("millrace.event_store.wake_ups.ASK_S", 1)
     with own_server("own", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         stop = threading.Event()
         with psycopg.connect(server.dsn("own"), autocommit=True) as connection:

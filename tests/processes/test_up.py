@@ -15,16 +15,17 @@ import pytest
 
 from millrace.platform_defs.local.services import Endpoints, free_port
 from millrace.platform_defs.local.supervisor import Service, end_leftovers
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import alive, wait_ended
-from millrace.resources.settings import PROJECT, Settings
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import alive, wait_ended
+from millrace.settings import Settings
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 
 RUN_UP = """
 import sys
 from millrace.platform_defs.local.up import up
-from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.settings import Settings
 from tests.processes import test_up
 try:
     up(Settings(), status=lambda: ["view orders: lag 0"], make_services=test_up.tiny_services)

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import alive
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import alive
 from tests.support.running.deployment import Deployment, started, until
 
 OURS = ("spark", "sequence", "code", "web", "daemon")

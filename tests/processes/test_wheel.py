@@ -19,11 +19,11 @@ import pytest
 
 from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import wait_ended
-from millrace.resources.settings import PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import wait_ended
 from tests.support.factories import value
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 # one test waits until all packages are installed
@@ -32,7 +32,7 @@ SOURCES = ("millrace", "assets", "examples", "platform_defs", "resources", "sql"
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 IMPORT_ALL = """
 import importlib, pkgutil, millrace
-from millrace.resources.settings import PROJECT
+from millrace.settings import PACKAGE
 names = [module.name for module in pkgutil.walk_packages(millrace.__path__, "millrace.")]
 for name in names:
     try:
@@ -45,7 +45,7 @@ for name in names:
 for face in (millrace, millrace.ops):
     for name in face.__all__:
         getattr(face, name)
-print(len(names), PROJECT)
+print(len(names), PACKAGE)
 """
 
 
@@ -110,9 +110,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfi
 def test_the_wheel_has_one_package_with_all_that_it_needs(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"millrace"}
-    for room in ("assets", "examples", "platform_defs", "resources", "sql"):
+    for room in ("assets", "examples", "millrace", "platform_defs", "resources", "sql"):
         expected = {
-            str(Path("millrace", file.relative_to(PROJECT)))
+            str(Path("millrace", str(file.relative_to(PROJECT)).removeprefix("millrace/")))
             for file in (PROJECT / room).rglob("*")
             if file.is_file() and "__pycache__" not in file.parts
         }

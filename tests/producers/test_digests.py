@@ -2,8 +2,8 @@
 
 from hashlib import sha256
 
-from millrace.resources.errors import MessageDiffers
-from millrace.resources.producers.exactly_once import ExactlyOnce
+from millrace.errors import MessageDiffers
+from millrace.producers.exactly_once import ExactlyOnce
 from tests.support.factories import Connect, refusal, rows
 from tests.support.producing.counting import Counting, total
 

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
-from millrace.resources.errors import Conflict, ProducerFenced, TransactionEnded
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
-from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
-from millrace.resources.user_code import NeverRan
+from millrace.errors import Conflict, ProducerFenced, TransactionEnded
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStamp, ProducerStore, SettledMessage
+from millrace.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
+from millrace.user_code import NeverRan
 from tests.support import factories
 from tests.support.factories import Connect, append, new_event, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience, wait_until

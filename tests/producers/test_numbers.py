@@ -4,11 +4,11 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources import producers
-from millrace.resources.errors import MessageInDoubt, SequenceGap
-from millrace.resources.event_store import Json
-from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage, exactly_once
-from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
+from millrace import producers
+from millrace.errors import MessageInDoubt, SequenceGap
+from millrace.event_store import Json
+from millrace.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage, exactly_once
+from millrace.producers.exactly_once import ExactlyOnce, Transaction
 from tests.support.factories import Connect, at_once, new_event, terminate, value
 from tests.support.producing.counting import Counting, total
 
@@ -29,7 +29,7 @@ def test_threads_share_a_producer_and_each_of_their_messages_counts(once: Exactl
 def test_what_fails_gives_its_number_back(once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture) -> None:
     producer = once.register("p")
     work.fails = [ValueError("no")]
-    with caplog.at_level("DEBUG", "millrace.resources.producers"):
+    with caplog.at_level("DEBUG", "millrace.producers"):
         with pytest.raises(ValueError, match="no"):
             once.process_next(producer, work)
         assert producer.current_sequence == 0

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import carried, count, read_model
-from millrace.events import rename
+from millrace.archive.purge import purge_before
+from millrace.archive.writer import archive_partition
+from millrace.drain.report import PartitionsFailed
+from millrace.event_schemas import rename
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel
-from millrace.resources.archive.purge import purge_before
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.carried import Carried
+from millrace.read_models.declared.carried import Carried
 from tests.support.building.drains import staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience

@@ -12,18 +12,18 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millrace.resources.consumption.commit import Work
-from millrace.resources.consumption.limits import DEFAULTS
-from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared import words
-from millrace.resources.read_models.declared.column_types import InvalidColumn
-from millrace.resources.read_models.declared.columns import Column, KeyColumn
-from millrace.resources.read_models.declared.computed import Computed, computed
-from millrace.resources.read_models.declared.declaration import lookup, read_model
-from millrace.resources.read_models.declared.lookups import Lookup
-from millrace.resources.read_models.declared.words import all_, any_, avg, bucket, carried, count, field, sum_
-from millrace.resources.read_models.stored.merge import (
+from millrace.drain.commit import Work
+from millrace.drain.limits import DEFAULTS
+from millrace.drain.staged import StagedBuilds
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared import words
+from millrace.read_models.declared.column_types import InvalidColumn
+from millrace.read_models.declared.columns import Column, KeyColumn
+from millrace.read_models.declared.computed import Computed, computed
+from millrace.read_models.declared.declaration import lookup, read_model
+from millrace.read_models.declared.lookups import Lookup
+from millrace.read_models.declared.words import all_, any_, avg, bucket, carried, count, field, sum_
+from millrace.read_models.stored.merge import (
     Replaced,
     StagedRows,
     StagedRowsLost,
@@ -33,7 +33,7 @@ from millrace.resources.read_models.stored.merge import (
     replace_partition,
     try_replacing,
 )
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Everything, thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import uses

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.errors import InvalidReadModel
-from millrace.resources.read_models.declared.columns import Column, KeyColumn
-from millrace.resources.read_models.declared.computed import Computed, computed
-from millrace.resources.read_models.declared.declaration import ReadModel, lookup, read_model
-from millrace.resources.read_models.declared.words import (
+from millrace.errors import InvalidReadModel
+from millrace.read_models.declared.columns import Column, KeyColumn
+from millrace.read_models.declared.computed import Computed, computed
+from millrace.read_models.declared.declaration import ReadModel, lookup, read_model
+from millrace.read_models.declared.words import (
     all_,
     any_,
     avg,

@@ -10,14 +10,14 @@ from typing import Any, LiteralString
 import pytest
 
 from millrace import fold
-from millrace.resources.consumption.commit import Work
-from millrace.resources.consumption.limits import DEFAULTS
-from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.errors import InvalidReadModel
-from millrace.resources.read_models.built.fold_task import FoldTask, StreamFold, TaskQuery, Watch, stored_row
-from millrace.resources.read_models.declared.column_types import exact
-from millrace.resources.read_models.declared.fold import Fold
-from millrace.resources.read_models.stored.merge import merge_batch, next_batch
+from millrace.drain.commit import Work
+from millrace.drain.limits import DEFAULTS
+from millrace.drain.staged import StagedBuilds
+from millrace.errors import InvalidReadModel
+from millrace.read_models.built.fold_task import FoldTask, StreamFold, TaskQuery, Watch, stored_row
+from millrace.read_models.declared.column_types import exact
+from millrace.read_models.declared.fold import Fold
+from millrace.read_models.stored.merge import merge_batch, next_batch
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.lab import Lab

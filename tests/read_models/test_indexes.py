@@ -13,22 +13,15 @@ import pytest
 from psycopg import Connection
 
 from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
-from millrace.resources.consumption.indexing import Indexing
-from millrace.resources.consumption.member import Member
-from millrace.resources.errors import InvalidReadModel
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel, with_indexes
-from millrace.resources.read_models.declared.indexes import Declared
-from millrace.resources.read_models.stored.indexes import (
-    IndexFailed,
-    are_due,
-    given_up,
-    keep_indexes,
-    only_one,
-    stored_indexes,
-)
-from millrace.resources.read_models.stored.past import named
-from millrace.resources.read_models.stored.versions import current_version, ensure_version, standing, versions
+from millrace.drain.indexing import Indexing
+from millrace.drain.member import Member
+from millrace.errors import InvalidReadModel
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel, with_indexes
+from millrace.read_models.declared.indexes import Declared
+from millrace.read_models.stored.indexes import IndexFailed, are_due, given_up, keep_indexes, only_one, stored_indexes
+from millrace.read_models.stored.past import named
+from millrace.read_models.stored.versions import current_version, ensure_version, standing, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
 from tests.support.building.drains import Counted, Crossing, Everything, drain, thing

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace import carried, count, read_model, sum_
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.items import _BYTES, ITEM_ORDER, PLACES, Items
+from millrace.read_models.declared.items import _BYTES, ITEM_ORDER, PLACES, Items
 from tests.archive.test_json_fields import PATHS, documents
 from tests.support.building.drains import drain, rows_of
 from tests.support.factories import rows

@@ -9,17 +9,17 @@ import pytest
 from psycopg import Connection
 
 from millrace import count, field, fold, last, lookup, read_model, stream_id
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.consumption.serving import Serving
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored import versions
-from millrace.resources.read_models.stored.differences import Found, compare, diffs, take
-from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.past import named
-from millrace.resources.read_models.stored.store import ReadModelStore
-from millrace.resources.read_models.stored.tables import DependentObjects, LookupFailed, create_view
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
+from millrace.drain.report import DrainReport
+from millrace.drain.serving import Serving
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored import versions
+from millrace.read_models.stored.differences import Found, compare, diffs, take
+from millrace.read_models.stored.merge import merge_rows
+from millrace.read_models.stored.past import named
+from millrace.read_models.stored.store import ReadModelStore
+from millrace.read_models.stored.tables import DependentObjects, LookupFailed, create_view
+from millrace.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
 from millrace.rows import FoldEvent, State
 from tests.support.factories import Connect, rows, start, wait_blocked
 from tests.support.patience import patience

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.times import TimeForm
-from millrace.resources.read_models.declared.column_types import exact, misread, refusal, typed
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.times import TimeForm
+from millrace.read_models.declared.column_types import exact, misread, refusal, typed
 from tests.support.factories import ARABIC, FULL_WIDTH
 
 if TYPE_CHECKING:

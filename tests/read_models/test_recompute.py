@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import pytest
 
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.errors import InvalidReadModel
-from millrace.resources.read_models.built.plans import FunctionFailed
-from millrace.resources.read_models.declared.recompute import Recompute
-from millrace.spark import recompute
+from millrace.drain.limits import Limits
+from millrace.errors import InvalidReadModel
+from millrace.read_models import recompute
+from millrace.read_models.built.plans import FunctionFailed
+from millrace.read_models.declared.recompute import Recompute
 from tests.support.building.drains import thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER

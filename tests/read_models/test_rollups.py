@@ -13,21 +13,21 @@ import pytest
 from psycopg import Connection, sql
 
 from millrace import avg, bucket, computed, count, last, lookup, max_, min_, read_model, rollup, row, stream_id, sum_
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.consumption.serving import Serving
-from millrace.resources.errors import InvalidReadModel
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.buckets import _zones, beginning, beginning_in_sql
-from millrace.resources.read_models.declared.column_types import InvalidColumn
-from millrace.resources.read_models.declared.columns import KeyColumn
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
-from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
-from millrace.resources.read_models.stored import rollup_tables
-from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.rollup_tables import RollupFailed, drop_rollups, keep_rollups
-from millrace.resources.read_models.stored.tables import DependentObjects
-from millrace.resources.read_models.stored.versions import (
+from millrace.drain.report import DrainReport
+from millrace.drain.serving import Serving
+from millrace.errors import InvalidReadModel
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.buckets import _zones, beginning, beginning_in_sql
+from millrace.read_models.declared.column_types import InvalidColumn
+from millrace.read_models.declared.columns import KeyColumn
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
+from millrace.read_models.shown.zones import zones_apart, zones_of_rollups
+from millrace.read_models.stored import rollup_tables
+from millrace.read_models.stored.merge import merge_rows
+from millrace.read_models.stored.rollup_tables import RollupFailed, drop_rollups, keep_rollups
+from millrace.read_models.stored.tables import DependentObjects
+from millrace.read_models.stored.versions import (
     ensure_version,
     reset_model,
     serve_if_caught_up,

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import Event
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.drain.view_drain import Consumer
+from millrace.event_store import Event
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.building.catalogue import (
     EXACT,
     HIGH,

@@ -39,11 +39,11 @@ from millrace import (
     sum_,
     top,
 )
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.declared.buckets import _zones
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.declared.buckets import _zones
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
 from tests.support.building.event_log_reads import append_json
 from tests.support.building.lab import Lab
 from tests.support.factories import rows

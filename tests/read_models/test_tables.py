@@ -10,14 +10,14 @@ from psycopg import Connection
 from psycopg.conninfo import make_conninfo
 
 from millrace import count, field, rollup, row
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.merge import merge_batch, next_batch, replace_partition
-from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
-from millrace.resources.read_models.stored.tables import DependentObjects, NotOwned
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
+from millrace.drain.view_drain import Consumer
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.merge import merge_batch, next_batch, replace_partition
+from millrace.read_models.stored.rollup_tables import RollupFailed, keep_rollups
+from millrace.read_models.stored.tables import DependentObjects, NotOwned
+from millrace.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building.drains import Everything, no_spark
 from tests.support.factories import Connect, refusal, rows
 from tests.support.logins import Login, logins

@@ -10,20 +10,20 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 
-from millrace import Decider, Emit, events, fold, handle, last, read_model, set_union, stream_id, sum_
-from millrace.events import default, rename, scale
+from millrace import Decider, Emit, event_schemas, fold, handle, last, read_model, set_union, stream_id, sum_
+from millrace.archive.writer import archive_partition
+from millrace.drain.as_of import build_as_of
+from millrace.drain.diff import diff_with_serving
+from millrace.drain.loop import Drain
+from millrace.drain.view_drain import Consumer
+from millrace.event_schemas import default, rename, scale
+from millrace.event_schemas.model import DeclaredEvent, declared_event
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.as_of import build_as_of
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.diff import diff_with_serving
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.model import DeclaredEvent, declared_event
-from millrace.resources.read_models.declared.fold_event import FoldEvent
-from millrace.resources.read_models.declared.upcasts import Overtaken, Upcast, require_known, stored_upcasts, touching
-from millrace.resources.read_models.stored.versions import EventsNotRegistered, current_version, versions, with_upcasts
-from millrace.spark import recompute
+from millrace.read_models import recompute
+from millrace.read_models.declared.fold_event import FoldEvent
+from millrace.read_models.declared.upcasts import Overtaken, Upcast, require_known, stored_upcasts, touching
+from millrace.read_models.stored.versions import EventsNotRegistered, current_version, versions, with_upcasts
 from tests.support.building.drains import staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
@@ -246,7 +246,7 @@ def test_a_command_is_decided_on_the_newest_shape_with_or_without_snapshot(lab: 
     assert [state["costs"] for state in seen] == [WANTED["folded"][0][1]] * 2
 
 
-@events.event(decider="order", name="placed", version=3, upcasts={2: TO_2, 3: [*TO_3, default("rate", 0.5)]})
+@event_schemas.event(decider="order", name="placed", version=3, upcasts={2: TO_2, 3: [*TO_3, default("rate", 0.5)]})
 class Placed(BaseModel):
     """An order was placed."""
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from psycopg import Connection
 
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored import versions as read_model_versions
-from millrace.resources.read_models.stored.tables import DependentObjects
-from millrace.resources.read_models.stored.versions import (
+from millrace.drain.report import PartitionsFailed
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored import versions as read_model_versions
+from millrace.read_models.stored.tables import DependentObjects
+from millrace.read_models.stored.versions import (
     NothingToApprove,
     WrongView,
     approve_version,

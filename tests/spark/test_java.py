@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.spark import java
-from millrace.resources.spark.java import JavaNotFound, find_java
+from millrace.spark import java
+from millrace.spark.java import JavaNotFound, find_java
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.consumption.commit import Commit, Work
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.read import leased_events
-from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.read_models.stored.merge import next_batch
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import Settings
-from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
-from millrace.resources.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
+from millrace.drain.commit import Commit, Work
+from millrace.drain.limits import Limits
+from millrace.drain.read import leased_events
+from millrace.drain.staged import StagedBuilds
+from millrace.read_models.stored.merge import next_batch
+from millrace.read_models.stored.versions import ensure_version
+from millrace.settings import Settings
+from millrace.spark.parallelism import batch_size, cores_of, task_number, tasks_on
+from millrace.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
 from tests.support.building.drains import Everything, staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
@@ -74,7 +74,7 @@ def test_no_more_tasks_read_or_write_than_allowed(lab: Lab) -> None:
 
 
 def test_a_batch_is_what_the_session_is_worth(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.resources.consumption.round.BATCH_EVENTS", 20)
+    monkeypatch.setattr("millrace.drain.round.BATCH_EVENTS", 20)
     for seed, most, expected in ((1, None, [20, 40]), (2, 30, [30, 30])):
         lab.fill(60, seed)
         commits: list[Commit] = []

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.bulk.test_claim_batch import bulk
-from tests.sql.rows.test_stream_events import view
+from millrace.event_store.platform import PlatformStore
+from tests.sql.drain.test_claim_batch import bulk
+from tests.sql.handlers.test_stream_events import view
 from tests.support.capturing.captures import source
 from tests.support.logins import Login, logins
 from tests.support.producing.messages import producer

@@ -9,9 +9,9 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers.store import ProducerStore
+from millrace.capture.store import CaptureStore
+from millrace.event_store.platform import PlatformStore
+from millrace.producers.store import ProducerStore
 from tests.support.capturing.captures import Source
 from tests.support.factories import append, pump, rows, set_clock
 

@@ -5,8 +5,8 @@ from typing import LiteralString
 
 import psycopg
 
-from millrace.resources.event_store.migrations import function_files
-from millrace.resources.event_store.refusals import BY_SQLSTATE
+from millrace.event_store.migrations import function_files
+from millrace.event_store.refusals import BY_SQLSTATE
 from tests.support.factories import Connect, rows, value
 
 FUNCTIONS = function_files()

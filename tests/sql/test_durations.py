@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import LiteralString
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import append, pump, value
 
 LOCK = "max(locked_until), clock_timestamp() from event_store.stream_locks where in_flight is not null"

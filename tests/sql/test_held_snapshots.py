@@ -8,7 +8,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, buffers, ids_of_one_partition, pump, rows, set_clock, value
 
 # beyond the first of them each index has its levels

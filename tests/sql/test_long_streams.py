@@ -6,7 +6,7 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import append_to, assert_locks_know_versions, buffers, ids_of_one_partition, rows
 
 Call = Callable[..., None]

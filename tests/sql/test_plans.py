@@ -8,13 +8,13 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import SqlFunctions
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.producers import ProducerStore
+from millrace.archive.store import ArchiveStore
+from millrace.event_store import StreamFailure
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import SqlFunctions
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.producers import ProducerStore
 from tests.support import factories
 from tests.support.producing.messages import begin, do, staged, statistics
 from tests.support.sql_calls import append_events

@@ -6,7 +6,7 @@ from typing import LiteralString
 import pytest
 from psycopg import errors
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import new_event, rows, value
 from tests.support.logins import Login
 from tests.support.sql_calls import append_events, get_events

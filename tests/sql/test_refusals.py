@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from millrace.resources import errors
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
-from millrace.resources.producers.store import ProducerStore
+from millrace import errors
+from millrace.capture.store import CaptureStore
+from millrace.errors import LeaseLost, Malformed, MillraceError, PositionOutOfRange, UnknownPartition
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
+from millrace.producers.store import ProducerStore
 from tests.support.capturing.captures import Source
 from tests.support.factories import append, everything, pump
 

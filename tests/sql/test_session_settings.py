@@ -7,10 +7,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from millrace.resources.errors import Conflict, EventNotRegistered, ForbiddenChange, Malformed
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
-from tests.sql.events.test_forbid_change import CHANGES, TRUNCATIONS, facts
+from millrace.errors import Conflict, EventNotRegistered, ForbiddenChange, Malformed
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
+from tests.sql.event_store.test_forbid_change import CHANGES, TRUNCATIONS, facts
 from tests.support.factories import append, append_to, rows, value
 from tests.support.logins import logins
 

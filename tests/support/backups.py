@@ -8,9 +8,9 @@ from typing import Any
 
 from psycopg import sql
 
-from millrace.resources.backup.manifest import MANIFEST
-from millrace.resources.backup.state_tables import STATE_TABLES
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.manifest import MANIFEST
+from millrace.backup.state_tables import STATE_TABLES
+from millrace.event_store.platform import PlatformStore
 
 
 def tables(store: PlatformStore) -> dict[str, list[dict[str, Any]]]:

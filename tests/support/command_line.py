@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 from typer.testing import CliRunner
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli import app
-from millrace.resources.errors import MillraceError
 
 # characters that act on a terminal
 ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"

@@ -15,7 +15,7 @@ from typing import Any, LiteralString, Self
 import psycopg
 from psycopg import sql
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 
 # Sessions that wait for the next test. Most tests need one or two.
 KEPT = 3

@@ -1,6 +1,6 @@
 """The event store of a test as a Dagster resource."""
 
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.postgres import PostgresResource
 
 
 def postgres_at(dsn: str) -> PostgresResource:

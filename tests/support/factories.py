@@ -14,14 +14,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from millrace.archive.store import ArchiveStore
+from millrace.errors import MillraceError
+from millrace.event_schemas.model import declared_event
+from millrace.event_store import Delivery, Event, Json
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import SqlFunctions
 from millrace.examples.shop.events import SHOP
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Delivery, Event, Json
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import SqlFunctions
-from millrace.resources.events.model import declared_event
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import BatchedEvent, BatchEvent, append_event, append_events
 
@@ -244,7 +244,7 @@ def read_log(connection: psycopg.Connection) -> list[LogEntry]:
 def assert_log_holds_every_event_once(connection: psycopg.Connection) -> None:
     """Every committed event is in the log once, and the looks of `millrace verify` find no fault in log and streams."""
     # with Arrow, which few tests of the store need
-    from millrace.resources.verification.looks import Report, Watcher, look_at_log
+    from millrace.operations.verification.looks import Report, Watcher, look_at_log
 
     report = Report()
     look_at_log(connection, report, Watcher())

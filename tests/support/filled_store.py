@@ -2,8 +2,8 @@
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
 from tests.support.factories import append, append_to, register_orders, set_clock
 
 # longer than anybody waits before running the tests

@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 from hypothesis import strategies as st
 from psycopg import sql
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.sql_calls import append_event
 
 # what Python's parser refuses: a number of more than 4,300 digits, more levels than it may call itself
@@ -24,7 +24,7 @@ NUMBERS = (
 # what our own and other programs' errors, types and keys look like
 WORDS = (
     "", " ", "event_log: ", "No space left on device", "psycopg.OperationalError: the connection is lost",
-    "Traceback (most recent call last):\n  File x\nmillrace.resources.event_log_source.log.Unreadable: event_log: x",
+    "Traceback (most recent call last):\n  File x\nmillrace.spark.log_source.log.Unreadable: event_log: x",
     "__proto__", "constructor", "294276-12-31T23:59:59Z", "294277-01-01", "-infinity", "infinity", "NaN", "0000-00-00",
     "2024-02-30", "1e400", "true", "null", "\\u0000", "\\N", "\\.", "\t\r\n", "\u2028\u2029", "\ufeff", "\x7f\x1b[2J",
     "%s %(x)s", "{}", "'; drop table event_store.events; --", "$$", "`", "e\u0301", "\U0001f600", "k" * 63, "k" * 64, "é" * 40,

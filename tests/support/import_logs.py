@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.importer.importer import ImportReport, LogFile, import_events
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.events import Columns
+from millrace.importer.importer import ImportReport, LogFile, import_events
 
 HEADER = ("case", "activity", "at", "n")
 COLUMNS = Columns(("case",), "activity", ("at",))

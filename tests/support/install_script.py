@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from millrace.resources.event_store.migrations import SQL, function_files, known_migrations, known_replaceable
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.event_store.migrations import SQL, function_files, known_migrations, known_replaceable
+from millrace.postgres.embedded import PROGRAMS
 from tests.support.running.programs import ran
 
 INSTALL = SQL / "install.sql"

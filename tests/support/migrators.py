@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import known_migrations
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.event_store.migrations import known_migrations
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import rows
 
 VERSIONS = len(known_migrations())

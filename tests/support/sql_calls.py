@@ -6,11 +6,11 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from millrace.resources.event_store import Event, Json, NewEvent, StreamEvents
-from millrace.resources.event_store.ids import uuid7
-from millrace.resources.event_store.json_text import jsonb, written
-from millrace.resources.event_store.rows import RECORDED
-from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.event_store import Event, Json, NewEvent, StreamEvents
+from millrace.event_store.ids import uuid7
+from millrace.event_store.json_text import jsonb, written
+from millrace.event_store.rows import RECORDED
+from millrace.event_store.sql_functions import SqlFunctions
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psycopg
 
+from millrace.archive import day_history, history_frame
 from millrace.ops import PostgresResource, SparkResource
-from millrace.spark import day_history, history_frame, replace_day
+from millrace.reports import replace_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

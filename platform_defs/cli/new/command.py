@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
 
 app = typer.Typer()
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
@@ -34,9 +34,9 @@ def as_of_command(
     dsn: DsnOption = None,
 ) -> None:
     """Build a read model as it was at a time, from archive and log, or list what was built."""
-    from millrace.resources.consumption.as_of import build_as_of, chosen_mark
-    from millrace.resources.read_models.stored.past import all_as_of
-    from millrace.resources.spark import spark_when_needed
+    from millrace.drain.as_of import build_as_of, chosen_mark
+    from millrace.read_models.stored.past import all_as_of
+    from millrace.spark import spark_when_needed
 
     declared, builder = declared_model(model, dsn), rows_dsn(dsn)
     with chosen_store(builder) as store:

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from millrace.event_schemas.catalog import catalog
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, cell, print_json
 from millrace.platform_defs.screen import Screen
-from millrace.resources.events.catalog import catalog
 
 app = typer.Typer()
 

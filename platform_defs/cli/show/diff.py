@@ -11,7 +11,7 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
@@ -36,10 +36,10 @@ def diff_command(
 
     The declaration is built with the events that the rows which serve have, in tables of its own.
     """
-    from millrace.resources.consumption.as_of import chosen_mark
-    from millrace.resources.consumption.diff import diff_with_serving
-    from millrace.resources.read_models.stored.differences import examples
-    from millrace.resources.spark import spark_when_needed
+    from millrace.drain.as_of import chosen_mark
+    from millrace.drain.diff import diff_with_serving
+    from millrace.read_models.stored.differences import examples
+    from millrace.spark import spark_when_needed
 
     declared, builder = declared_model(model, dsn), rows_dsn(dsn)
     with chosen_store(builder) as store:

@@ -10,12 +10,12 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from millrace.event_store import Event
+from millrace.event_store.following import Wanted, follow
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, JsonText, cell, in_utc, print_json
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.following import Wanted, follow
 
 app = typer.Typer()
 

@@ -11,18 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import NAME_IT
+from millrace.errors import MillraceError
+from millrace.event_store import Event, StreamHead, StreamView
+from millrace.event_store.following import as_of_now
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.cli.show.events import event_fields, events_table, place
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Event, StreamHead, StreamView
-from millrace.resources.event_store.following import as_of_now
-from millrace.resources.event_store.platform import PlatformStore
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.declared.declaration import ReadModel
-    from millrace.resources.read_models.shown.stream_rows import StreamRows
+    from millrace.read_models.declared.declaration import ReadModel
+    from millrace.read_models.shown.stream_rows import StreamRows
 
 app = typer.Typer()
 
@@ -90,7 +90,7 @@ def history_command(
 
 
 def _read(store: PlatformStore, decider: str, decider_id: str, limit: int, models: Sequence["ReadModel"]) -> History:
-    from millrace.resources.read_models.shown.stream_rows import rows_of_stream, wants_decider
+    from millrace.read_models.shown.stream_rows import rows_of_stream, wants_decider
 
     # first: it refuses a decider that is unknown, and names those that are known
     views = store.stream_views(decider, decider_id)

@@ -8,12 +8,12 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
+from millrace.operations.alerts.findings import age
+from millrace.operations.alerts.store import AlertStore, Incident
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json
 from millrace.platform_defs.screen import Screen
-from millrace.resources.alerts.findings import age
-from millrace.resources.alerts.store import AlertStore, Incident
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
@@ -50,8 +50,8 @@ def incidents_command(
 
 
 def _test() -> None:
-    from millrace.resources.alerts.messages import trial_message
-    from millrace.resources.alerts.receiver import AlertReceiver, BadAlertSettings, NotDelivered, alert_settings
+    from millrace.operations.alerts.messages import trial_message
+    from millrace.operations.alerts.receiver import AlertReceiver, BadAlertSettings, NotDelivered, alert_settings
 
     found = alert_settings(Settings())
     if found is None:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.arriving import BATCH, BATCH_BYTES, Arriving
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.arriving import BATCH, BATCH_BYTES, Arriving
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changes import ChangeDecoder
 from tests.support.capturing.decoded_changes import T
 from tests.support.capturing.pgoutput_bytes import COMMITTED_AT, begin, commit, encode, insert
 

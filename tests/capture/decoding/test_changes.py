@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.fields import derived_id, packed_id, packed_ids
-from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Lsn, Message, Relation, Truncate, Update
-from millrace.resources.capture.decoding.transactions import whole_xid
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.fields import derived_id, packed_id, packed_ids
+from millrace.capture.decoding.pgoutput import UNCHANGED, Delete, Lsn, Message, Relation, Truncate, Update
+from millrace.capture.decoding.transactions import whole_xid
 from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import FULL, T, body, data, decoded, moves, streamed
 from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, encode, insert, relation

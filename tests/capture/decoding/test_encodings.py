@@ -4,7 +4,7 @@ from itertools import product
 
 import psycopg
 
-from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
+from millrace.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 
 _READ = """
 create function pg_temp.converted(v_bytes bytea, v_encoding text) returns bytea language plpgsql as $$

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.decoding.pgoutput import (
+from millrace.capture.decoding.pgoutput import (
     UNCHANGED,
     Begin,
     Commit,

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder, TableRenamed
-from millrace.resources.capture.decoding.declared_names import DeclaredName
-from millrace.resources.capture.decoding.pgoutput import Lsn, Truncate
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.decoding.schemas import Schemas
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changes import ChangeDecoder, TableRenamed
+from millrace.capture.decoding.declared_names import DeclaredName
+from millrace.capture.decoding.pgoutput import Lsn, Truncate
+from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.decoding.schemas import Schemas
 from tests.support.capturing.decoded_changes import T, data, decoder
 from tests.support.capturing.pgoutput_bytes import INT4, TABLE, TEXT, begin, commit, encode, insert, relation
 
@@ -79,7 +79,7 @@ def test_columns_under_another_name_are_compared_with_its_own() -> None:
 
 def test_what_cannot_be_decoded_under_another_name_can_be_later(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 10)
+        patch.setattr("millrace.capture.decoding.changes.MAX_DATA_CHARACTERS", 10)
         _, (faulty,) = fed(PUT_BACK, begin(100), encode(RENAMED), insert(b"7", b"a"))
     assert faulty.fault
     restored = decoder().restore(faulty)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import (
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,
     Insert,
@@ -22,7 +22,7 @@ from millrace.resources.capture.decoding.pgoutput import (
     relation_of_one_row,
     values_of_one_row,
 )
-from millrace.resources.capture.decoding.rows import RowChange, TableRows
+from millrace.capture.decoding.rows import RowChange, TableRows
 from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import annotated
 from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, begin, commit, encode, insert

@@ -1,7 +1,7 @@
 """The columns of tables through the log: what is met at a position is the same whenever that position comes."""
 
-from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, RelationColumn
-from millrace.resources.capture.decoding.schemas import Position, Schema, Schemas, TableSchema
+from millrace.capture.decoding.pgoutput import Lsn, Relation, RelationColumn
+from millrace.capture.decoding.schemas import Position, Schema, Schemas, TableSchema
 
 STORED = Lsn(100)
 

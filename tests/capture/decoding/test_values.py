@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.decoding.values import Undecodable, embedded, encoded_column, encoder_of, quoted
+from millrace.capture.decoding.values import Undecodable, embedded, encoded_column, encoder_of, quoted
 from tests.support.capturing.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TEXT
 from tests.support.capturing.sources import Source
 

@@ -7,16 +7,16 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfilled_rows as backfilling
-from millrace.resources.capture.backfilled_rows import backfilled_rows
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
-from millrace.resources.capture.source.chunks import Chunk, TableMissing, TableUnreadable, _query, read_chunk
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
-from millrace.resources.capture.source.ordering import key_parts
-from millrace.resources.capture.source.slot import create_slot
-from millrace.resources.capture.source.tables import find_table, with_key
+from millrace.capture import backfilled_rows as backfilling
+from millrace.capture.backfilled_rows import backfilled_rows
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.decoding.pgoutput import Lsn, Relation, WholeRow
+from millrace.capture.source.chunks import Chunk, TableMissing, TableUnreadable, _query, read_chunk
+from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.capture.source.ordering import key_parts
+from millrace.capture.source.slot import create_slot
+from millrace.capture.source.tables import find_table, with_key
 from tests.support.capturing.captures import ReadRow, of_read
 from tests.support.capturing.given import given
 from tests.support.capturing.odd_types import CASELESS

@@ -2,10 +2,10 @@
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
-from millrace.resources.capture.source.timelines import Timelines
-from millrace.resources.errors import Unreachable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
+from millrace.capture.source.timelines import Timelines
+from millrace.errors import Unreachable
 from tests.support.capturing.sources import Source
 from tests.support.factories import value
 

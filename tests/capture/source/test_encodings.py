@@ -5,13 +5,13 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.encodings import codec_of, recoded_message
-from millrace.resources.capture.decoding.pgoutput import Insert, Relation, Type, decode
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
+from millrace.capture import backfill as backfilling
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.encodings import codec_of, recoded_message
+from millrace.capture.decoding.pgoutput import Insert, Relation, Type, decode
+from millrace.capture.quarantine import requeue
+from millrace.capture.store import CaptureStore
+from millrace.capture.verify import verify
 from tests.support.capturing.captured import Captured, did
 from tests.support.capturing.sources import Source
 

@@ -5,11 +5,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.pgoutput import Insert, Relation, Truncate, decode
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.publication import ForeignPublication, drop_publication, ensure_publication
-from millrace.resources.capture.source.slot import create_slot
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Insert, Relation, Truncate, decode
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.publication import ForeignPublication, drop_publication, ensure_publication
+from millrace.capture.source.slot import create_slot
 from tests.support.capturing.given import given
 from tests.support.capturing.sources import Source
 from tests.support.factories import refusal, rows, value

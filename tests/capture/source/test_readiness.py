@@ -9,11 +9,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
-from millrace.resources.capture.source import probe
-from millrace.resources.capture.source.connection import connect_source, connect_walsender
-from millrace.resources.capture.source.publication import drop_publication, ensure_publication
-from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
+from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.capture.source import probe
+from millrace.capture.source.connection import connect_source, connect_walsender
+from millrace.capture.source.publication import drop_publication, ensure_publication
+from millrace.capture.source.readiness import NotReady, find_problems, require_ready
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 

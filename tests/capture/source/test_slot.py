@@ -9,19 +9,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture.decoding.pgoutput import Insert, Lsn, decode
-from millrace.resources.capture.source import slot as slots
-from millrace.resources.capture.source.connection import connect_source, flush_lsn
-from millrace.resources.capture.source.slot import (
-    SlotBusy,
-    SlotLost,
-    SlotState,
-    advance,
-    create_slot,
-    drop_slot,
-    slot_state,
-)
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.capture.decoding.pgoutput import Insert, Lsn, decode
+from millrace.capture.source import slot as slots
+from millrace.capture.source.connection import connect_source, flush_lsn
+from millrace.capture.source.slot import SlotBusy, SlotLost, SlotState, advance, create_slot, drop_slot, slot_state
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.capturing.given import given
 from tests.support.capturing.sources import Source
 from tests.support.factories import start, value

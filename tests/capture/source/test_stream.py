@@ -6,15 +6,15 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
-from millrace.resources.capture.source import connection as connections
-from millrace.resources.capture.source import slot as slots
-from millrace.resources.capture.source import stream as streams
-from millrace.resources.capture.source.connection import connect_source, flush_lsn
-from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, drop_slot, slot_state
-from millrace.resources.capture.source.stream import NoStream, SlotStream
-from millrace.resources.connecting import NoAnswer
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
+from millrace.capture.source import connection as connections
+from millrace.capture.source import slot as slots
+from millrace.capture.source import stream as streams
+from millrace.capture.source.connection import connect_source, flush_lsn
+from millrace.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, drop_slot, slot_state
+from millrace.capture.source.stream import NoStream, SlotStream
+from millrace.postgres.connecting import NoAnswer
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.capture.source.test_slot import capturing
 from tests.support.building.relay import Relay
 from tests.support.capturing.sources import Source

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.capture import backfill
+from millrace.capture.declaration import CapturedTable
 from tests.support.capturing.captured import Captured, declared
 from tests.support.capturing.odd_types import CASELESS
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
-from millrace.resources.errors import InvalidCapture
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.quarantine import requeue
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
+from millrace.capture.verify import verify
+from millrace.errors import InvalidCapture
 from tests.support.capturing.captured import Captured, declared
 from tests.support.patience import patience
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source.published import published_tables
+from millrace.capture import backfill
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source.published import published_tables
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.odd_types import CASELESS
 from tests.support.patience import patience

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfill, setup
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source import chunks
-from millrace.resources.capture.source import connection as source_connection
-from millrace.resources.capture.source.stream import SlotStream
+from millrace.capture import backfill, setup
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source import chunks
+from millrace.capture.source import connection as source_connection
+from millrace.capture.source.stream import SlotStream
 from tests.support.capturing.captured import Captured, declared, killed_at, left
 from tests.support.capturing.two_tables import FILL, GOOD, both
 from tests.support.factories import rows, start

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.look import with_registered
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.source.patterns import with_tables
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.look import with_registered
+from millrace.capture.quarantine import requeue
+from millrace.capture.source.patterns import with_tables
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, left
 from tests.support.factories import rows
 

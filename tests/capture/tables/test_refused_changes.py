@@ -7,12 +7,12 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.capture import setup
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source import connection as source_connection
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import setup
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.setup import GapOpen
+from millrace.capture.source import connection as source_connection
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, killed_at, left
 from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both

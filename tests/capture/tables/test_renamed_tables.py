@@ -5,9 +5,9 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import TableRenamed
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changes import TableRenamed
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, declared, did, left
 from tests.support.capturing.following import arrived, followed
 from tests.support.patience import patience, wait_until

@@ -6,10 +6,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.setup import remove
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.readiness import require_ready
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.setup import remove
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.readiness import require_ready
 from tests.support.capturing.captured import Captured, assert_left
 from tests.support.capturing.odd_types import CASELESS
 

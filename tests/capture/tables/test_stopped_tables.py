@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture import setup
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import ChangesWaiting
+from millrace.capture import setup
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
+from millrace.errors import ChangesWaiting
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.two_tables import GOOD, both
 

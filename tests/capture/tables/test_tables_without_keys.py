@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import DeciderCaptured, MillraceError
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.quarantine import requeue
+from millrace.capture.store import CaptureStore
+from millrace.errors import DeciderCaptured, MillraceError
 from tests.support.capturing.captured import Captured
 
 CLICKS = CapturedTable("clicks", key=())
@@ -110,7 +110,7 @@ def test_a_masked_column_that_has_another_name_now_is_not_told(clicks: Captured)
 def test_a_row_that_cannot_be_decoded_waits_alone(clicks: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     clicks.drain()
     with monkeypatch.context() as patch:
-        patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 2_000)
+        patch.setattr("millrace.capture.decoding.changes.MAX_DATA_CHARACTERS", 2_000)
         clicks.run(f"insert into clicks values ('a', 1), ('{'x' * 3000}', 2), ('c', 3)")
         assert clicks.drain().quarantined == 1
     assert clicked(clicks) == [("a", 1), ("c", 3)]

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.rows import TableUnfit
+from millrace.capture import backfill
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.rows import TableUnfit
 from tests.support.capturing.captured import Captured, did, left
 from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import Declarations
+from millrace.capture import health
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source.readiness import NotReady
+from millrace.errors import ChangesWaiting
 from millrace.platform_defs.cli import capture as commands
-from millrace.resources.capture import health
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.errors import ChangesWaiting
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, declared, did, left
 from tests.support.capturing.sources import Source
 from tests.support.capturing.two_tables import GOOD, both

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli import main
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append_to, pump
 
 Typed = Callable[..., tuple[object, str, str]]

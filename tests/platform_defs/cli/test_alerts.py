@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.alerts.store import AlertStore
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from tests.alerts.conftest import hook
-from tests.alerts.hook import SECRET, Hook
-from tests.alerts.test_receiver import _nothing_is_set
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.store import AlertStore
+from tests.operations.alerts.conftest import hook
+from tests.operations.alerts.hook import SECRET, Hook
+from tests.operations.alerts.test_receiver import _nothing_is_set
 from tests.support.command_line import millrace
 
 __all__ = ["_nothing_is_set", "hook"]

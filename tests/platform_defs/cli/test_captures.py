@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from millrace import errors
 from millrace.assets.declarations import Declarations, Fault
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.source.slot import FAILOVER_VERSION
+from millrace.capture.store import CaptureStore, TableRegistration
+from millrace.event_store.migrations import validate
 from millrace.platform_defs.cli import capture as capture_commands
-from millrace.resources import errors
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.source.slot import FAILOVER_VERSION
-from millrace.resources.capture.store import CaptureStore, TableRegistration
-from millrace.resources.event_store.migrations import validate
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.command_line import cells, millrace, parsed
 from tests.support.factories import rows, start, value

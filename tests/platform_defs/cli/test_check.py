@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import cells
 from tests.support.sql_calls import BatchEvent, append_events

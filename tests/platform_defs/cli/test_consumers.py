@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.run import subscriptions_of
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, register_orders, rows, value
 from tests.support.patience import patience, wait_until
 from tests.support.running.ending import ending_with_us

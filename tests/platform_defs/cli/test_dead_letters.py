@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.output import indented
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.command_line import ACTING, millrace
 from tests.support.factories import append_to, pump
 from tests.support.sql_calls import BatchEvent, append_events

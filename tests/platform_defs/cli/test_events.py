@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.resources.errors import EventNotRegistered
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import EventNotRegistered
+from millrace.event_store.platform import PlatformStore
 from tests.support.command_line import ACTING, millrace, parsed
 from tests.support.factories import append_to, set_clock
 from tests.support.patience import patience

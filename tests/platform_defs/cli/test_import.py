@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import cells, millrace
 

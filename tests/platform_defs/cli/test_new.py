@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from millrace.assets.declarations import declared
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli.new.command import make_repository, package_name
 from millrace.platform_defs.cli.run import subscriptions_of
-from millrace.resources.errors import MillraceError
 from tests.support.command_line import millrace
 
 ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "reports")

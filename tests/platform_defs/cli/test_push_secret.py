@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import MillraceError, UnknownView
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.signing import fault_of, made_secret
-from millrace.resources.subscriptions.store import PushStore
+from millrace.errors import MillraceError, UnknownView
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.store import PushStore
+from millrace.signing import fault_of, made_secret
 from tests.support.command_line import millrace
 
 

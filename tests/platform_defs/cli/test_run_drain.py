@@ -9,13 +9,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from millrace.assets.declarations import declared
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli import run
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.logins import too_mighty
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import EXAMPLE
-from millrace.resources.spark import spark_session
+from millrace.postgres.logins import too_mighty
+from millrace.read_models.stored.versions import ensure_version
+from millrace.settings import EXAMPLE
+from millrace.spark import spark_session
 from tests.support import command_line
 from tests.support.command_line import cells, parsed
 from tests.support.factories import register_shop_without_schemas, rows, start, value

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.event_store import ViewBeyondLog
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.system import age, short
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.event_store import ViewBeyondLog
-from millrace.resources.event_store.platform import PlatformStore
 from tests.platform_defs.cli.test_views import park
 from tests.support.command_line import cells, millrace
 from tests.support.factories import append_to, ids_of_one_partition, new_event, register_orders, set_clock

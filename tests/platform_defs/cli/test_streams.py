@@ -7,14 +7,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from millrace.archive.store import ArchiveStore
 from millrace.assets.declarations import declared
+from millrace.errors import EventNotRegistered, MillraceError
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.show.history import rows_table
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import EventNotRegistered, MillraceError
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of_stream
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.shown.stream_rows import StreamRows, rows_of_stream
+from millrace.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import ACTING
 from tests.support.factories import Connect, register_shop_without_schemas, value

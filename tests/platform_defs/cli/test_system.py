@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli import dev
 from millrace.platform_defs.cli.system import behind
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import EXAMPLE
+from millrace.settings import EXAMPLE
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import millrace
 from tests.support.factories import append_to, register_orders

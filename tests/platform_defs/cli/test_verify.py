@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.verification import looks, models
-from millrace.resources.verification.looks import Report, Watcher
+from millrace.errors import MillraceError, Unreachable
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.verification import looks, models
+from millrace.operations.verification.looks import Report, Watcher
 from tests.support.command_line import millrace, parsed
 from tests.support.factories import append_to, register_orders
 

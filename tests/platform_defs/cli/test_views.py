@@ -3,9 +3,9 @@
 import psycopg
 import pytest
 
-from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import cells, millrace, parsed
 from tests.support.factories import give_to_read_model, rows

@@ -20,8 +20,8 @@ from millrace.platform_defs.dagster_internals.prune import forget_evaluations
 from millrace.platform_defs.dagster_internals.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.platform_defs.names import VIEW_TAG
 from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from tests.support.project import PROJECT
 
 # submits runs, and does with the queue what the daemon does, but for starting processes
 QUEUE = """

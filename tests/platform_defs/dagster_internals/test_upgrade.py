@@ -19,7 +19,7 @@ from millrace.platform_defs.dagster_internals.launcher import PatientRunLauncher
 from millrace.platform_defs.dagster_internals.prune import FORGET_EVALUATIONS, FORGET_THEIR_EVENTS
 from millrace.platform_defs.dagster_internals.storage import PooledPostgresStorage
 from millrace.platform_defs.local.answers import BEATS
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 
 # what we call or extend, with the arguments that we give
 CALLS = {

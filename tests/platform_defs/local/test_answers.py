@@ -9,13 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.findings import DAEMON_IDLE_S
+from millrace.patience import PATIENCE_S
 from millrace.platform_defs.local import answers
 from millrace.platform_defs.local.answers import DaemonBeats, postgres_answers, sequencer_answers
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.alerts.findings import DAEMON_IDLE_S
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.patience import PATIENCE_S
 from tests.support.factories import Connect, append_to, register_orders
 from tests.support.running.http_servers import Silent, serving
 

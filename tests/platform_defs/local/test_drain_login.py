@@ -11,16 +11,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from millrace.errors import MillraceError
+from millrace.event_store.migrations import migrate
 from millrace.platform_defs.cli.options import rows_dsn
 from millrace.platform_defs.local.services import Endpoints, find_endpoints
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import DRAIN, owned_database, prepare_store, too_mighty
-from millrace.resources.read_models.stored.merge import StagedRows, merge_batch, next_batch
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model
-from millrace.resources.reports import replace_day
-from millrace.resources.settings import Settings
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import DRAIN, owned_database, prepare_store, too_mighty
+from millrace.read_models.stored.merge import StagedRows, merge_batch, next_batch
+from millrace.read_models.stored.versions import ensure_version, reset_model
+from millrace.reports import replace_day
+from millrace.settings import Settings
 from tests.conftest import in_memory
 from tests.support.building.drains import Everything
 from tests.support.factories import at_once, rows

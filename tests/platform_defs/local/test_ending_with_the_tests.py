@@ -8,9 +8,9 @@ import sys
 import psutil
 import pytest
 
-from millrace.resources.processes import wait_ended
-from millrace.resources.settings import PROJECT
+from millrace.processes import wait_ended
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 
 STARTED = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 STARTS_ONE = f"""

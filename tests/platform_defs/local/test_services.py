@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import yaml
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.dagster_internals.storage import PooledPostgresStorage
 from millrace.platform_defs.local.services import (
     SEAL,
@@ -25,9 +26,8 @@ from millrace.platform_defs.local.services import (
     spark_service,
 )
 from millrace.platform_defs.local.surroundings import Surroundings
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import EXAMPLE, Settings
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.settings import EXAMPLE, Settings
 
 SERVICES = """
 def services(here):

@@ -16,7 +16,7 @@ import pytest
 from millrace.platform_defs.local import asking, supervisor
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.supervisor import MARK, Service, ServiceFailed, Supervisor, end_leftovers
-from millrace.resources.processes import alive, wait_ended
+from millrace.processes import alive, wait_ended
 from tests.support.patience import patience, wait_until
 
 SLEEP = "import signal; signal.pause()"

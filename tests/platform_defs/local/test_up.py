@@ -14,17 +14,17 @@ import pytest
 import requests
 from rich.console import Console
 
+from millrace.errors import MillraceError, Unreachable
 from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local import up as local_up
 from millrace.platform_defs.local.services import Endpoints, free_port
 from millrace.platform_defs.local.supervisor import ServiceState, Supervisor
 from millrace.platform_defs.local.up import CannotStart, _Stop, _table, _watch, open_to_others, up, where_to_look
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import EXAMPLE, NOTE, Settings
-from millrace.resources.spark import java
-from millrace.resources.spark.java import JavaNotFound
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.settings import EXAMPLE, NOTE, Settings
+from millrace.spark import java
+from millrace.spark.java import JavaNotFound
+from millrace.spark.session import SPARK_TOKEN
 from tests.support.patience import patience
 from tests.support.running.deployment import started, until
 

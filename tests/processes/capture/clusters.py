@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.postgres.embedded import EmbeddedPostgres, major_version
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.postgres.embedded import EmbeddedPostgres, major_version
 from tests.support.capturing.captured import ITEMS, Captured
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value

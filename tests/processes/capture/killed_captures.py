@@ -16,13 +16,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture import drain as capture
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source import probe
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import backfill
+from millrace.capture import drain as capture
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.source import probe
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.kill_steps import OF_RUNS
 from tests.support.forks import fork
 

@@ -3,17 +3,17 @@
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture import health as looking
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.health import capture_health, has_work
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.setup import GapOpen, restart
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.source.timelines import TimelinesUnknown, read_timelines
-from millrace.resources.capture.store import CaptureGap, CaptureStore
-from millrace.resources.errors import LeaseLost
+from millrace.capture import drain as pipeline
+from millrace.capture import health as looking
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.health import capture_health, has_work
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.setup import GapOpen, restart
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.source.timelines import TimelinesUnknown, read_timelines
+from millrace.capture.store import CaptureGap, CaptureStore
+from millrace.errors import LeaseLost
 from tests.processes.capture.clusters import Cluster, Moving, cluster, moving
 from tests.support.capturing.captured import did, killed_at
 from tests.support.capturing.kill_steps import Step

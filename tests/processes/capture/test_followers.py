@@ -2,8 +2,8 @@
 
 import psycopg
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import ITEMS, Captured, did
 from tests.support.capturing.following import arrived, followed
 from tests.support.capturing.sources import Source

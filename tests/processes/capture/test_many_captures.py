@@ -8,10 +8,10 @@ from functools import partial
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.store import CaptureStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import replay
 from tests.support.factories import rows, start
 from tests.support.patience import patience

@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.follow import follow
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.sessions import SessionsShared
+from millrace.capture.follow import follow
+from millrace.capture.store import CaptureStore
+from millrace.postgres.sessions import SessionsShared
 from tests.support.capturing.captured import Captured, did
 from tests.support.factories import at_once, rows, start, value
 from tests.support.patience import patience, wait_until

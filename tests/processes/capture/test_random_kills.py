@@ -13,13 +13,13 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.settings import PROJECT
+from millrace.capture.drain import CaptureDrain
 from tests.processes.capture.killed_captures import declared
 from tests.support.capturing.captured import replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 # items: DEFAULT; notes: FULL, with values stored out of line; journal: what each transaction did

@@ -8,9 +8,9 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources.capture.setup import GapOpen, restart
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.setup import GapOpen, restart
+from millrace.capture.store import CaptureStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until

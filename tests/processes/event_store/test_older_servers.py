@@ -5,10 +5,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, major_version
+from millrace.capture.store import CaptureStore
+from millrace.event_store.migrations import migrate, validate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import PROGRAMS, major_version
 from tests.support.capturing.captures import Source, inserted, with_data
 from tests.support.factories import append_to, assert_log_holds_every_event_once, rows, set_clock, value
 from tests.support.filled_store import fill

@@ -9,13 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.following import Wanted, follow
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.wake_ups import Wakeups
-from millrace.resources.metrics.store import metrics_of
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.producers import ProducerStore
-from millrace.resources.sequencer import run_sequencer
+from millrace.event_store.following import Wanted, follow
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import Wakeups
+from millrace.operations.metrics.store import metrics_of
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.producers import ProducerStore
+from millrace.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.event_store.test_following import Screen, following
 from tests.event_store.test_wake_ups import announce, listeners

@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 STORE = "store"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psycopg
 
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.archive.writer import archive_partition
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.processes.incidents.conftest import STORE
 from tests.support import factories
 from tests.support.factories import append_many, rows, value

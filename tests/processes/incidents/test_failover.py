@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.errors import MillraceError, PositionOutOfRange
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.versions import AheadOfLog
+from millrace.drain.view_drain import Consumer
+from millrace.errors import MillraceError, PositionOutOfRange
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.versions import AheadOfLog
 from tests.processes.incidents.conftest import STORE
 from tests.support.building.drains import Everything, all_events, assert_equals_a_clean_run, rows_of
 from tests.support.building.read_models import DECIDER, EVENTS

@@ -9,9 +9,9 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.assets.partitions import log_partitions
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import attach_version
+from millrace.read_models.stored.versions import attach_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows
 from tests.support.incidents.page import PACKAGE, declare, incident

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store.migrations import known_migrations, migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import PROJECT
+from millrace.errors import SchemaMismatch
+from millrace.event_store.migrations import known_migrations, migrate, validate
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import assert_log_holds_every_event_once, register_orders, rows, value
 from tests.support.incidents.clients import Appender, BulkConsumer, going_on, more
 from tests.support.incidents.page import PROGRAMS, declare, incident
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 # it changes a table that every consumer's call reads, and one that every append writes
@@ -30,7 +30,7 @@ def newer_version(folder: Path) -> Path:
     shutil.copytree(PROJECT / "millrace", package, ignore=shutil.ignore_patterns("__pycache__"))
     version = len(known_migrations()) + 1
     (package / "sql" / "migrations" / f"{version:04}_synthetic.sql").write_text(MIGRATION)
-    function = package / "sql" / "functions" / "log" / "sequence_events.sql"
+    function = package / "sql" / "functions" / "event_store" / "log" / "sequence_events.sql"
     function.write_text(function.read_text() + "\n-- newer\n")
     programs = folder / "bin"
     programs.mkdir()

@@ -17,9 +17,9 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from millrace.resources.errors import ProducerFenced, SequenceGap, TransactionEnded
-from millrace.resources.producers import IdempotentProducer, ProducerStore, RegisteredProducer
-from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction, Work
+from millrace.errors import ProducerFenced, SequenceGap, TransactionEnded
+from millrace.producers import IdempotentProducer, ProducerStore, RegisteredProducer
+from millrace.producers.exactly_once import ExactlyOnce, Transaction, Work
 from tests.support.forks import fork
 from tests.support.patience import wait_until
 from tests.support.sql_calls import BatchEvent

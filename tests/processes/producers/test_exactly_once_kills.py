@@ -10,15 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.errors import UnknownTransaction
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
-from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
-from millrace.resources.settings import PROJECT
+from millrace.errors import UnknownTransaction
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
+from millrace.producers.exactly_once import ExactlyOnce, Transaction
 from tests.processes.producers.killed_producers import SOURCE, payments, work
 from tests.support.factories import Connect, assert_log_holds_every_event_once, new_event, register_orders, rows, value
 from tests.support.patience import wait_until
 from tests.support.producing.messages import state_of
+from tests.support.project import PROJECT
 from tests.support.running.own_server import own_server
 from tests.support.running.programs import ran
 

@@ -11,15 +11,15 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millrace.resources.errors import LeaseLost, UnknownView
-from millrace.resources.event_store import Lease
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import count, stream_id
-from millrace.resources.read_models.stored import versions as stored
-from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.tables import create_view, state_schema
-from millrace.resources.read_models.stored.versions import drop_unused_versions, is_ready_to_serve
+from millrace.errors import LeaseLost, UnknownView
+from millrace.event_store import Lease
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import count, stream_id
+from millrace.read_models.stored import versions as stored
+from millrace.read_models.stored.merge import merge_rows
+from millrace.read_models.stored.tables import create_view, state_schema
+from millrace.read_models.stored.versions import drop_unused_versions, is_ready_to_serve
 from tests.support.building.model_versions import consume
 from tests.support.factories import Connect, Killed, ids_of_one_partition, new_event, rows, set_clock, start, value
 from tests.support.patience import patience

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN, require_master
+from millrace.settings import Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import SPARK_TOKEN, require_master
 from tests.long import LONG
 from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from millrace.resources.spark.java import find_java
+from millrace.spark.java import find_java
 from tests.support.running.programs import ran
 
 COUNT = """

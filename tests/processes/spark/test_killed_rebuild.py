@@ -3,8 +3,8 @@
 import psycopg
 from pyspark.sql import SparkSession
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.drain.view_drain import Consumer
+from millrace.event_store.platform import PlatformStore
 from tests.support.building.drains import Everything, all_blocked, assert_equals_a_clean_run, drain, fill, held
 from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, rows
@@ -13,8 +13,8 @@ from tests.support.patience import patience, wait_until
 STATE = "select partition, thing_id, s::text from read_models.everything_state s order by 1, 2"
 VICTIM = """
 import sys
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import Consumer
+from millrace.spark import spark_session
 from tests.support.building.drains import Everything
 with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, "victim", lease_s=600) as consumer:
     consumer.rebuild(*range(16))

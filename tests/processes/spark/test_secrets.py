@@ -6,14 +6,15 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.services import free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import PROJECT, Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.settings import Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import SPARK_TOKEN
 from tests.support.building.drains import busiest, fill
 from tests.support.building.spark_places import build_at
+from tests.support.project import PROJECT
 
 PASSWORD = "hunter2-of-this-test"
 DEFAULTS = """\

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import filed, stream
 from tests.support.factories import append_to, ids_of_one_partition, purge, register_orders
 from tests.support.patience import patience

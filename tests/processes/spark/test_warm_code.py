@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.spark.session import SPARK_TOKEN
 from tests.spark.test_shipped_code import write
 from tests.support.building.own_declarations import SAY_WORDS, Place, declare, run_own, unset
 

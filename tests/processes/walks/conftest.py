@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from millrace.examples.shop.simulator import simulate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.browsing.browser import found_chromium
 from tests.support.patience import patience
 from tests.support.running.deployment import Deployment, started, until

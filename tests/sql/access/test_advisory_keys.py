@@ -8,10 +8,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.reports import replace_day
+from millrace.capture.store import CaptureStore
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.reports import replace_day
 from tests.support.capturing.captures import Source
 from tests.support.factories import Connect, append, rows, start, unprepared, value
 from tests.support.logins import logins

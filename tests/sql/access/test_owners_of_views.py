@@ -8,11 +8,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.errors import Malformed, NotViewOwner
-from millrace.resources.event_store.lease_rows import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import WrongView, ensure_version
-from millrace.resources.subscriptions.store import PushStore
+from millrace.errors import Malformed, NotViewOwner
+from millrace.event_store.lease_rows import StreamFailure
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.store import PushStore
+from millrace.read_models.stored.versions import WrongView, ensure_version
 from tests.support.building.drains import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
 from tests.support.logins import logins

@@ -6,9 +6,9 @@ from functools import partial
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import NotInFlight, NotViewOwner
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.errors import NotInFlight, NotViewOwner
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import (
     Connect,
     append,

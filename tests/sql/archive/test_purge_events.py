@@ -7,10 +7,10 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
+from millrace.archive.store import ArchiveStore
+from millrace.errors import ForbiddenChange, Malformed, PositionOutOfRange
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
 from tests.support import factories
 from tests.support.patience import patience
 from tests.support.sql_calls import append_events, get_events

@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Conflict, Malformed, StreamClosed
-from millrace.resources.event_store import NewEvent, StreamHead
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.events.test_stream_head import purge
+from millrace.archive.store import ArchiveStore
+from millrace.errors import Conflict, Malformed, StreamClosed
+from millrace.event_store import NewEvent, StreamHead
+from millrace.event_store.platform import PlatformStore
+from tests.sql.event_store.test_stream_head import purge
 from tests.support import factories
 from tests.support.patience import patience
 from tests.support.sql_calls import append_event, append_events, get_events

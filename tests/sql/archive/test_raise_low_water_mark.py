@@ -5,10 +5,10 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import HistoryNeeded, LeaseLost, PositionOutOfRange
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.errors import HistoryNeeded, LeaseLost, PositionOutOfRange
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.patience import patience
 from tests.support.sql_calls import append_events

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.event_store.platform import PlatformStore
 from tests.long import seeds
 from tests.support.capturing import captures
 from tests.support.factories import assert_log_holds_every_event_once, rows, value

@@ -4,11 +4,11 @@ import re
 from typing import Any
 from uuid import UUID
 
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import EmittedRows, TableRegistration
-from millrace.resources.errors import Malformed
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import EmittedRows, TableRegistration
+from millrace.errors import Malformed
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import PUBLISHED, Source, T, faulty, held, inserted, progress_of, stream, updated
 from tests.support.factories import refusal, rows, value

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import LiteralString
 from uuid import UUID
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
-from millrace.resources.errors import LeaseLost
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.events.test_stream_head import purge
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
+from millrace.errors import LeaseLost
+from millrace.event_store.platform import PlatformStore
+from tests.sql.event_store.test_stream_head import purge
 from tests.support import factories
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, T, U, append_foreign, held, inserted, stream, truncated, updated

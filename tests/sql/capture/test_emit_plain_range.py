@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, LiteralString
 
-from millrace.resources.capture.store import Emitted
+from millrace.capture.store import Emitted
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, deleted, faulty, inserted, table, truncated, updated, with_data
 from tests.support.factories import rows, value

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from millrace.resources.capture.store import EmittedRows, Requeued
-from millrace.resources.errors import StreamWentOn
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.store import EmittedRows, Requeued
+from millrace.errors import StreamWentOn
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import PUBLISHED, Source, T, inserted, stream, truncated, updated, with_data
 from tests.support.sql_calls import get_events

@@ -1,6 +1,6 @@
 """A capture's calls cost the same however long somebody holds an old snapshot."""
 
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.store import CaptureStore
 from tests.sql.test_held_snapshots import SLACK, held_snapshot
 from tests.support.capturing.captures import Row, Source, inserted, table
 from tests.support.factories import Connect, buffers, value

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.store import RegisteredTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.store import RegisteredTable
 from tests.support.capturing.captures import START, Source, inserted, later
 
 ID = {"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": True}

@@ -8,10 +8,10 @@ from typing import LiteralString
 import pytest
 from psycopg.errors import UniqueViolation
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.store import CaptureStore, Emitted
-from millrace.resources.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.store import CaptureStore, Emitted
+from millrace.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
 from tests.support.capturing.captures import BEGAN, START, Source, event_ids, events, inserted, table, truncated
 from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
 from tests.support.patience import patience, wait_until

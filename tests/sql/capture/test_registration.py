@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
-from millrace.resources.errors import CaptureInUse, DeciderCaptured, UnknownCapture
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore, RegisteredTable, TableRegistration
+from millrace.errors import CaptureInUse, DeciderCaptured, UnknownCapture
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, T, deleted, events, faulty, inserted, table, truncated, updated
 from tests.support.factories import Connect, at_once, refusal, rows, start, value, wait_blocked

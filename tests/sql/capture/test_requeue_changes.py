@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore, Requeued
-from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.store import CaptureStore, Requeued
+from millrace.errors import Malformed, NotQuarantined, StreamWentOn
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Row, Source, T, deleted, faulty, held, inserted, stream, table, updated
 from tests.support.factories import Connect, refusal, start, wait_blocked

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore, EmittedRows
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.store import CaptureStore, EmittedRows
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, deleted, events, inserted, progress_of, table, updated, with_data
 from tests.support.factories import Connect, rows, value

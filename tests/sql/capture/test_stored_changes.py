@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 from psycopg import errors
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import ChangesDiffer, Malformed
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore
+from millrace.errors import ChangesDiffer, Malformed
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import BEGAN, Source, T, decider_id, event_ids, faulty, inserted, later, truncated
 from tests.support.factories import Connect, refusal, rows, start_blocked, value

@@ -6,10 +6,10 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.capture.backfilled_rows import BackfilledRows
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore, EndedVerification, VerifiedRows
-from millrace.resources.errors import ChangesWaiting, VerificationOver
+from millrace.capture.backfilled_rows import BackfilledRows
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore, EndedVerification, VerifiedRows
+from millrace.errors import ChangesWaiting, VerificationOver
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, as_read, deleted, events, faulty, held, inserted, stream, updated
 from tests.support.factories import refusal, rows

@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.errors import Conflict, EventIdReused
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.events.test_append_event import SKIPPING, heads, insert
-from tests.sql.events.test_append_events import stored
+from millrace.errors import Conflict, EventIdReused
+from millrace.event_store.platform import PlatformStore
+from tests.sql.event_store.test_append_event import SKIPPING, heads, insert
+from tests.sql.event_store.test_append_events import stored
 from tests.support.factories import (
     append,
     append_to,

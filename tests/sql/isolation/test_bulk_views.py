@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.errors import LeaseLost
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import LeaseLost
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience

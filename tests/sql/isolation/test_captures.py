@@ -5,8 +5,8 @@ from copy import copy
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import CaptureInUse
+from millrace.capture.store import CaptureStore
+from millrace.errors import CaptureInUse
 from tests.support.capturing.captures import BEGAN, Source, events, faulty, held, inserted, stream, updated
 from tests.support.factories import rows
 from tests.support.views.isolation import Session, assert_not_serializable, repeat

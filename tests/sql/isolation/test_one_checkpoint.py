@@ -12,9 +12,9 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.backup.store import BackupStore
-from millrace.resources.errors import BackupDamaged, LeaseLost, PartitionLeased, UnknownView, ViewInUse
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.store import BackupStore
+from millrace.errors import BackupDamaged, LeaseLost, PartitionLeased, UnknownView, ViewInUse
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, end_transaction, refusal, rows, start_blocked, value
 from tests.support.patience import patience
 from tests.support.views.isolation import Session, assert_not_serializable, repeat

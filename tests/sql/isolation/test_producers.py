@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.producers import ProducerStore
+from millrace.producers import ProducerStore
 from tests.support.factories import Connect, at_once, new_event, value
 from tests.support.producing.messages import another, begin, do, effects, staged, state_of, statistics
 from tests.support.views.isolation import Session, assert_not_serializable, repeat

@@ -8,7 +8,7 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, pump, rows, start, start_blocked
 from tests.support.patience import patience
 

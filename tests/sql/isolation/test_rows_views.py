@@ -8,8 +8,8 @@ from threading import Lock as Mutex
 import pytest
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import NotInFlight
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience

@@ -9,7 +9,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, at_once, new_event, rows, start_blocked, value
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import BatchedEvent, append_events

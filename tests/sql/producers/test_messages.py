@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.errors import Conflict, Malformed
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ExactlyOnce, ProducerStamp, ProducerStore, ReceivedMessage, SettledMessage
+from millrace.errors import Conflict, Malformed
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ExactlyOnce, ProducerStamp, ProducerStore, ReceivedMessage, SettledMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, set_clock, start_blocked, value
 from tests.support.patience import patience
 from tests.support.producing import messages

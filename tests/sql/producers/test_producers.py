@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg.errors import LockNotAvailable
 
-from millrace.resources.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore, RegisteredProducer
+from millrace.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore, RegisteredProducer
 from tests.support.factories import Connect, append_to, at_once, refusal, set_clock, start, value, wait_blocked
 from tests.support.logins import Login
 from tests.support.patience import patience

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from millrace.resources import errors
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore, SettledMessage
+from millrace import errors
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore, SettledMessage
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from millrace.resources.errors import LeaseLost, NotInFlight, PartitionLeased, PositionOutOfRange
-from millrace.resources.event_store import StreamFailure
+from millrace.errors import LeaseLost, NotInFlight, PartitionLeased, PositionOutOfRange
+from millrace.event_store import StreamFailure
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import (
     LIMIT_S,

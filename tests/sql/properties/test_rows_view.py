@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from millrace.resources.errors import Malformed, NotInFlight
-from millrace.resources.event_store import Delivery, Event, Lock
+from millrace.errors import Malformed, NotInFlight
+from millrace.event_store import Delivery, Event, Lock
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import LIMIT_S, Life, Seek, consumers, durations, live, picks, seeks, stream_numbers
 from tests.support.views.view_model import NEVER, Consumer, Entry, Name, Stream, Taken

@@ -3,8 +3,8 @@
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.store import ModelVersion, ReadModelStore, Version
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.stored.store import ModelVersion, ReadModelStore, Version
 from tests.support.factories import Connect, rows, start, wait_blocked
 from tests.support.patience import patience
 

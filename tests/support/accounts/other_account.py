@@ -8,7 +8,7 @@ from tempfile import gettempdir
 
 import psutil
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.accounts.strangers import as_stranger
 from tests.support.pages.documents import table
 

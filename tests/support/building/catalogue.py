@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import psycopg
 
 from millrace import avg, count, first, last, max_, min_, read_model, stream_id, sum_
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.archive.writer import archive_partition
+from millrace.drain.loop import Drain
+from millrace.drain.view_drain import Consumer
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import drain
 from tests.support.building.event_log_reads import append_json

@@ -10,11 +10,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.drain.report import DrainReport
+from millrace.drain.view_drain import Consumer
+from millrace.event_store import Event
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER, EVENTS, random_events

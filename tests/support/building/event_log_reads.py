@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from millrace.resources.event_log_source import COLUMNS, EventLogOptions, EventLogReader
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
+from millrace.spark.log_source import COLUMNS, EventLogOptions, EventLogReader
 from tests.support.factories import ids_of_one_partition, register_orders
 from tests.support.sql_calls import BatchEvent, append_events
 

@@ -9,17 +9,17 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 import psycopg
 
-from millrace.resources.settings import PROJECT
 from tests.support.building.drains import all_blocked
 from tests.support.factories import value
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 
 Victim = subprocess.Popen[bytes]
 # a drain in a process of its own, as a Dagster run is one
 VICTIM = """
 import sys
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import Consumer
+from millrace.spark import spark_session
 from tests.support.building import read_models as read_models_for_tests
 from tests.support.building import poison
 from tests.support.building.drains import staged
@@ -30,9 +30,9 @@ with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "vict
 # a drain of several views, as the run that shares one is one
 SHARING_VICTIM = """
 import sys
-from millrace.resources.consumption import round as one_round
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.spark import spark_session
+from millrace.drain import round as one_round
+from millrace.drain.loop import Drain
+from millrace.spark import spark_session
 from tests.support.building.shared_drains import TOGETHER
 one_round.ROUND_EVENTS = one_round.MOST_EVENTS = int(sys.argv[2]) * len(TOGETHER)
 with spark_session() as spark, Drain(sys.argv[1], TOGETHER, lambda: spark, "victim", lease_s=600) as shared:

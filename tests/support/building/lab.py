@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.drain.commit import Commit
+from millrace.drain.loop import Drain
+from millrace.drain.report import DrainReport
+from millrace.drain.view_drain import Consumer
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import drains, poison, shared_drains
 from tests.support.building.drains import Everything
 from tests.support.patience import patience

@@ -5,10 +5,10 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import count, last, max_, min_
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import count, last, max_, min_
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Everything, fill
 from tests.support.factories import rows
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from millrace.resources.event_store import Event
-from millrace.resources.read_models.declared.columns import Column, KeyColumn
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.fold import Fold
+from millrace.event_store import Event
+from millrace.read_models.declared.columns import Column, KeyColumn
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.fold import Fold
 from millrace.rows import FoldEvent, State
 
 Rows = list[tuple[Any, ...]]

@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 # A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
@@ -23,8 +23,8 @@ def greetings(state: State | None, event: FoldEvent) -> State | None:
 '''
 BUILD_GREETINGS = """
 import json
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import Consumer
+from millrace.spark import spark_session
 from my_platform.read_models.greetings import greetings
 dsn, configuration = sys.argv[1:]
 with spark_session(json.loads(configuration)) as spark, Consumer(dsn, greetings, lambda: spark, "test") as consumer:
@@ -34,7 +34,7 @@ with spark_session(json.loads(configuration)) as spark, Consumer(dsn, greetings,
 SAY_WORDS = """
 import json
 import pyarrow as pa
-from millrace.resources.spark import spark_session
+from millrace.spark import spark_session
 def say(batches):
     from my_platform.words import word
     for _ in batches:

@@ -5,9 +5,9 @@ from typing import cast
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel, read_model
-from millrace.resources.read_models.declared.words import count, field, stream_id, sum_
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel, read_model
+from millrace.read_models.declared.words import count, field, stream_id, sum_
 from tests.support.building.drains import Everything, all_events, close, rows_of, thing
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER

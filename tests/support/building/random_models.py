@@ -10,8 +10,8 @@ from uuid import UUID
 import psycopg
 
 from millrace import all_, any_, avg, count, field, first, last, max_, min_, set_union, stream_id, sum_
-from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.columns import Column, KeyColumn, RankedColumn
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.sql_calls import BatchEvent
 

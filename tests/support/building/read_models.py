@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import millrace as m
-from millrace.resources.event_store import Event
+from millrace.event_store import Event
+from millrace.read_models import recompute
 from millrace.rows import FoldEvent, State
-from millrace.spark import recompute
 from tests.support.building.oracle import Rows
 from tests.support.sql_calls import BatchEvent
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, cast
 
 import psycopg
 
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.drain.loop import Drain
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import Crossing, Everything, machines
 from tests.support.factories import value

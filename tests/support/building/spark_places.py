@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.settings import PROJECT
-from millrace.resources.spark import spark_session
-from millrace.resources.spark.parallelism import batch_size, cores_of, task_number
+from millrace.drain.view_drain import Consumer
+from millrace.spark import spark_session
+from millrace.spark.parallelism import batch_size, cores_of, task_number
 from tests.support.building.drains import Everything
 from tests.support.building.event_log_reads import load, stream
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 COLUMNS = ["partition", "position", "decider_id", "event"]
@@ -76,7 +76,7 @@ def origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import sys
     from pathlib import Path
 
-    import millrace.resources.event_log_source as imported
+    import millrace.spark.log_source as imported
 
     for _ in batches:
         pass

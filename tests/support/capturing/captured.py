@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureDrain, CaptureReport
-from millrace.resources.capture.health import CaptureHealth, capture_health, has_work
-from millrace.resources.capture.setup import restart
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
-from millrace.resources.capture.verify import Verification, verify
+from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain, CaptureReport
+from millrace.capture.health import CaptureHealth, capture_health, has_work
+from millrace.capture.setup import restart
+from millrace.capture.store import CaptureInfo, CaptureStore
+from millrace.capture.verify import Verification, verify
 from tests.support.capturing.sources import Source, new_source
 from tests.support.factories import Killed, rows
 from tests.support.patience import patience

@@ -10,11 +10,11 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 import psycopg
 import pytest
 
-from millrace.resources.capture.backfilled_rows import BackfilledRows
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.backfilled_rows import BackfilledRows
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, rows
 from tests.support.sql_calls import get_events
 

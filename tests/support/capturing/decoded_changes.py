@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import LogicalMessage, Lsn
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.decoding.pgoutput import LogicalMessage, Lsn
 from tests.support.capturing.pgoutput_bytes import INT4, TEXT, begin, commit, encode, relation
 from tests.support.capturing.sources import Source
 

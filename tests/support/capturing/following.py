@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from millrace.resources.capture.follow import follow
+from millrace.capture.follow import follow
 from tests.support.capturing.captured import Captured, did
 from tests.support.factories import start
 from tests.support.patience import patience, wait_until

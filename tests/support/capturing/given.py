@@ -4,8 +4,8 @@ from threading import Event
 
 import psycopg
 
-from millrace.resources.capture.source.connection import flush_lsn
-from millrace.resources.capture.source.stream import SlotStream
+from millrace.capture.source.connection import flush_lsn
+from millrace.capture.source.stream import SlotStream
 
 
 def given(source: psycopg.Connection, slot: str) -> list[bytes]:

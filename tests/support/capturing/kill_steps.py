@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from millrace.resources.capture import backfill, setup
-from millrace.resources.capture.backfill import Backfill
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import backfill, setup
+from millrace.capture.backfill import Backfill
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
 
 
 class Step(NamedTuple):

@@ -1,9 +1,9 @@
-"""Makes messages of pgoutput by hand: the reverse of `millrace.resources.capture.decoding.pgoutput.decode`."""
+"""Makes messages of pgoutput by hand: the reverse of `millrace.capture.decoding.pgoutput.decode`."""
 
 from datetime import UTC, datetime, timedelta
 from struct import pack
 
-from millrace.resources.capture.decoding import pgoutput as p
+from millrace.capture.decoding import pgoutput as p
 
 TABLE = 16400
 INT4, TEXT, BOOL, NUMERIC, FLOAT8, JSON, JSONB = 23, 25, 16, 1700, 701, 114, 3802

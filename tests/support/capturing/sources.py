@@ -7,8 +7,8 @@ from itertools import count
 import psycopg
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Message, decode
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.decoding.pgoutput import Message, decode
+from millrace.postgres.embedded import EmbeddedPostgres
 
 _numbers = count()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.capture.declaration import CapturedTable
 from tests.support.capturing.captured import Captured, declared
 
 GOOD = CapturedTable("good")

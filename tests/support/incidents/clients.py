@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import start
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import append_event

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.resources.settings import EXAMPLE
+from millrace.settings import EXAMPLE
 from tests.support.pages.documents import Block, chapters
 from tests.support.pages.printed import assert_printed
 from tests.support.running.programs import ran

@@ -11,8 +11,8 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import wait_ended
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import wait_ended
 from tests.support.factories import rows
 from tests.support.patience import patience, wait_until
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 
 EXECUTED = {"sh", "sql", "python"}
 PAGES = ("README.md", *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")))

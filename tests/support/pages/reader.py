@@ -24,13 +24,14 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.setup import remove
+from millrace.drain.view_drain import Consumer
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.setup import remove
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import EXAMPLE, PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.settings import EXAMPLE
 from tests.support.pages.documents import Block
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Work whose effects can be counted."""
 
-from millrace.resources.event_store import Json
-from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
+from millrace.event_store import Json
+from millrace.producers.exactly_once import ExactlyOnce, Transaction
 from tests.support.factories import new_event, value
 
 

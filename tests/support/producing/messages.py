@@ -5,9 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import StreamEvents
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
+from millrace.event_store import StreamEvents
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStatistics, ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, new_event, register_orders, rows
 
 START = "2030-01-01 00:00:00+00"

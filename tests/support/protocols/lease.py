@@ -5,7 +5,7 @@ be taken over by whoever claims next, which gets a new token. A commit is one tr
 refused unless the token is the one in force, writes the rows, moves the checkpoint, and ends the lease. A lease that is
 past its time and was not taken over still holds: the token decides, and no clock.
 
-The code is in `claim_batch.sql`, `commit_batch.sql` and `resources/consumption/commit.py`. Here are two consumers, and
+The code is in `claim_batch.sql`, `commit_batch.sql` and `millrace/drain/commit.py`. Here are two consumers, and
 two events of one log partition, of which a claim takes one or both. A test does each step with the SQL functions on a
 real store, and compares its state with the protocol's.
 """

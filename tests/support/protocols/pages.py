@@ -2,7 +2,7 @@
 
 from types import ModuleType
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 from tests.support.protocols import lease, sequencer, versions
 from tests.support.protocols.checker import Broken, check
 

@@ -5,8 +5,9 @@ killed at any moment; what it had not committed is gone with it. One row is the 
 which transactions are committed, and gives the events of those that the stored snapshot did not see the next positions.
 Positions and the new snapshot commit together. Somebody records the high-water marks now and then.
 
-The code is in `sql/functions/log/sequence_events.sql` and `add_mark.sql`. Here are three transactions, each with an
-event in both of two log partitions. A test does each step with sessions at a real store, and compares logs and marks.
+The code is in `sequence_events.sql` and `add_mark.sql` of `sql/functions/event_store/log`. Here are three transactions,
+each with an event in both of two log partitions. A test does each step with sessions at a real store, and compares
+logs and marks.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ replaces the SQL view, which locks readers out until it commits. Then it locks t
 the two, and rolls back where the new version is behind. The old version is removed later, by another transaction, which
 passes it over while a drain has a lease of it. Each process may be killed at any moment.
 
-The code is `serve_if_caught_up` and `drop_unused_versions` in `resources/read_models/stored/versions.py`. Here are two
+The code is `serve_if_caught_up` and `drop_unused_versions` in `millrace/read_models/stored/versions.py`. Here are two
 events of one log partition, which come at any moment. A test does each step with these functions on a real store, the
 switch in a session of its own, and compares what it finds there with the protocol's state. Two things are not as in a
 drain: rows are counted without Spark, and the switch does not look whether it is worth while before it locks readers

@@ -8,8 +8,8 @@ import dagster as dg
 import psycopg
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from tests.support.project import PROJECT
 
 DATABASE = "of_dagster"
 

@@ -17,8 +17,8 @@ import requests
 from tenacity import Retrying, retry_if_exception_type, retry_if_result, wait_fixed
 
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import alive, wait_ended
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import alive, wait_ended
 from tests.support.patience import patience
 from tests.support.running.ending import ending_with_us
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 
 PACKAGE = "my_shop"
 SHOP = "millrace.examples.shop"

@@ -13,10 +13,11 @@ import psutil
 
 from millrace.platform_defs.local.services import free_port, spark_service
 from millrace.platform_defs.local.supervisor import LONGEST_READY_S, Supervisor
-from millrace.resources.processes import only_one
-from millrace.resources.settings import PROJECT, Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.processes import only_one
+from millrace.settings import Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import SPARK_TOKEN
+from tests.support.project import PROJECT
 
 INTERPRETED = "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 # the folder of what its Python processes do first

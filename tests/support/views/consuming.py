@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.event_store import Delivery
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import Delivery
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.consumer import consume
+from millrace.handlers.declaration import Subscription
+from millrace.handlers.log_lines import Counters
 from tests.support.factories import new_event, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import append_events

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import Event, Lease, StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.bulk.test_claim_batch import bulk
+from millrace.event_store import Event, Lease, StreamFailure
+from millrace.event_store.platform import PlatformStore
+from tests.sql.drain.test_claim_batch import bulk
 from tests.support.factories import ids_of_one_partition, rows, set_clock
 
 __all__ = ["bulk"]

@@ -8,8 +8,8 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import SqlFunctions
 from tests.support.factories import Connect
 
 Result = TypeVar("Result")

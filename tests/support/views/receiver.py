@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.subscriptions import push
-from millrace.resources.subscriptions.push import push_events
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers import push
+from millrace.handlers.push import push_events
 from tests.support.factories import new_event, pump, register_orders, rows
 from tests.support.patience import patience
 from tests.support.running.http_servers import Silent, serving

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, assert_locks_know_versions, refusal, rows, set_clock, terminate
 from tests.support.sql_calls import BatchEvent, append_events
 from tests.support.views.view_model import PARTITIONS, Consumer, Entry, Model, Name, Stream, Transaction

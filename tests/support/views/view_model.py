@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.resources.event_store import Lease
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import Lease
+from millrace.event_store.platform import PlatformStore
 
 PARTITIONS = 4
 NEVER = 10**9

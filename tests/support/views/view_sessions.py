@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, ids_of_one_partition, register_orders
 from tests.support.views.view_model import PARTITIONS, Consumer, Name
 

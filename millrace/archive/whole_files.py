@@ -1,0 +1,121 @@
+"""Proves that archived files are those that were listed, and reads whole ones by Spark's own Parquet reader.
+
+That reader takes a third of the time of ours, and trusts a file, which may decode to any number of gigabytes or have
+fewer rows. So it gets only files that are, byte for byte, what our writer wrote, read back and listed. Not here: files
+of which a part is read, or that have no column for a wanted field (`spark_reader`).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from millrace.archive.fields import Fields, column_of, stated_fields
+from millrace.archive.files import path_of, require_checksum
+from millrace.archive.listing import ArchivedFile
+from millrace.archive.spark_reader import FileUnreadable, Wanted
+from millrace.errors import ArchiveDamaged
+from millrace.spark.log_source import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# of files that a task of the proof reads, which takes a twentieth of a second, and tasks at most
+TASK_BYTES = 64 * 2**20
+MOST_TASKS = 256
+# Whatever Spark's configuration says: every file is read, and a time means what it says.
+_OPTIONS = {
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+    "mergeSchema": "false",
+    "recursiveFileLookup": "true",  # no columns are made of the names of folders
+    "datetimeRebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
+}
+_GLOB = frozenset("{}[]*?\\")
+
+
+def spark_reads(root: Path) -> bool:
+    """Say whether Spark's reader takes files below a folder: of a path with a colon it takes no character escaped."""
+    whole = str(root.absolute())
+    return ":" not in whole or _GLOB.isdisjoint(whole)
+
+
+def proven_fields(spark: "SparkSession", root: Path, files: Sequence[ArchivedFile]) -> dict[ArchivedFile, Fields]:
+    """Check in Spark's tasks that files are those that were listed; return the fields that each has columns of.
+
+    Raises, as an error of Spark's, FileUnreadable: One is missing or another than was listed.
+    """
+    if not files:
+        return {}
+    tasks = 1 + sum(file.bytes for file in files) // TASK_BYTES
+    numbers = spark.range(0, len(files), 1, min(len(files), tasks, MOST_TASKS))
+    rows = numbers.mapInArrow(prover(root, files), "number bigint, columns string, others string").collect()
+    found = {row["number"]: row for row in rows}
+    fields = {}
+    for number, file in enumerate(files):
+        columns, others = json.loads(found[number]["columns"]), json.loads(found[number]["others"])
+        fields[file] = Fields(tuple(columns), None if others is None else tuple(others))
+    return fields
+
+
+def prover(root: Path, files: Sequence[ArchivedFile]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function for `mapInArrow` that turns numbers of files into what these say of their fields."""
+
+    def prove(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            numbers = batch.column(0).to_pylist()
+            found = [fields_of(root, files[number]) for number in numbers]
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "number": pa.array(numbers, pa.int64()),
+                    "columns": pa.array([json.dumps(each.columns) for each in found], pa.string()),
+                    "others": pa.array([json.dumps(each.others) for each in found], pa.string()),
+                }
+            )
+
+    return prove
+
+
+def fields_of(root: Path, file: ArchivedFile) -> Fields:
+    """Check that a file is the one that was listed; return the fields that it has columns of.
+
+    Raises:
+        FileUnreadable: It is missing or another one.
+    """
+    import pyarrow.parquet as pq
+
+    path = root / file.path
+    try:
+        if file.path != path_of(file.range):
+            raise ArchiveDamaged(f"{path} has not the name of positions {file.range.from_position} and on.")
+        require_checksum(path, file.bytes, file.checksum)
+        with pq.ParquetFile(path) as opened:
+            return stated_fields(opened.schema_arrow)
+    except (OSError, pa.ArrowException, ArchiveDamaged, IndexError, TypeError) as error:
+        # by itself: of a chain of errors a driver sees the class of the first one
+        raise FileUnreadable(f"event_log: {path} cannot be read: {error}") from None
+
+
+def whole_rows(spark: "SparkSession", paths: Sequence[Path], wanted: Wanted) -> "DataFrame":
+    """Read all events of proven files whose columns hold all wanted fields."""
+    from pyspark.sql import functions as f
+
+    filters = {"decider": wanted.deciders, "event": wanted.events}
+    types = {name: COLUMNS[name][0] for name in COLUMNS if name in wanted.columns or filters.get(name) is not None}
+    types |= {column_of(path[0]): "string" for _, path in wanted.extract}
+    ddl = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in types.items())
+    # of this machine's file system, no character of a path a pattern
+    uris = ["file:" + "".join(f"\\{c}" if c in _GLOB else c for c in path.absolute().as_posix()) for path in paths]
+    rows = spark.read.schema(ddl).options(**_OPTIONS).parquet(*uris)
+    for name, chosen in filters.items():
+        if chosen is not None:
+            rows = rows.where(f.col(name).isin(*chosen) if chosen else f.lit(False))
+    columns = [f.col(_quoted(name)) for name in wanted.columns]
+    return rows.select(*columns, *(f.col(_quoted(column_of(path[0]))).alias(name) for name, path in wanted.extract))
+
+
+def _quoted(name: str) -> str:
+    return "`{}`".format(name.replace("`", "``"))

@@ -1,0 +1,244 @@
+"""What a capture does before it goes on: from what `look` saw to steps for `setup`, or to a refusal.
+
+    tables -> `admit`: what is captured, what is stopped -> leased
+    slot and source -> `decide`: go on, follow another server, make a slot, or record what is lost
+    what is registered -> `decide_tables`: which tables are published
+
+Nothing is asked here.
+"""
+
+import hmac
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.decoding.schemas import Schema
+from millrace.capture.look import Facts, Tables
+from millrace.capture.schema_changes import schema_now
+from millrace.capture.source.connection import SourceIdentity
+from millrace.capture.source.probe import LOCKED
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.source.tables import keyed
+from millrace.capture.source.timelines import Timelines
+from millrace.capture.store import RegisteredTable, TableRegistration
+
+# why a table waits that is to be published
+UNPUBLISHED = "it is published once nobody has locked a table of the publication, or vacuums it"
+
+
+@dataclass(frozen=True)
+class AdmittedTable:
+    """A table that can be captured: with the columns that name a row, and as it is now.
+
+    `oids` are its id, then those of its partitions. Another `fingerprint` is another declaration or another table.
+    """
+
+    table: CapturedTable
+    oids: tuple[int, ...]
+    schema: Schema
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What can be captured.
+
+    Attributes:
+        capture: What is declared.
+        slot: The name of its slot and of its publication.
+        tables: What is captured now.
+        stopped: Why a declared table cannot be captured now, by its name.
+        registrations: Each declared table as the store is to know it.
+        looked_lsn: Where the source's log was before its tables were looked at.
+        probed: Digests of the tables that need no probe the next time.
+    """
+
+    capture: Capture
+    slot: str
+    tables: tuple[AdmittedTable, ...]
+    stopped: Mapping[str, str]
+    registrations: tuple[TableRegistration, ...]
+    looked_lsn: Lsn
+    probed: frozenset[str]
+
+    @property
+    def published(self) -> Capture:
+        """What the publication is to have."""
+        return replace(self.capture, tables=tuple(each.table for each in self.tables))
+
+    def without(self, names: Collection[str], why: str) -> "Admitted":
+        """Return what is captured without some tables, which wait."""
+        kept = tuple(each for each in self.tables if each.table.name not in names)
+        return replace(self, tables=kept, stopped={**self.stopped, **dict.fromkeys(names, why)})
+
+
+@dataclass(frozen=True)
+class Lose:
+    """Record that changes are lost, and refuse to go on."""
+
+    from_lsn: Lsn | None
+    to_lsn: Lsn | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Refuse to go on: that changes are lost is recorded."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Make the publication, then the slot, and begin a generation; one that a killed try left was never read."""
+
+    identity: SourceIdentity
+    timelines: Timelines
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Follow the source to another server, whose log is the captured one up to `common`.
+
+    Where the store has changes from behind that, they are lost.
+    """
+
+    timelines: Timelines
+    common: Lsn | None
+    otherwise: Lose
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Move the slot: what it would give again below `to_lsn` is stored as another declaration made it."""
+
+    to_lsn: Lsn
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Make the publication as declared, and say of the tables that are `due` since when they are in it.
+
+    A table that is not due was in it: if it is not as it was, its changes from `from_lsn` on are lost.
+    """
+
+    due: frozenset[str]
+    from_lsn: Lsn
+
+
+Step = Lose | Refuse | Begin | Follow | Skip | Publish
+
+
+def admit(tables: Tables) -> Admitted:
+    """Tell which tables are captured; the others are stopped, each with the reason, and read anew once they are mended.
+
+    Raises:
+        NotReady: The server is not ready, or our role there; with all that the source lacks.
+        InvalidCapture: A table is to be hashed, and there is no key.
+    """
+    declared, seen = tables.declared, tables.seen
+    if len(seen.tables) == len(declared.tables):
+        # nothing would be captured meanwhile: whoever publishes waits for the locks
+        seen = replace(seen, tables={name: said for name, said in seen.tables.items() if said != [LOCKED]})
+    if seen.server:
+        raise NotReady(declared.name, seen.problems)
+    # only a standby does not say it, and is not ready
+    assert seen.flushed is not None
+    stopped = {name: "; ".join(said) for name, said in seen.tables.items()}
+    admitted, registrations = [], []
+    for each in declared.tables:
+        found = seen.found.get((each.schema, each.table))
+        table, oids = keyed(found, each), () if found is None else found.oids
+        key, why = fingerprint(declared, table, oids), stopped.get(table.name)
+        registrations.append(TableRegistration(table.schema, table.table, table.stream_decider, table.key, key, why))
+        if found is not None and why is None:
+            admitted.append(AdmittedTable(table, oids, schema_now(found, table), key))
+    return Admitted(
+        declared, tables.slot, tuple(admitted), stopped, tuple(registrations), Lsn.parse(seen.flushed), seen.probed
+    )
+
+
+def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
+    """Return a digest of what is captured of a table's rows, and which table it is: its partitions come and go."""
+    declared = repr((table.columns, table.where, table.key, sorted(capture.actions), tuple(oids[:1])))
+    if table.hidden:
+        # of the key only what tells it from another one
+        key = hmac.digest(table.secret(), b"millrace", "sha256") if table.hash else b""
+        declared += repr((sorted(table.mask), sorted(table.hash), key))
+    return sha256(declared.encode()).hexdigest()[:32]
+
+
+def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
+    """Tell what is to be done until the slot goes on where the store is; nothing if it does.
+
+    Args:
+        facts: What was looked at.
+        actions: Which changes are captured.
+
+    Raises:
+        TimelinesUnknown: The source does not say which way its log came.
+    """
+    lease, identity = facts.lease, facts.identity
+    if lease.gap:
+        return (Refuse(),)
+    if lease.source_generation is None or lease.stored_lsn is None:
+        return (Begin(identity, facts.history()),)
+    if (identity.system_identifier, identity.database) != (lease.system_identifier, lease.database):
+        another = (
+            f"The source is database {identity.database} of cluster {identity.system_identifier}; the slot was made in"
+            f" {lease.database} of {lease.system_identifier}."
+        )
+        return (Lose(lease.stored_lsn, None, another),)
+    steps: tuple[Step, ...] = ()
+    stored, timelines = lease.stored_lsn, facts.history()
+    known = None if lease.timelines is None else Timelines.parse(lease.timelines)
+    if timelines != known:
+        common = known.common(timelines) if known else None
+        lose = Lose(
+            common,
+            stored,
+            f"Another server took over at {common}, without what was captured from there to {stored}: the source's log came"
+            f" through timelines {timelines}; captured were {known}.",
+        )
+        # What no event says may have been read by a backfill nevertheless: then there is no telling that nothing is
+        # stored.
+        if common is not None and common < stored and set(actions) != set(ACTIONS):
+            return (lose,)
+        steps = (Follow(timelines, common, lose),)
+        stored = stored if common is None else min(stored, common)
+    lost = _loss(facts, stored)
+    return steps if lost is None else (*steps, Lose(stored, None, lost))
+
+
+def decide_tables(
+    admitted: Admitted, registered: Collection[RegisteredTable], stored_lsn: Lsn, *, changed: bool
+) -> tuple[Step, ...]:
+    """Tell what is to be done until what is declared is published.
+
+    Args:
+        admitted: What can be captured.
+        registered: What the store knows, once it was told which columns the tables have now.
+        stored_lsn: Up to where the source is stored.
+        changed: Whether the capture was registered otherwise before, or not at all.
+    """
+    # Tables that were registered since the last run, or are read anew. If we are killed, the next try finds them so
+    # again; their backfill, which has not begun, sees what happens to them until then.
+    due = frozenset(t.name for t in registered if t.published_xid is None and t.stopped_reason is None)
+    publish = Publish(due, stored_lsn)
+    # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be compared
+    # with a replay. A stopped table may be so since a run that was killed before this.
+    return (Skip(stored_lsn), publish) if changed or due or admitted.stopped else (publish,)
+
+
+def _loss(facts: Facts, stored: Lsn) -> str | None:
+    """Return why the slot cannot go on where the store is, a sentence; None if it can."""
+    slot, name = facts.slot, facts.lease.slot
+    if facts.flushed < stored:
+        return f"The source was set back to an earlier time: its log ends at {facts.flushed}; stored is {stored}."
+    if slot is None:
+        return f"There is no slot {name} any more."
+    if slot.lost:
+        return f"Slot {name} is lost: {slot.lost}."
+    if slot.confirmed_flush_lsn is None or slot.confirmed_flush_lsn > stored:
+        return f"Slot {name} was moved to {slot.confirmed_flush_lsn} by somebody else; stored is {stored}."
+    return None

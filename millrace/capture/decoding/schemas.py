@@ -1,0 +1,144 @@
+"""The columns of captured tables through the log: which ones a change's table had, and where they became others.
+
+Not here: where they are kept (`capture.schema_changes`).
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from millrace.capture.decoding.pgoutput import Lsn, Relation, Type
+
+_IDENTITIES = {"d": "default", "n": "nothing", "f": "full", "i": "index"}
+_NUMERIC, _CHARACTERS = 1700, (1042, 1043)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaColumn:
+    """A column; `type` is for readers only, `key` says that it belongs to the replica identity."""
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    type: str = field(compare=False)
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The columns of a table and its replica identity."""
+
+    identity: str
+    columns: tuple[SchemaColumn, ...]
+
+    @classmethod
+    def of(cls, relation: Relation, types: Mapping[int, str]) -> Self:
+        """Return what a description says; `types` has the names of types."""
+        columns = []
+        for c in relation.columns:
+            name, modifier = types.get(c.type_oid, f"type {c.type_oid}"), c.type_modifier
+            if c.type_oid == _NUMERIC and modifier >= 4:
+                # the scale has 11 bits, the highest of them its sign
+                scale = ((modifier - 4) & 0x7FF ^ 0x400) - 0x400
+                name += f"({modifier - 4 >> 16},{scale})"
+            if c.type_oid in _CHARACTERS and modifier >= 4:
+                name += f"({modifier - 4})"
+            columns.append(SchemaColumn(c.name, c.type_oid, modifier, name, c.is_key))
+        return cls(_IDENTITIES[relation.identity], tuple(columns))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return {
+            "identity": self.identity,
+            "columns": [
+                {
+                    "name": c.name,
+                    "type_oid": c.type_oid,
+                    "type_modifier": c.type_modifier,
+                    "type": c.type,
+                    "key": c.key,
+                }
+                for c in self.columns
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """A place between two changes: before the one that has this number in its transaction."""
+
+    generation: int
+    commit_lsn: Lsn
+    commit_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """A table's schema from a position on."""
+
+    schema_name: str
+    table_name: str
+    at: Position
+    schema: Schema
+
+    @classmethod
+    def kept(cls, schema_name: str, table_name: str, kept: Mapping[str, Any]) -> Self:
+        """Return a schema as the store keeps it."""
+        at = Position(kept["generation"], Lsn.parse(kept["lsn"]), kept["idx"])
+        columns = tuple(SchemaColumn(**column) for column in kept["columns"])
+        return cls(schema_name, table_name, at, Schema(kept["identity"], columns))
+
+
+class Schemas:
+    """The schemas of a capture's tables: those that are kept, and those that are met.
+
+    A position that comes again, because the slot gives it again, finds what it found first, whatever came since.
+
+    Args:
+        kept: What is kept, each table's in the order of positions.
+        generation: The number of the slot's life.
+        types: The names of the types that are built in.
+    """
+
+    def __init__(self, kept: Iterable[TableSchema], generation: int, types: Mapping[int, str]) -> None:
+        self._generation = generation
+        self._of: dict[tuple[str, str], list[TableSchema]] = {}
+        for each in kept:
+            self._of.setdefault((each.schema_name, each.table_name), []).append(each)
+        self._types = dict(types)
+        # those that are to be kept
+        self._met: list[TableSchema] = []
+
+    def name(self, message: Type) -> None:
+        """Remember the name of a type that is not built in."""
+        self._types[message.type_oid] = f"{message.schema}.{message.name}"
+
+    def meet(self, relation: Relation, lsn: Lsn, idx: int, stored_lsn: Lsn) -> tuple[Schema, Schema] | None:
+        """Take a table's description, before a change; return the schema before and this one, if they are not the same.
+
+        The first of a table of which nothing is kept tells no change.
+        """
+        at = Position(self._generation, lsn, idx)
+        known = self._of.setdefault((relation.schema, relation.table), [])
+        before = next((each.schema for each in reversed(known) if each.at < at), None)
+        now = Schema.of(relation, self._types)
+        if now == before:
+            return None
+        # What is stored has been met. Where nothing of it is kept, an older version of this program has stored it.
+        if lsn >= stored_lsn and all(each.at != at for each in known):
+            found = TableSchema(relation.schema, relation.table, at, now)
+            known.append(found)
+            self._met.append(found)
+        return None if before is None else (before, now)
+
+    def take(self) -> list[TableSchema]:
+        """Return what was met since the last call: it is to be kept."""
+        met, self._met = self._met, []
+        return met
+
+
+def changed_body(before: Schema, after: Schema) -> str:
+    """Write the beginning of the data of `schema_changed`."""
+    texts = [json.dumps(schema.as_json(), ensure_ascii=False) for schema in (before, after)]
+    return f'{{"record": null, "old": {texts[0]}, "new": {texts[1]}'

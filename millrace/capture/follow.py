@@ -1,0 +1,135 @@
+"""A capture without Dagster: one drain after another until somebody stops it, also through restarts of both servers."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from uuid import uuid4
+
+from tenacity import RetryCallState
+
+from millrace.capture.declaration import Capture
+from millrace.capture.decoding.changes import TableRenamed
+from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.drain import LEASE_S, CaptureDrain, CaptureReport
+from millrace.capture.source.slot import SlotBusy
+from millrace.errors import CaptureInUse, LeaseLost, Unreachable
+from millrace.patience import PATIENCE_S, while_away
+from millrace.postgres import connecting
+
+# A new drain looks at the source anew: its timeline, its publication, its tables and their partitions. It also purges.
+ROUND_S = 600.0
+# What another process, a restart, patience or a new look at the source mends
+PASSING = (Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
+
+logger = logging.getLogger(__name__)
+
+
+def follow(
+    dsn: str,
+    capture: Capture,
+    stop: threading.Event,
+    *,
+    owner: str | None = None,
+    lease_s: int = LEASE_S,
+    on_step: Callable[[CaptureReport], None] = lambda _: None,
+) -> None:
+    """Capture until `stop` is set. A second process that follows the same capture waits, and takes over.
+
+    Args:
+        dsn: The event store.
+        capture: What is captured.
+        stop: Ends it, once what it is at is stored.
+        owner: Who holds the lease, such as a run's id; None for a name of its own.
+        lease_s: How long the lease lasts without a sign of life, in seconds.
+        on_step: Called after each step that did something, with what the drain did so far.
+
+    Raises:
+        NotReady: The source lacks something; the text says what, and how to give it.
+        GapOpen: Changes of the source are lost.
+        SlotLost: The slot is gone, or is no longer good. The gap is recorded.
+        PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
+        ChangesDiffer: The slot gives other changes than those that are stored.
+        SessionsShared: The store is reached through a pooler in transaction mode.
+    """
+    owner = owner or f"follow {uuid4()}"
+    patiently = while_away(
+        lambda error: connecting.passes(error) or isinstance(error, PASSING), stop, _Waiting(capture.name), quietly=True
+    )
+    while not stop.is_set():
+        patiently(_drain, dsn, capture, owner, stop, lease_s, on_step)
+
+
+def _drain(
+    dsn: str,
+    capture: Capture,
+    owner: str,
+    stop: threading.Event,
+    lease_s: int,
+    on_step: Callable[[CaptureReport], None],
+) -> None:
+    telling = _Telling(capture.name)
+
+    def step(sofar: CaptureReport) -> None:
+        telling.step(sofar)
+        on_step(sofar)
+
+    with CaptureDrain(dsn, capture, owner, lease_s=lease_s, stop=stop) as capturing:
+        for table, why in capturing.stopped.items():
+            logger.warning("%s: table %s is stopped, the others are captured: %s", capture.name, table, why)
+        try:
+            capturing.drain(budget_s=ROUND_S, idle_s=float("inf"), stop=stop, on_step=step)
+        finally:
+            telling.tell(capturing.report)
+
+
+class _Waiting:
+    """Says what is waited for: at once, and every minute while it goes on."""
+
+    def __init__(self, capture: str) -> None:
+        self._capture = capture
+        self._kind: type[BaseException] | None = None
+        self._told_at = 0.0
+
+    def __call__(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        now = time.monotonic()
+        if error is None or (
+            type(error) is self._kind and state.attempt_number > 1 and now - self._told_at < PATIENCE_S
+        ):
+            return
+        self._kind, self._told_at = type(error), now
+        # of two that follow one capture, one waits: that is how it is meant
+        level = logging.INFO if isinstance(error, CaptureInUse) else logging.WARNING
+        logger.log(level, "%s waits, and tries again: %s", self._capture, error)
+
+
+class _Telling:
+    """Says now and then how much was captured since it said so last."""
+
+    def __init__(self, capture: str) -> None:
+        self._capture = capture
+        self._told = CaptureReport()
+        self._told_at = time.monotonic()
+
+    def step(self, sofar: CaptureReport) -> None:
+        if time.monotonic() - self._told_at >= PATIENCE_S:
+            self.tell(sofar)
+
+    def tell(self, sofar: CaptureReport) -> None:
+        sofar = CaptureReport(*astuple(sofar))  # another thread may add to it meanwhile
+        came = CaptureReport(*(now - then for now, then in zip(astuple(sofar), astuple(self._told), strict=True)))
+        # time alone is no news
+        if any(astuple(replace(came, busy_s=0.0))):
+            logger.info(
+                "%s: %d changes stored, %d events, %d rows backfilled, %d unchanged, %d quarantined in %.0f s",
+                self._capture,
+                came.stored,
+                came.emitted,
+                came.backfilled,
+                came.unchanged,
+                came.quarantined,
+                time.monotonic() - self._told_at,
+            )
+        self._told, self._told_at = sofar, time.monotonic()

@@ -1,0 +1,107 @@
+"""What a capture's plan is made from: looks at its source and at the store, which change nothing on either.
+
+Slot and source are looked at under the lease only: whoever had it before may have gone on.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+
+import psycopg
+
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.source.connection import SourceIdentity, flush_lsn, source_identity
+from millrace.capture.source.patterns import fitting, with_tables
+from millrace.capture.source.publication import probed_tables, withdrawn_tables
+from millrace.capture.source.readiness import Look, look_at
+from millrace.capture.source.slot import SlotState, slot_state
+from millrace.capture.source.timelines import Timelines, TimelinesUnknown, read_timelines
+from millrace.capture.store import CaptureLease, CaptureStore, RegisteredTable
+from millrace.event_store.platform import PlatformStore
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What there is to capture.
+
+    Attributes:
+        declared: What is declared, with the tables that fit its patterns.
+        slot: The name of its slot and of its publication.
+        seen: What there is of the tables, and what keeps them from being captured.
+        withdrawn: Those that a run has taken out of the publication, since when nothing of them is captured.
+    """
+
+    declared: Capture
+    slot: str
+    seen: Look
+    withdrawn: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where a leased capture stands, and its source.
+
+    Attributes:
+        lease: The lease, with what the store says of the capture.
+        identity: Which database the source is.
+        timelines: Which way its log came, or why it does not say so.
+        flushed: Up to where its log is safe.
+        slot: The capture's slot; None if there is none.
+    """
+
+    lease: CaptureLease
+    identity: SourceIdentity
+    timelines: Timelines | TimelinesUnknown
+    flushed: Lsn
+    slot: SlotState | None
+
+    def history(self) -> Timelines:
+        """Return which way the source's log came.
+
+        Raises:
+            TimelinesUnknown: It does not say so.
+        """
+        if isinstance(self.timelines, TimelinesUnknown):
+            raise self.timelines
+        return self.timelines
+
+
+def look_at_tables(source: psycopg.Connection, store: CaptureStore, capture: Capture) -> Tables:
+    """Look at what there is to capture; nobody needs a lease for that.
+
+    Raises:
+        NotReady: It declares no table, and none fits its patterns.
+    """
+    declared = with_tables(source, capture)
+    name = slot_name(store, capture.name)
+    published = {table.name for table in store.captured_tables(capture.name) if table.published_xid is not None}
+    has_slot = slot_state(source, name) is not None
+    probed = probed_tables(source, name)
+    seen = look_at(source, declared, has_slot=has_slot, probed=probed, published=published)
+    return Tables(declared, name, seen, withdrawn_tables(source, name, published))
+
+
+def with_registered(capture: Capture, registered: Iterable[RegisteredTable]) -> Capture:
+    """Return the capture with the tables that fitted its patterns when it ran last; the source is not asked."""
+    return fitting(capture, (CapturedTable(table.table_name, table.schema_name) for table in registered))
+
+
+def look(source: psycopg.Connection, lease: CaptureLease) -> Facts:
+    """Look at the source of a leased capture."""
+    identity = source_identity(source)
+    try:
+        timelines: Timelines | TimelinesUnknown = read_timelines(source)
+    except TimelinesUnknown as unknown:
+        timelines = unknown
+    # its log ends behind what a slot has given out
+    flushed, _ = flush_lsn(source)
+    return Facts(lease, identity, timelines, flushed, slot_state(source, lease.slot))
+
+
+def slot_name(store: CaptureStore, capture: str) -> str:
+    """Return the name of a capture's slot and publication: no other event store has it, not even a copy of this one."""
+    events = PlatformStore(store.connection)
+    database = events.database_identity()
+    store_id = f"{events.backup_cut().archive_id} {(database.system_identifier, database.database)}"
+    return f"millrace_{capture}_{sha256(store_id.encode()).hexdigest()[:8]}"

@@ -1,0 +1,69 @@
+"""Tries quarantined changes again: decodes their messages once more, with the code and the declaration of now."""
+
+from dataclasses import replace
+
+from millrace.capture.declaration import Capture
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.decoding.pgoutput import PgoutputError
+from millrace.capture.look import with_registered
+from millrace.capture.quarantined_change import QuarantinedChange
+from millrace.capture.store import CaptureStore, RegisteredTable, Requeued
+
+
+def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
+    """Decode again what could not be decoded, then append what has no fault any more, the changes of each row in order.
+
+    A change that still cannot be decoded stays in the quarantine, and so do the later ones of its row.
+
+    Raises:
+        StreamWentOn: A change whose key was unknown belongs to a row that has later events: it can only be discarded.
+    """
+    tables = store.captured_tables(capture.name)
+    after = 0
+    while changes := store.quarantined_changes(capture.name, after):
+        for quarantined in changes:
+            found = _decoded(capture, tables, quarantined)
+            if found and found.decider_id is not None and found.data is not None:
+                store.repair_change(quarantined.quarantine_id, found.decider_id, found.data)
+        after = changes[-1].quarantine_id
+    return store.requeue_changes(capture.name, reason=reason)
+
+
+def _decoded(capture: Capture, tables: list[RegisteredTable], waiting: QuarantinedChange) -> Change | None:
+    """Decode a change from its message; return None if it has none, or still cannot be decoded."""
+    if waiting.raw is None or waiting.relation is None or waiting.data_json is not None:
+        return None
+    assert waiting.commit_lsn is not None
+    assert waiting.commit_idx is not None
+    assert waiting.xid is not None
+    assert waiting.committed_at is not None
+    keys = {(table.schema_name, table.table_name): table.key_columns for table in tables}
+    decoder = ChangeDecoder(
+        [
+            table if table.keyless else replace(table, key=tuple(keys.get((table.schema, table.table)) or ()) or None)
+            for table in with_registered(capture, tables).tables
+        ],
+        capture.name,
+        waiting.source_generation,
+        waiting.xid,
+    )
+    change = Change(
+        commit_lsn=waiting.commit_lsn,
+        commit_idx=waiting.commit_idx,
+        xid=waiting.xid,
+        committed_at=waiting.committed_at,
+        decider=waiting.decider,
+        decider_id=waiting.decider_id,
+        action=waiting.action,
+        event_id=str(waiting.event_id),
+        command_id=str(waiting.command_id),
+        data=None,
+        fault=waiting.fault,
+        raw=waiting.raw,
+        relation=waiting.relation,
+    )
+    try:
+        return decoder.restore(change)
+    except PgoutputError:
+        return None

@@ -1,0 +1,93 @@
+"""The columns of captured tables in the store: what the log said of them, what the source's catalog says now."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg.postgres import types
+from psycopg.types.json import Jsonb
+
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.decoding.schemas import Schema, TableSchema
+from millrace.capture.source.tables import SourceTable, enum_labels, filled_leaves
+from millrace.capture.store import CaptureLease, CaptureStore, RegisteredTable
+from millrace.event_store.sql_functions import SqlFunctions
+
+if TYPE_CHECKING:
+    from millrace.capture.decide import Admitted
+
+# the names of the types that are built in
+TYPES = {info.oid: info.regtype for info in types} | {
+    info.array_oid: f"{info.regtype}[]" for info in types if info.array_oid
+}
+_FIRST_OWN_TYPE = 16384
+
+
+class SchemaStore(SqlFunctions):
+    """The store's functions for the columns of captured tables."""
+
+    def keep_schemas(
+        self, capture: str, lease_token: int, read_lsn: Lsn, schemas: Sequence[Mapping[str, object]]
+    ) -> int:
+        """Keep which columns tables have; return how many are to be read anew, after `publish_tables`."""
+        return self._value(
+            int,
+            "select event_store_platform.keep_schemas(%s, %s, %s::pg_lsn, %s)",
+            (capture, lease_token, str(read_lsn), Jsonb(schemas)),
+        )
+
+    def captured_schemas(self, capture: str) -> list[TableSchema]:
+        """Return which columns the tables of a capture had, each table's in the order of the log."""
+        found = self.connection.execute(
+            "select schema_name, table_name, schemas from event_store_platform.captured_tables(%s)", (capture,)
+        )
+        return [TableSchema.kept(schema, table, each) for schema, table, kept in found for each in kept]
+
+
+def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
+    """Return the columns of a table as the log would describe them now."""
+    own = {c.type_oid: c.type_name for c in found.columns if c.type_oid >= _FIRST_OWN_TYPE}
+    return Schema.of(found.relation(table), TYPES | own)
+
+
+def look_at_schemas(
+    source: psycopg.Connection, store: CaptureStore, lease: CaptureLease, admitted: "Admitted"
+) -> list[RegisteredTable]:
+    """Have tables read anew whose columns changed while no change of a row told so, or whose partitions or enums did.
+
+    Return all tables of the capture as they are registered then.
+    """
+    registered = store.captured_tables(lease.capture)
+    known = {(table.schema_name, table.table_name): table.leaves for table in registered}
+    looks = [(each.oids[1:], known[each.table.schema, each.table.table]) for each in admitted.tables]
+    added = [leaf for leaves, before in looks if before is not None for leaf in {*leaves} - {*before}]
+    filled = filled_leaves(source, sorted(added))
+    labels = enum_labels(source, [each.oids[0] for each in admitted.tables])
+    looked = [
+        {
+            "schema": each.table.schema,
+            "table": each.table.table,
+            **each.schema.as_json(),
+            "leaves": each.oids[1:],
+            "filled": sorted(filled.intersection(each.oids[1:])),
+            "labels": labels.get(each.oids[0], {}),
+        }
+        for each in admitted.tables
+    ]
+    rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, admitted.looked_lsn, looked)
+    return store.captured_tables(lease.capture) if rereads else registered
+
+
+def schemas_json(schemas: Iterable[TableSchema]) -> list[dict[str, object]]:
+    """Return schemas from the log as `keep_schemas` takes them."""
+    return [
+        {
+            "schema": each.schema_name,
+            "table": each.table_name,
+            **each.schema.as_json(),
+            "commit_lsn": str(each.at.commit_lsn),
+            "commit_idx": each.at.commit_idx,
+        }
+        for each in schemas
+    ]

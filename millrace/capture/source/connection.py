@@ -1,0 +1,201 @@
+"""The connections to a captured database, and looks that need no slot: its identity, how far its log and ids are."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.errors import Unreachable
+from millrace.patience import BUSY_S, PATIENCE_S, WATCH_S
+from millrace.postgres.connecting import Connection, connect
+from millrace.postgres.sessions import require_own_session
+
+# The server writes values as text in the forms that the session asks for.
+_SETTINGS = {
+    "client_encoding": "UTF8",
+    "datestyle": "ISO, MDY",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmlbinary": "base64",
+    "lc_monetary": "C",
+    # where a policy hides rows, reading is an error and does not give a part of them
+    "row_security": "off",
+    # `stream` listens to warnings
+    "client_min_messages": "warning",
+    "synchronous_commit": "local",
+    "lock_timeout": f"{BUSY_S}s",
+    "statement_timeout": f"{PATIENCE_S}s",
+    "idle_in_transaction_session_timeout": "10min",
+    # what the role or the database has for applications
+    "idle_session_timeout": "0",
+    "transaction_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+}
+# decoding takes as long as it takes: a limit of the role would end it
+_UNLIMITED = ("lock_timeout", "statement_timeout", "transaction_timeout")
+WALSENDER_HINT = (
+    "Its role needs `replication`, its server a free one of max_wal_senders, and the connection string has to lead to the"
+    " server itself: poolers do not pass the replication protocol on."
+)
+# beyond what the source itself allows a statement
+ANSWER_S = PATIENCE_S + WATCH_S
+
+
+@dataclass(frozen=True)
+class SourceIdentity:
+    """A database among all others. A copy of it has the same system identifier, a promoted copy another timeline."""
+
+    system_identifier: str
+    database: str
+    timeline: int
+
+
+def connect_source(dsn: str, stop: threading.Event | None = None) -> psycopg.Connection:
+    """Open an autocommit connection whose session has the text forms that all of change capture reads.
+
+    A call that no answer comes to ends after `ANSWER_S`, and soon once `stop` is set.
+
+    Raises:
+        Unreachable: The server does not answer.
+        SessionsShared: It is reached through a pooler in transaction mode.
+    """
+    try:
+        source = connect(dsn, answer_s=ANSWER_S, stop=stop, client_encoding="utf8")
+        try:
+            # before any setting is made, which another session would have then
+            require_own_session(source, dsn, "source", "the capture's source")
+        except BaseException:
+            source.close()
+            raise
+        _set(source, _SETTINGS)
+    except psycopg.OperationalError as error:
+        raise Unreachable(
+            "The source database does not answer.",
+            detail=str(error).strip(),
+            hint="Check the source's connection string.",
+        ) from error
+    return source
+
+
+def connect_walsender(
+    source: psycopg.Connection,
+    stop: threading.Event | None = None,
+    *,
+    client_encoding: str = "utf8",
+    application_name: str = "millrace",
+) -> Connection:
+    """Open a replication connection to the database, at the address, that another connection of ours has.
+
+    Args:
+        source: The other connection.
+        stop: Leaves calls that no answer comes to once it is set.
+        client_encoding: The encoding that the server writes.
+        application_name: What the server calls the session.
+
+    Raises:
+        psycopg.OperationalError: The server does not answer, has no free process for it, or our role may not replicate.
+    """
+    info = source.info
+    same: dict[str, str | int | None] = {**info.get_parameters(), "host": info.host, "port": info.port}
+    same["password"] = info.password or None
+    if "hostaddr" in same:
+        same["hostaddr"] = info.hostaddr
+    dsn = make_conninfo("", **same)
+    walsender = connect(
+        dsn,
+        answer_s=ANSWER_S,
+        stop=stop,
+        # it takes no parameters beside a statement
+        cursor_factory=psycopg.ClientCursor,
+        client_encoding=client_encoding,
+        application_name=application_name,
+        replication="database",
+    )
+    # what it works on is asked over a plain one
+    walsender.dsn = dsn
+    return walsender
+
+
+def set_up_walsender(walsender: psycopg.Connection) -> None:
+    """Let a replication connection write values in the forms of `connect_source`, in the encoding that it has."""
+    settings = {name: setting for name, setting in _SETTINGS.items() if name != "client_encoding"}
+    settings |= dict.fromkeys(_UNLIMITED, "0")
+    # so long the server's process waits for a word of ours
+    _set(walsender, settings | {"wal_sender_timeout": f"{PATIENCE_S}s"})
+
+
+def _set(connection: psycopg.Connection, settings: Mapping[str, str]) -> None:
+    # some of them only newer servers know
+    connection.execute(
+        "select set_config(ours.name, ours.setting, false) from unnest(%s::text[], %s::text[]) as ours (name, setting)"
+        " where current_setting(ours.name, true) is not null",
+        (list(settings), list(settings.values())),
+    )
+
+
+def source_identity(source: psycopg.Connection) -> SourceIdentity:
+    """Return which database this is."""
+    row = source.execute(
+        """
+        select system_identifier::text, current_database(), ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int
+        from pg_control_system()
+        """
+    ).fetchone()
+    assert row is not None
+    return SourceIdentity(*row)
+
+
+def flush_lsn(source: psycopg.Connection) -> tuple[Lsn, datetime]:
+    """Return up to where the source's log is safe on its disk, and its clock's time just before.
+
+    Every transaction whose commit a client had learned of by that time is below the position.
+    """
+    # the time first: a position that was read before it would not cover all of these
+    row = source.execute("select clock_timestamp(), pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[1]), row[0]
+
+
+def next_xid(source: psycopg.Connection) -> int:
+    """Return the first transaction id, of 64 bits, that no transaction of the source has yet."""
+    row = source.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def oldest_xid(source: psycopg.Connection) -> int:
+    """Return the lowest transaction id, of 64 bits, whose transaction has not ended."""
+    row = source.execute("select pg_snapshot_xmin(pg_current_snapshot())::text").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def oldest_transaction(source: psycopg.Connection) -> str | None:
+    """Describe the open transaction of the server that took its id first; None if our role sees none."""
+    row = source.execute(
+        """
+        select whose
+        from (
+          select
+            backend_xid,
+            format('the transaction of session %s (%s in database %s, since %s)', pid, usename, datname, date_trunc('second', xact_start))
+          from pg_stat_activity
+          where backend_xid is not null
+          union all
+          select
+            transaction,
+            format('prepared transaction %L (%s in database %s, since %s)', gid, owner, database, date_trunc('second', prepared))
+          from pg_prepared_xacts
+        ) open (xid, whose)
+        order by age(xid) desc
+        limit 1
+        """
+    ).fetchone()
+    return None if row is None else str(row[0])

@@ -1,0 +1,42 @@
+"""The tables of a capture that are declared by patterns: which there are now."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import psycopg
+
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source.readiness import OWN_SCHEMAS, NotReady
+from millrace.capture.source.tables import logged_tables
+
+
+def with_tables(source: psycopg.Connection, capture: Capture) -> Capture:
+    """Return the capture with the tables that fit its patterns now, behind those that it declares.
+
+    Raises:
+        NotReady: It declares no table, and none fits.
+    """
+    if not capture.patterns:
+        return capture
+    there = [CapturedTable(table, schema) for schema, table in logged_tables(source) if schema not in OWN_SCHEMAS]
+    found = fitting(capture, there)
+    if not found.tables:
+        said = f"no table fits {', '.join(capture.patterns)}" + (
+            f" without {', '.join(capture.exclude)}" if capture.exclude else ""
+        )
+        known = ", ".join(table.name for table in there) or "none"
+        raise NotReady(capture.name, [f"{said}; in database {source.info.dbname} there are {known}"])
+    return found
+
+
+def fitting(capture: Capture, tables: Iterable[CapturedTable]) -> Capture:
+    """Return the capture with those of these tables that fit its patterns, behind those that it declares."""
+
+    def fits(name: str, patterns: Iterable[str]) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    declared = {table.name for table in capture.tables}
+    more = [each for each in tables if each.name not in declared and fits(each.name, capture.patterns)]
+    wanted = [each for each in more if not fits(each.name, capture.exclude)]
+    return replace(capture, tables=(*capture.tables, *wanted))

@@ -1,0 +1,212 @@
+"""Asks the server itself whether tables can be published as declared: by a publication that is rolled back.
+
+That costs the source a transaction id and some log, and takes the lock that a vacuum holds. So it is asked once for
+each declaration of a table and each state of it in the catalog, of many tables together. Where that fails, each half is
+asked about.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+import psycopg
+from psycopg import sql
+
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source.publication import condition, publication_options
+from millrace.capture.source.tables import SourceTable
+
+_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError, psycopg.InternalError)
+
+_FILTER_COLUMNS = """
+select distinct r.prrelid::bigint, a.attname::text
+from pg_publication p
+join pg_publication_rel r on r.prpubid = p.oid
+join pg_depend d on d.classid = 'pg_publication_rel'::regclass and d.objid = r.oid and d.refobjid = r.prrelid
+join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
+where p.pubname = %s and d.refclassid = 'pg_class'::regclass and d.refobjsubid > 0
+order by 1, 2
+"""
+
+# why a table that nobody has published yet is not captured now
+LOCKED = "another session has locked it, or vacuums it: it is captured once that has ended"
+# Tables and partitions that are asked about together: all are locked then, with their indexes, of which a server takes
+# a few thousand.
+TOGETHER = 50
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A table that is asked about: as it is declared, as it is, and the digest of both."""
+
+    table: CapturedTable
+    found: SourceTable
+    digest: str
+
+    @property
+    def parts(self) -> tuple[SourceTable, ...]:
+        """The table, then its partitions that hold rows."""
+        return (self.found, *self.found.leaves)
+
+
+# What the server says, by the ids of tables; a table is not in it if it would be published.
+_Said = Mapping[int, str]
+
+
+class Probes:
+    """The questions about a capture's tables.
+
+    Attributes:
+        passed: Digests of the tables that the server would publish as declared, as they are now.
+    """
+
+    def __init__(
+        self,
+        source: psycopg.Connection,
+        capture: Capture,
+        known: frozenset[str] = frozenset(),
+        published: Collection[str] = (),
+    ) -> None:
+        self.passed: set[str] = set()
+        self._source = source
+        self._capture = capture
+        self._actions = sorted(capture.actions)
+        self._known = known
+        self._published = published
+
+    def problems(self, tables: Iterable[tuple[CapturedTable, SourceTable]]) -> dict[str, str]:
+        """Find what the server would refuse, by the names of tables, unless that is known."""
+        asked = []
+        for table, found in tables:
+            digest = sha256(repr((table, self._actions, found)).encode()).hexdigest()[:16]
+            if digest in self._known:
+                self.passed.add(digest)
+            else:
+                asked.append(_Asked(table, found, digest))
+        filtered = [each for each in asked if each.table.where is not None]
+        said = self._ask(filtered, about_filters=True)
+        said |= self._ask([each for each in asked if each.found.oid not in said], about_filters=False)
+        self.passed |= {each.digest for each in asked if each.found.oid not in said}
+        problems = {each.table.name: said.get(each.found.oid) for each in asked}
+        # A vacuum may hold the table for hours: what is published already is captured, and asked about later.
+        return {
+            name: problem
+            for name, problem in problems.items()
+            if problem is not None and not (problem == LOCKED and name in self._published)
+        }
+
+    def _ask(self, asked: Sequence[_Asked], *, about_filters: bool) -> dict[int, str]:
+        """Ask about groups of tables that have about `TOGETHER` parts; one table that has more is alone."""
+        said: dict[int, str] = {}
+        group: list[_Asked] = []
+        parts = 0
+        for each in asked:
+            if group and parts + len(each.parts) > TOGETHER:
+                said |= self._together(group, about_filters=about_filters)
+                group, parts = [], 0
+            group.append(each)
+            parts += len(each.parts)
+        if group:
+            said |= self._together(group, about_filters=about_filters)
+        return said
+
+    def _together(self, group: Sequence[_Asked], *, about_filters: bool) -> _Said:
+        """Ask about tables in a transaction that is rolled back; divide them where that fails."""
+        try:
+            with self._source.transaction(force_rollback=True):
+                _lock(self._source, group)
+                return self._publish_filters(group) if about_filters else self._publish_changes(group)
+        except (psycopg.errors.LockNotAvailable, *_REFUSALS) as error:
+            if len(group) == 1:
+                said = str(error.diag.message_primary or error)
+                if error.diag.message_detail:
+                    said += f" ({error.diag.message_detail})"
+                if isinstance(error, psycopg.errors.LockNotAvailable):
+                    problem = LOCKED
+                elif about_filters:
+                    problem = f"where cannot be used: {said}: correct {group[0].table.where!r}"
+                else:
+                    problem = (
+                        f"the server would refuse changes of it once it is published: {said}: change its columns or its"
+                        " replica identity"
+                    )
+                return {group[0].found.oid: problem}
+        half = len(group) // 2
+        first, second = (self._together(part, about_filters=about_filters) for part in (group[:half], group[half:]))
+        return {**first, **second}
+
+    def _publish_filters(self, group: Sequence[_Asked]) -> _Said:
+        """Publish the tables with their filters; return what a filter uses that the log does not hold."""
+        filters = [
+            sql.SQL("only {} where ({})").format(each.found.name, condition(each.table.where or "")) for each in group
+        ]
+        self._publish(filters)
+        if not {"update", "delete"} & set(self._actions):
+            return {}
+        used: dict[int, list[str]] = {}
+        for oid, column in self._source.execute(_FILTER_COLUMNS, (self._name,)):
+            used.setdefault(oid, []).append(column)
+        outside = {
+            each.found.oid: [c for c in used.get(each.found.oid, ()) if c not in each.found.identity_columns]
+            for each in group
+        }
+        return {
+            oid: (
+                f"where uses {', '.join(columns)}, which the log does not hold of rows before their change:"
+                " alter table … replica identity full, or use columns of the replica identity only"
+            )
+            for oid, columns in outside.items()
+            if columns
+        }
+
+    def _publish_changes(self, group: Sequence[_Asked]) -> _Said:
+        """Publish the tables, and have the server refuse changes of them that it would refuse then."""
+        tables = []
+        for each in group:
+            table = sql.SQL("only {}").format(each.found.name)
+            if each.table.columns is not None:
+                table += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, each.table.columns)))
+            tables.append(table)
+        self._publish(tables)
+        # the server judges a statement when it plans it: no row is touched, no trigger fires
+        judged = []
+        for part in (part for each in group for part in each.parts):
+            if "update" in self._actions:
+                first = sql.Identifier(part.columns[0].name)
+                judged.append(sql.SQL("explain update only {} set {} = default").format(part.name, first))
+            if "delete" in self._actions:
+                judged.append(sql.SQL("explain delete from only {}").format(part.name))
+        if judged:
+            self._source.execute(sql.SQL("; ").join(judged), prepare=False)
+        return {}
+
+    @property
+    def _name(self) -> str:
+        return f"millrace_check_{self._source.info.backend_pid}"
+
+    def _publish(self, tables: Sequence[sql.Composable]) -> None:
+        # with the options that it is made with: of a partitioned table no filter is allowed otherwise
+        self._source.execute(
+            sql.SQL("create publication {} for table {} with ({})").format(
+                sql.Identifier(self._name),
+                sql.SQL(", ").join(tables),
+                publication_options(self._source, self._actions),
+            )
+        )
+
+
+def _lock(source: psycopg.Connection, group: Sequence[_Asked]) -> None:
+    """Take the locks that a publication takes, or fail at once.
+
+    Who waits for one longer than `deadlock_timeout` cancels an autovacuum. The locks come first: a publication has an
+    id of a transaction before it asks for its locks.
+    """
+    source.execute("set local lock_timeout = '20ms'")
+    tables = sql.SQL(", ").join(sql.SQL("only {}").format(each.found.name) for each in group)
+    try:
+        with source.transaction():
+            source.execute(sql.SQL("lock table {} in share update exclusive mode nowait").format(tables))
+    except psycopg.errors.InsufficientPrivilege:
+        # An owner may have revoked this from itself, and may publish all the same. Of several none is locked now.
+        if len(group) > 1:
+            raise

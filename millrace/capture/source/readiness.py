@@ -1,0 +1,359 @@
+"""What a source lacks to be captured as declared, all of it at once, as sentences with their remedies.
+
+Not here: what is wrong with a declaration by itself (`capture.declaration`), what only the server can say (`probe`).
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import psycopg
+
+from millrace.capture.declaration import Capture, CapturedTable, table_name
+from millrace.capture.source.probe import Probes
+from millrace.capture.source.tables import SourceTable, find_tables
+from millrace.errors import MillraceError
+
+OLDEST_MAJOR = 15
+# what Millrace writes itself is never captured: each captured change would make the next one
+OWN_SCHEMAS = ("event_store", "read_models", "dagster")
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "i": "an index",
+    "I": "an index",
+    "c": "a type",
+}
+
+_SERVER = """
+select
+  pg_is_in_recovery(),
+  current_setting('wal_level'),
+  current_setting('max_replication_slots')::int,
+  (select count(*) from pg_replication_slots)::int,
+  current_setting('max_wal_senders')::int,
+  (select count(*) from pg_stat_get_wal_senders())::int,
+  current_database(),
+  r.rolname,
+  r.rolsuper or r.rolreplication,
+  r.rolsuper or has_database_privilege(current_database(), 'create'),
+  r.rolsuper or r.rolbypassrls,
+  case when not pg_is_in_recovery() then pg_current_wal_flush_lsn()::text end
+from pg_roles r
+where r.rolname = current_user
+"""
+
+_RIGHTS = """
+select
+  c.oid::bigint,
+  pg_has_role(c.relowner, 'usage'),
+  has_schema_privilege(c.relnamespace, 'usage'),
+  has_table_privilege(c.oid, 'select')
+from unnest(%s::oid[]) as asked (oid)
+join pg_class c on c.oid = asked.oid
+"""
+
+_COLUMN_RIGHTS = """
+select a.attrelid::bigint
+from unnest(%s::oid[], %s::text[]) as asked (oid, name)
+join pg_attribute a on a.attrelid = asked.oid and a.attname = asked.name
+group by a.attrelid
+having bool_and(has_column_privilege(a.attrelid, a.attnum, 'select'))
+"""
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What the server and our role on it can do."""
+
+    standby: bool
+    wal_level: str
+    slots: int
+    used_slots: int
+    senders: int
+    used_senders: int
+    database: str
+    role: str
+    may_replicate: bool
+    may_create: bool
+    passes_policies: bool
+    flushed: str | None
+
+
+@dataclass(frozen=True)
+class _Rights:
+    """Whether our role may publish a table, and read what is captured of it."""
+
+    owns: bool
+    reads: bool
+
+
+class NotReady(MillraceError):
+    """The source cannot be captured as declared.
+
+    Attributes:
+        problems: What it lacks, a sentence each.
+    """
+
+    def __init__(self, capture: str, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__(
+            f"The source of capture {capture} is not ready.",
+            detail="\n".join(f"- {problem}" for problem in problems),
+            hint="Nothing was published; try again when that is done.",
+        )
+
+
+@dataclass(frozen=True)
+class Look:
+    """What there is of a capture's tables, and what keeps them from being captured.
+
+    Attributes:
+        server: What is wrong with the server, or with our role there; it concerns every table.
+        tables: What is wrong with a table, by its name; a table with which nothing is wrong is left out.
+        found: What there is of the tables, by schema and name.
+        probed: Digests of the tables that need no probe the next time.
+        flushed: Where the source's log was before; None on a standby.
+    """
+
+    server: Sequence[str]
+    tables: Mapping[str, Sequence[str]]
+    found: Mapping[tuple[str, str], SourceTable]
+    probed: frozenset[str]
+    flushed: str | None
+
+    @property
+    def problems(self) -> list[str]:
+        """All that is wrong, a sentence each."""
+        tables = [f"table {name}: {problem}" for name, problems in self.tables.items() for problem in problems]
+        return [*self.server, *tables]
+
+
+def look_at(
+    source: psycopg.Connection,
+    capture: Capture,
+    *,
+    has_slot: bool,
+    probed: frozenset[str] = frozenset(),
+    published: Collection[str] = (),
+    tables: Sequence[CapturedTable] | None = None,
+) -> Look:
+    """Look at what keeps a source's tables from being captured as declared; nothing on it is changed.
+
+    Args:
+        source: An autocommit connection to the source.
+        capture: What is to be captured.
+        has_slot: Whether the capture's slot is there already, so that none has to be free.
+        probed: What the last look returned.
+        published: The names of the tables that are published already: a lock on them keeps nobody from capturing them.
+        tables: Some of its tables; None for all.
+    """
+    major = source.info.server_version // 10000
+    if major < OLDEST_MAJOR:
+        too_old = f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
+        return Look([too_old], {}, {}, frozenset(), None)
+    row = source.execute(_SERVER).fetchone()
+    assert row is not None
+    server = _Server(*row)
+    asked = capture.tables if tables is None else tables
+    found = find_tables(source, [(table.schema, table.table) for table in asked])
+    rights = _rights(source, asked, found)
+    problems = {table.name: [*_table_problems(server, capture, table, found, rights)] for table in asked}
+    fine = [(table, found[table.schema, table.table]) for table in asked if not problems[table.name]]
+    probes = Probes(source, capture, probed, published)
+    for name, problem in probes.problems(fine).items():
+        problems[name].append(problem)
+    return Look(
+        [*_server_problems(server, has_slot=has_slot)],
+        {name: said for name, said in problems.items() if said},
+        found,
+        frozenset(probes.passed),
+        server.flushed,
+    )
+
+
+def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> None:
+    """Refuse a source of which not every table can be captured as declared.
+
+    Raises:
+        NotReady: With all that it lacks.
+    """
+    if problems := find_problems(source, capture, has_slot=has_slot):
+        raise NotReady(capture.name, problems)
+
+
+def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> list[str]:
+    """Find all that keeps the source from being captured as declared; nothing on it is changed.
+
+    Args:
+        source: An autocommit connection to the source.
+        capture: What is to be captured.
+        has_slot: Whether the capture's slot is there already, so that none has to be free.
+    """
+    return look_at(source, capture, has_slot=has_slot, published={table.name for table in capture.tables}).problems
+
+
+def is_one_ready(source: psycopg.Connection, capture: Capture, names: Collection[str]) -> bool:
+    """Return whether nothing keeps one of these tables from being captured, or it is declared no more.
+
+    Args:
+        source: An autocommit connection to the source.
+        capture: A capture that has its slot.
+        names: The names of one or more tables.
+    """
+    declared = [table for table in capture.tables if table.name in names]
+    if len(declared) < len(names):
+        return True
+    published = {table.name for table in capture.tables}
+    look = look_at(source, capture, has_slot=True, published=published, tables=declared)
+    return not look.server and len(look.tables) < len(declared)
+
+
+def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
+    role = server.role
+    if server.standby:
+        yield "the server is a standby, which cannot have publications: capture from its primary"
+    if server.wal_level != "logical":
+        yield (
+            f"wal_level is {server.wal_level}; it has to be logical: alter system set wal_level = 'logical', and restart the"
+            " server"
+        )
+    if not has_slot and server.used_slots >= server.slots:
+        yield (
+            f"all {server.slots} replication slots are in use: drop one that nobody needs, or raise max_replication_slots and"
+            " restart the server"
+        )
+    # whoever has a slot may be the reader that is counted
+    if not has_slot and server.used_senders >= server.senders:
+        yield (
+            f"all {server.senders} connections of max_wal_senders are in use: end one that nobody needs, or raise it and restart"
+            " the server"
+        )
+    if not server.may_replicate:
+        yield f"role {role} may not use replication slots: alter role {role} replication"
+    if not server.may_create:
+        yield f"role {role} may not create publications: grant create on database {server.database} to {role}"
+
+
+def _rights(
+    source: psycopg.Connection, tables: Sequence[CapturedTable], found: Mapping[tuple[str, str], SourceTable]
+) -> Mapping[int, _Rights]:
+    """Return what our role may do with each table, by its id; a table that is gone by now is left out."""
+    asked = source.execute(_RIGHTS, ([table.oid for table in found.values()],)).fetchall()
+    whole = {oid for oid, _, _, reads in asked if reads}
+    # where a right to the whole table is lacking, there may be one to each column
+    columns = [
+        (now.oid, column.name)
+        for table in tables
+        if (now := found.get((table.schema, table.table))) and now.oid not in whole
+        for column in now.captured_columns(table)
+    ]
+    if columns:
+        of, names = zip(*columns, strict=True)
+        whole |= {oid for (oid,) in source.execute(_COLUMN_RIGHTS, ([*of], [*names]))}
+    return {oid: _Rights(owns, enters and oid in whole) for oid, owns, enters, _ in asked}
+
+
+def _table_problems(
+    server: _Server,
+    capture: Capture,
+    table: CapturedTable,
+    found: Mapping[tuple[str, str], SourceTable],
+    rights: Mapping[int, _Rights],
+) -> Iterator[str]:
+    if table.schema in OWN_SCHEMAS:
+        yield f"schema {table.schema} is Millrace's own, and its tables are never captured: leave it out"
+        return
+    if table.schema.startswith("pg_") or table.schema == "information_schema":
+        yield f"schema {table.schema} is the server's own, and its tables cannot be published: leave it out"
+        return
+    now = found.get((table.schema, table.table))
+    if now is None or now.oid not in rights:
+        yield f"it does not exist in database {server.database}: create it, or leave it out"
+        return
+    yield from _kind_problems(capture, now)
+    yield from _column_problems(capture, table, now)
+    role = server.role
+    if not rights[now.oid].owns:
+        yield f"role {role} does not own it, so it may not publish it: grant {now.owner} to {role}"
+    if not rights[now.oid].reads:
+        yield f"role {role} may not read it: grant select on {table.name} to {role}, and usage on its schema"
+    if now.policies_forced and not server.passes_policies:
+        yield f"row level security hides rows from role {role}: alter role {role} bypassrls"
+
+
+def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
+    if found.kind not in "rp":
+        yield f"it is {_KINDS.get(found.kind, 'no table')}; only ordinary and partitioned tables can be captured: leave it out"
+        return
+    if found.persistence != "p":
+        kind = "unlogged" if found.persistence == "u" else "temporary"
+        yield f"it is {kind}, so the log does not hold its changes: alter table … set logged, or leave it out"
+    captured = {table.name for table in capture.tables} if found.above else ()
+    if above := [name for name in found.above if name in captured]:
+        yield f"it is a partition of {above[0]}, which is captured as a whole: leave it out"
+    for leaf in found.leaves:
+        if leaf.kind != "r" or leaf.persistence != "p":
+            yield f"its partition {table_name(leaf.schema, leaf.table)} is no permanent ordinary table: detach it, or leave the table out"
+        # the server sends a partition's old rows as its root's identity has them, whatever they hold
+        elif (leaf.identity, leaf.identity_columns) != (found.identity, found.identity_columns):
+            yield (
+                f"its partition {table_name(leaf.schema, leaf.table)} has another replica identity than the table:"
+                " give both the same with alter table … replica identity"
+            )
+
+
+def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable) -> Iterator[str]:
+    known = {column.name: column for column in found.columns}
+    declared = {"columns": table.columns or (), "key": table.key or (), "mask and hash": table.hidden}
+    for what, names in declared.items():
+        if missing := [name for name in names if name not in known]:
+            yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct {what}"
+            return
+    key = found.key(table)
+    if hidden := [name for name in key if name in table.hidden]:
+        yield f"column {', '.join(hidden)} belongs to its key, which is neither masked nor hashed: correct mask and hash"
+    captured = {column.name for column in found.captured_columns(table)}
+    sees_rows = {"update", "delete"} & set(capture.actions)
+    if sees_rows and not found.identity_columns:
+        identity = "nothing" if found.identity == "n" else "default, and it has no primary key"
+        yield (
+            f"its replica identity is {identity}, so the log does not say which row was updated or deleted: give it a primary"
+            " key, alter table … replica identity using index … or full, or capture inserts and truncates only"
+        )
+    if not key and not table.keyless:
+        yield (
+            "nothing names its rows: give it a primary key, or declare key; with key=() and without updates and deletes each row"
+            " that is inserted has a stream of its own"
+        )
+    if table.key and found.identity in "di" and set(key) != set(table.key):
+        yield (
+            f"its key is declared as {', '.join(table.key)}, and its replica identity says {', '.join(key)}: leave key out,"
+            " or alter table … replica identity full"
+        )
+    elif table.key and key and not any(set(unique) <= set(key) for unique in found.unique_keys):
+        yield (
+            f"no unique index covers its declared key {', '.join(table.key)}, so rows could share a stream: create a unique index"
+            " on it, neither partial nor deferrable, or declare another key"
+        )
+    if loose := [name for name in key if not known[name].not_null]:
+        yield f"column {', '.join(loose)} of its key may be null: alter table … alter {loose[0]} set not null"
+    unpublished = [n for n in (*key, *table.hidden) if known[n].unpublished and n not in (table.columns or ())]
+    if unpublished:
+        # from PostgreSQL 18 on it has those that are stored
+        yield (
+            f"column {', '.join(dict.fromkeys(unpublished))} is generated, and the log does not hold it: choose a key"
+            " or a replica identity without it, and leave it out of mask and hash"
+        )
+    elif left_out := [name for name in key if name not in captured]:
+        yield f"columns leave out {', '.join(left_out)} of its key: add them"
+    # an update of the application would fail
+    elif (
+        sees_rows and table.columns and (left_out := [name for name in found.identity_columns if name not in captured])
+    ):
+        yield (
+            f"columns leave out {', '.join(left_out)}, which its replica identity has: add them, or choose another replica"
+            " identity than full"
+        )

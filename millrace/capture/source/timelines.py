@@ -1,0 +1,96 @@
+"""Through which timelines the log of a source came, and up to where two such histories are one log.
+
+Two servers that were promoted may have given their timelines the same number: what tells them apart is where they left
+the one before.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import psycopg
+
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.source.connection import WALSENDER_HINT, connect_walsender, source_identity
+from millrace.errors import MillraceError
+
+
+class TimelinesUnknown(MillraceError):
+    """The source does not say through which timelines its log came."""
+
+
+@dataclass(frozen=True)
+class Timelines:
+    """The history of a log.
+
+    Attributes:
+        left: The timelines before the present one, in order, each with the position where the log left it.
+        present: The timeline that is written now.
+    """
+
+    left: tuple[tuple[int, Lsn], ...]
+    present: int
+
+    def __str__(self) -> str:
+        """Write it as the store keeps it, such as `1 0/3000000, 2`."""
+        return ", ".join([*(f"{timeline} {lsn}" for timeline, lsn in self.left), str(self.present)])
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote."""
+        *left, present = text.split(", ")
+        pairs = (part.split(" ") for part in left)
+        return cls(tuple((int(timeline), Lsn.parse(lsn)) for timeline, lsn in pairs), int(present))
+
+    def common(self, other: "Timelines") -> Lsn | None:
+        """Return up to where both are the same log; None if they are the same to the end."""
+        if self == other:
+            return None
+        # a log without an end has no position where it left its last timeline
+        ours, theirs = ([*each.left, (each.present, None)] for each in (self, other))
+        common = Lsn(0)
+        for (timeline, end), (another, also) in zip(ours, theirs, strict=False):
+            if timeline != another:
+                break
+            if end != also:
+                return min(lsn for lsn in (end, also) if lsn is not None)
+            assert end is not None  # equal to the end would be equal
+            common = end
+        return common
+
+
+def read_timelines(source: psycopg.Connection) -> Timelines:
+    """Return through which timelines the log of the source's server came.
+
+    Only the replication protocol tells it to a role that has no right but `replication`. So a server that was ever
+    promoted is asked over a second connection, to the same address.
+
+    Raises:
+        TimelinesUnknown: That connection cannot be had, leads to another server, or does not answer.
+    """
+    identity = source_identity(source)
+    if identity.timeline == 1:
+        return Timelines((), 1)
+    try:
+        with connect_walsender(source) as walsender:
+            said = walsender.execute("IDENTIFY_SYSTEM").fetchone()
+            assert said is not None
+            if (said[0], said[1]) != (identity.system_identifier, identity.timeline):
+                raise _unknown(f"it is on timeline {identity.timeline}; a second connection found timeline {said[1]}")
+            found = walsender.execute(f"TIMELINE_HISTORY {identity.timeline:d}".encode()).pgresult
+            assert found is not None
+            # as bytes: the reason of a switch is in the encoding of whoever stated it
+            content = found.get_value(0, 1) or b""
+    except psycopg.Error as error:
+        raise _unknown(str(error).strip()) from error
+    # a line is a timeline, where the log left it, and why
+    lines = (line.split(None, 2) for line in content.splitlines() if line.strip() and not line.startswith(b"#"))
+    left = tuple((int(fields[0]), Lsn.parse(fields[1].decode())) for fields in lines)
+    return Timelines(left, identity.timeline)
+
+
+def _unknown(detail: str) -> TimelinesUnknown:
+    return TimelinesUnknown(
+        "The source does not say which timelines its log came through, so it may lack changes that are stored.",
+        detail=detail,
+        hint=WALSENDER_HINT,
+    )

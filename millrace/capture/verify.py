@@ -1,0 +1,258 @@
+"""Verifies a captured table: compares it with its streams, chunk by chunk, while it changes and is captured.
+
+    begun -> chunk read -> captured up to what it saw -> compared -> … -> ended
+
+It needs no lease: it captures itself where nobody does. Killed anywhere, it is begun anew.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from math import inf
+from threading import Event
+from typing import Self
+
+import psycopg
+
+from millrace.capture.backfill import FIRST_CHUNK, next_chunk_rows
+from millrace.capture.backfilled_rows import backfilled_rows
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.source.chunks import Chunk, TableUnreadable, commit_something, read_chunk
+from millrace.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
+from millrace.capture.source.slot import UNSEEN
+from millrace.capture.source.tables import with_key
+from millrace.capture.store import CaptureStore, VerifiedRows, find_capture
+from millrace.errors import CaptureInUse, LeaseLost, MillraceError
+from millrace.patience import PATIENCE_S, POLL_S
+from millrace.postgres.connecting import connect
+
+MOST_EXAMPLES = 20
+
+
+class BadCondition(MillraceError):
+    """The condition of a verification is none of its table."""
+
+
+@dataclass
+class Verification:
+    """What a table is beside its streams.
+
+    Attributes:
+        table: Its name.
+        rows: Rows that were read.
+        unchanged: Rows that are as their streams say.
+        changed: Rows that are other than their streams say.
+        missing: Rows without a live stream.
+        gone: Live streams without a row.
+        held: Rows whose streams wait in the quarantine, or that cannot be events.
+        nameless: Rows whose keys cannot be read. With any, no stream counts as gone: it may be such a row's.
+        quarantined: Changes of the table that wait in the quarantine afterwards.
+        left_out: Rows that changed since they were read: the capture has them.
+        examples: Keys of rows that differ or are gone, up to twenty.
+        waits_for: A transaction of the source that has to end before the table is read, in words.
+    """
+
+    table: str
+    rows: int = 0
+    unchanged: int = 0
+    changed: int = 0
+    missing: int = 0
+    gone: int = 0
+    held: int = 0
+    nameless: int = 0
+    quarantined: int = 0
+    left_out: int = 0
+    examples: list[str] = field(default_factory=list)
+    waits_for: str | None = None
+
+    @property
+    def differing(self) -> int:
+        """Rows and streams that are not as they should be."""
+        return self.changed + self.missing + self.gone
+
+    def add(self, done: VerifiedRows, rows: int) -> None:
+        """Add a chunk."""
+        self.rows += rows
+        self.unchanged += done.unchanged or 0
+        self.changed += (done.differing or 0) - (done.missing or 0)
+        self.missing += done.missing or 0
+        self.held += done.held or 0
+        self.left_out += done.left_out or 0
+        self.examples = (self.examples + (done.examples or []))[:MOST_EXAMPLES]
+
+
+def verify(
+    dsn: str,
+    capture: Capture,
+    table: CapturedTable,
+    *,
+    repairs: str | None = None,
+    where: str | None = None,
+    on_step: Callable[[Verification], None] = lambda _: None,
+) -> Verification:
+    """Compare a table with its streams; with a reason to repair, append what differs.
+
+    A repair also gives up quarantined changes that are older than what was read, where the row can be an event.
+
+    Args:
+        dsn: The event store.
+        capture: The capture.
+        table: Which of its tables.
+        repairs: Why it is repaired, for the audit log; None to count only.
+        where: Which rows, a condition as in a query; None for all. Rows that are gone are found only with all.
+        on_step: Called after each chunk.
+
+    Raises:
+        BadCondition: The source does not take the condition.
+        ChangesWaiting: The table's backfill has not ended.
+        VerificationOver: Another verification of the table began, or the capture was begun anew.
+    """
+    found = Verification(table.name)
+    with ExitStack() as opened:
+        source = opened.enter_context(connect_source(capture.source()))
+        store = CaptureStore(opened.enter_context(connect(dsn)))
+        capturing = opened.enter_context(_Capturing(dsn, capture, source, CaptureStore(store.connection)))
+        capturing.begin()
+        keyed = with_key(source, table)
+        if where is not None:
+            keyed = replace(keyed, where=where if keyed.where is None else f"({keyed.where}) and ({where})")
+            _require_condition(source, keyed, where)
+        published_xid = next_xid(source)
+        number = store.begin_verification(
+            capture.name, table.schema, table.table, published_xid, repairs, repairs=repairs is not None
+        )
+        _wait_for_older(source, published_xid, found, on_step)
+        after, chunk_rows, rest = None, FIRST_CHUNK, True
+        while rest:
+            chunk = read_chunk(source, keyed, after, chunk_rows)
+            chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
+            if not fits:
+                continue
+            found.add(_verified(store, number, chunk, found, keyed, capturing), len(chunk.rows))
+            on_step(found)
+            after, rest = chunk.last_key, not chunk.done
+        done = False
+        while not done:
+            ended = store.end_verification(number, whole=where is None)
+            done = ended.done
+            found.gone += ended.gone
+            found.quarantined = ended.quarantined or 0
+            found.examples = (found.examples + (ended.examples or []))[:MOST_EXAMPLES]
+    return found
+
+
+def _verified(
+    store: CaptureStore, number: int, chunk: Chunk, found: Verification, table: CapturedTable, capturing: "_Capturing"
+) -> VerifiedRows:
+    """Compare a chunk, once all that its snapshot saw is captured."""
+    capturing.until(chunk.high_lsn)
+    while True:
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, found.rows)
+        done = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
+        if done.status == "stored":
+            found.nameless += rows.decider_ids.count(None)
+            return done
+        capturing.until(chunk.high_lsn)
+
+
+def _wait_for_older(
+    source: psycopg.Connection, xid: int, found: Verification, on_step: Callable[[Verification], None]
+) -> None:
+    """Wait for the end of the transactions that are open: nobody sees what they did before that."""
+    while oldest_xid(source) < xid:
+        waits_for = oldest_transaction(source) or UNSEEN
+        if waits_for != found.waits_for:
+            found.waits_for = waits_for
+            on_step(found)
+        Event().wait(POLL_S)
+    found.waits_for = None
+
+
+def _require_condition(source: psycopg.Connection, table: CapturedTable, where: str) -> None:
+    try:
+        read_chunk(source, table, None, 1)
+    except TableUnreadable as unreadable:
+        error = unreadable.__cause__
+        if not isinstance(error, psycopg.ProgrammingError | psycopg.DataError | psycopg.NotSupportedError):
+            raise
+        raise BadCondition(
+            f"The rows of {table.name} cannot be chosen by: {where}",
+            detail=str(error).strip(),
+            hint="State a condition on its columns, as behind where in a query.",
+        ) from error
+
+
+class _Capturing:
+    """Whoever captures: this process, while nobody else does. A context manager.
+
+    Args:
+        dsn: The event store.
+        capture: The capture.
+        source: A connection to its source.
+        store: The event store.
+    """
+
+    def __init__(self, dsn: str, capture: Capture, source: psycopg.Connection, store: CaptureStore) -> None:
+        self.capture = capture
+        self._dsn = dsn
+        self._source = source
+        self._store = store
+        self._process: CaptureDrain | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leave()
+
+    @property
+    def generation(self) -> int:
+        """The number of the slot's life."""
+        (info,) = self._store.capture_info(self.capture.name)
+        # whoever asks reads a table whose backfill has ended
+        assert info.source_generation is not None
+        return info.source_generation
+
+    def begin(self) -> None:
+        """Read the tables that were not read yet, if nobody else does."""
+        if (
+            self._claim()
+            and self._process is not None
+            and self._store.capture_info(self.capture.name)[0].tables_to_backfill
+        ):
+            self._process.drain(budget_s=inf, idle_s=0)
+
+    def until(self, lsn: Lsn) -> None:
+        """Capture up to a position of the source's log; beside a process that does, give it a moment."""
+        if not self._claim() or self._process is None:
+            commit_something(self._source)
+            Event().wait(POLL_S)
+            return
+        try:
+            self._process.catch_up(lsn)
+        except LeaseLost:
+            self._leave()
+
+    def _claim(self) -> bool:
+        """Return whether this process captures; begin to, if nobody does."""
+        if self._process is not None:
+            return True
+        info = find_capture(self._store, self.capture.name)
+        if info is not None and info.leased:
+            return False
+        # without a sign of life the lease lasts so long: a chunk of a table without an index on its key takes long
+        owner = f"verify by process {os.getpid()}"
+        process = CaptureDrain(self._dsn, self.capture, owner, lease_s=2 * PATIENCE_S)
+        try:
+            self._process = process.__enter__()
+        except CaptureInUse:
+            return False
+        return True
+
+    def _leave(self) -> None:
+        if self._process is not None:
+            self._process.__exit__(None, None, None)
+            self._process = None

@@ -1,0 +1,145 @@
+"""Reads errors of a build: whether Spark is gone, whose fault it is, and the one line to tell of it.
+
+Not here: the reactions to them (`staged`, `round`).
+
+An error is told by its class, its SQLSTATE and Spark's condition, never by a word in its text, which an event may hold.
+The class of a task's error in Python stands where no value reaches: after the indented lines of the first traceback.
+"""
+
+import builtins
+import re
+import sys
+from enum import Enum
+
+import psycopg
+
+from millrace.archive.spark_reader import FileUnreadable
+from millrace.errors import MillraceError, Unreachable
+from millrace.postgres.connecting import PASSING
+from millrace.spark.bounded import TookTooLong
+from millrace.spark.log_source import DataLoss, InvalidOption, Unreadable
+from millrace.spark.log_source.reading import HistoryShortened
+from millrace.spark.session import is_closed, without_codes
+
+_LONGEST_CAUSE = 2000
+# errors of a merge whose reason is in the rows and not in the server
+_DATA_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
+# classes of SQLSTATE by which Spark says that a value is the reason, also one that a function of the user's refuses
+_STATES_OF_EVENTS = frozenset({"21", "22", "38", "39", "P0"})
+# and those of a plan, of a connection, of resources, and of files
+_STATES_OF_SERVERS = frozenset({"08", "0A", "42", "53", "57", "58", "82", "KD"})
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)")
+
+
+class Fault(Enum):
+    """Whose fault an error is.
+
+    EVENTS: Some stream's: its data cannot be taken.
+    SERVER: No stream's: a server, a plan, a lost machine, a log that is not whole.
+    UNCLEAR: It may be either: a process that crashed, a disk or a memory that is full. A stream is to blame if others
+        can be built meanwhile.
+    """
+
+    EVENTS = "events"
+    SERVER = "server"
+    UNCLEAR = "unclear"
+
+
+def build_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the classes of errors that a build and its merge may raise, and others."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return (*others, PySparkException, Py4JError, psycopg.Error)
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Return the classes of errors of ours, and of a build and its merge."""
+    return build_errors(MillraceError)
+
+
+def is_gone(error: Exception) -> bool:
+    """Return whether there is no Spark, or no session of ours in its server any more, so that no batch can be built."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    if isinstance(error, Unreachable):
+        return True
+    if isinstance(error, TookTooLong):
+        return error.is_deaf
+    if not isinstance(error, SparkConnectGrpcException):
+        return False
+    code = error.getGrpcStatusCode()
+    return (code is not None and code.name == "UNAVAILABLE") or is_closed(error)
+
+
+def spark_is_gone(error: Exception) -> Unreachable:
+    """Return the error to raise from one that `is_gone` is true of."""
+    return Unreachable(
+        "The Spark Connect server went away in the middle of a build.",
+        detail=cause(error),
+        hint="Nothing is lost: the next try reads the events again when the server is back.",
+    )
+
+
+def fault_of(error: Exception) -> Fault:
+    """Return whose fault an error of `build_errors` is."""
+    from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
+
+    if isinstance(error, psycopg.Error):
+        return Fault.EVENTS if isinstance(error, _DATA_ERRORS) else Fault.SERVER
+    if not isinstance(error, PySparkException):
+        return Fault.UNCLEAR if isinstance(error, TookTooLong) and not error.is_deaf else Fault.SERVER
+    if isinstance(error, AnalysisException | ParseException) or is_gone(error):
+        return Fault.SERVER
+    if isinstance(error, PythonException):
+        return _fault_in_python(error)
+    state = (error.getSqlState() or "")[:2]
+    if state in _STATES_OF_EVENTS:
+        return Fault.EVENTS
+    return Fault.SERVER if state in _STATES_OF_SERVERS else Fault.UNCLEAR
+
+
+def _fault_in_python(error: Exception) -> Fault:
+    """Return whose fault an error is that Python raised in a task, by its class."""
+    import adbc_driver_manager as adbc
+
+    found = _RAISED.search(str(error))
+    module, _, name = found[1].rpartition(".") if found else ("", "", "")
+    raised = getattr(sys.modules.get(module) if module else builtins, name, None)
+    if not isinstance(raised, type):  # a class of the user's, which this process does not know
+        return Fault.EVENTS
+    servers = (Unreadable, DataLoss, InvalidOption, FileUnreadable, HistoryShortened)
+    if issubclass(raised, (*servers, *PASSING)):
+        return Fault.SERVER
+    # ADBC says no more than that writing failed, if the server is gone, and if a time is older than Postgres' times
+    return Fault.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Fault.EVENTS
+
+
+def cause(error: Exception) -> str:
+    """Return the one line of Spark's many that states the cause: of a Python stack that of the error, none of Java's.
+
+    The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
+    """
+    text = str(error).split("JVM stacktrace:")[0]
+    # gRPC says what happened in one of several lines
+    if text.startswith("<_"):
+        text = text.partition('details = "')[2].partition('"\n')[0] or text
+    # of errors that were raised from each other the last; its text may have more lines, such as a remedy
+    if stacks := [*_RAISED.finditer(text)]:
+        return _storable(text[stacks[-1].start(1) :].splitlines()[0])
+    said = _lines(text)
+    return _storable(without_codes(said[0]) if said else type(error).__name__)
+
+
+def in_one_line(told: str) -> str:
+    """Return what `cause` returns for an error, of its text as a task tells it without a stack."""
+    return _storable(next(iter(_lines(told)), ""))
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip() and not line.startswith((" ", "Traceback"))]
+
+
+def _storable(line: str) -> str:
+    storable = line.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return storable if len(storable) <= _LONGEST_CAUSE else storable[: _LONGEST_CAUSE - 1] + "…"

@@ -1,0 +1,408 @@
+"""A drain: rounds, as long as there is something to do, of many views or of one by itself.
+
+Of many views one takes part while no other consumer has it: it leaves for a run of its own, until that is over. It
+leaves, too, where it fails, is slow, or waits for a lock; it comes back when its own run ended well. A view's consumers
+tell whether a drain serves it: the drain is attached to those that take part, and to no other.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+
+from millrace.drain.build_errors import cause, failures, is_gone, spark_is_gone
+from millrace.drain.collected import fits
+from millrace.drain.commit import Commit
+from millrace.drain.connection import CONFLICTS, connect_patiently, end_interrupted
+from millrace.drain.decision import alone_behind
+from millrace.drain.indexing import Indexing
+from millrace.drain.limits import DEFAULTS, LEASE_S, Limits
+from millrace.drain.member import Member
+from millrace.drain.rebuild import Rebuild
+from millrace.drain.report import no_progress
+from millrace.drain.round import Outcome, Rounds
+from millrace.errors import MillraceError, PartitionLeased, Unreachable
+from millrace.event_store import ViewPoll
+from millrace.event_store.platform import PlatformStore
+from millrace.patience import ASK_S, PATIENCE_S, PAUSE_S, POLL_S
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.upcasts import Overtaken, stored_upcasts
+from millrace.read_models.stored.tables import wait_for_locks_at_most
+from millrace.read_models.stored.versions import register_declared, unbuilt_partitions, with_upcasts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# how often the drain looks who else consumes its views: of many views that costs as much as a round
+LOOK_EVERY_S = 2 * PAUSE_S
+# rounds in a row that may fail for a reason of no view's; then the drain ends
+FAILURES = 3
+# why a view leaves that did not fail
+OTHERS = "a run of its own consumes it"
+
+OnCommit = Callable[[Member, Commit], None]
+OnChange = Callable[[Member], None]
+
+
+class Drain:
+    """A drain of many views, or of one by itself. The end of a `with` block gives back every lease.
+
+    Attributes:
+        members: The views that it may consume, whether they take part or not.
+        owner: The name under which leases are taken.
+        overtaken: The read models whose declaration, or whose events' shape, changed since; not empty, the drain ends.
+
+    Args:
+        dsn: The event store.
+        models: The read models as they are declared. Of many those that one plan cannot build are left out.
+        spark: Gives the session; asked only when there is something to build.
+        owner: The name under which leases are taken: a run's id.
+        lease_s: How long a lease outlives its owner, in seconds.
+        archive: The folder of the archive, which versions of models that are made now may need.
+        limits: How much runs side by side, and for how long.
+        on_commit: Is told of each commit, between rounds.
+        on_change: Is told of each view that joins or leaves.
+        alone: Whether it is of one view, with all that this one is due: streams to try again, a search for those that
+            fail, a rebuild of what the archive alone has. It does not leave, and waits for locks.
+
+    Raises, of one view, the errors of `versions.ensure_version`.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        models: Sequence[ReadModel],
+        spark: "Callable[[], SparkSession]",
+        owner: str,
+        *,
+        lease_s: int = LEASE_S,
+        archive: Path | None = None,
+        limits: Limits = DEFAULTS,
+        on_commit: OnCommit = lambda *_: None,
+        on_change: OnChange = lambda _: None,
+        alone: bool = False,
+    ) -> None:
+        self.overtaken: list[str] = []
+        self.owner = owner
+        self._dsn = dsn
+        self._archive = archive
+        self._on_commit = on_commit
+        self._on_change = on_change
+        self._alone = alone
+        self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
+        self._indexing = Indexing(dsn)
+        self._looked_at = self._attached_at = float("-inf")
+        self._failures = 0
+        # of one view by itself: the most positions of a batch, and whether nothing is left that the archive alone has
+        self._most: int | None = None
+        self._is_whole = False
+        self._store = self._connect()
+        try:
+            self.members = [Member(model) for model in models] if alone else self._that_fit(models)
+            if alone:
+                self.members[0].join(self._store, owner, archive, alone=True)
+        except BaseException:
+            self._store.connection.close()
+            raise
+
+    def _that_fit(self, models: Sequence[ReadModel]) -> list[Member]:
+        connection = self._store.connection
+        upcasts = stored_upcasts(connection)
+        for model in models:
+            # one that is refused is told where its view joins; no other waits for it
+            with suppress(MillraceError, psycopg.errors.LockNotAvailable):
+                register_declared(connection, with_upcasts(connection, model, upcasts))
+        # all of them with the same upcasts: one read is for all
+        upcasts = stored_upcasts(connection)
+        return [Member(with_upcasts(connection, model, upcasts)) for model in models if fits(model)]
+
+    def close(self) -> None:
+        """Give back every lease, count no more as a consumer, and close the connection.
+
+        Raises, of one view, why its declared indexes were not made.
+        """
+        failed: dict[str, MillraceError] = {}
+        try:
+            end_interrupted(self._store.connection)
+            try:
+                self._give_back()
+            except psycopg.OperationalError:
+                # lost, and nobody noticed; or somebody held a lock
+                self._store.connection.close()
+                self._store = self._connect()
+                self._give_back()
+            failed = self._indexing.end()
+            for member in self.members:
+                if member.view in failed and not self._alone:
+                    # a run of its own tries again, and says it
+                    self._store.end_drain(member.declared.view, self.owner, cause(failed[member.view]))
+        finally:
+            self._store.connection.close()
+            self._indexing.end()
+        if self._alone and failed:
+            raise failed[self.members[0].view]
+
+    def _give_back(self) -> None:
+        self._store.release_owner(self.owner)
+        for member in self.members:
+            if member.joined:
+                # the session may end a moment later, and a removal of the model would be refused meanwhile
+                self._store.detach_consumer(member.view, self.owner)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except MillraceError:
+            if error is None:
+                raise
+
+    def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
+        """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
+
+        While declared indexes are made it goes on all the same.
+        Also ends when a declaration changed, or the store was told of an upcast: the next drain knows it.
+
+        Raises:
+            Unreachable: Spark went away.
+
+        Raises the errors of `build_errors` where they are of no view, after some tries.
+        """
+        stop = stop or threading.Event()
+        started = busy_at = time.monotonic()
+        for member in self.members:
+            member.next_at = started
+        while not stop.is_set() and (time.monotonic() - started < budget_s or self._indexing.is_at_work):
+            outcome = self._next_round(stop)
+            if self.overtaken:
+                break
+            # where nothing could be built, more events change nothing: the next drain tries again
+            is_stuck = self._alone and self.members[0].report.failed and not self.members[0].report.moved
+            if outcome is None or outcome.claimed:
+                busy_at = time.monotonic()
+            elif (is_stuck or time.monotonic() - busy_at >= idle_s) and not self._indexing.is_at_work:
+                break
+            if self._alone:
+                next_at = self.members[0].next_at
+            elif self._failures:
+                next_at = time.monotonic() + float(POLL_S * 2**self._failures)
+            else:
+                joined = [member.next_at for member in self.members if member.joined]
+                next_at = min([self._looked_at + LOOK_EVERY_S, *joined])
+            stop.wait(max(0.0, next_at - time.monotonic()))
+
+    def _next_round(self, stop: threading.Event) -> Outcome | None:
+        """Do a round, unless a declaration changed; None after an error that another try may mend.
+
+        Raises an error of no view if Spark is gone, or after some failures in a row.
+        """
+        try:
+            self._look()
+            if self.overtaken:
+                return Outcome()
+            try:
+                outcome = self._round(stop)
+            except psycopg.OperationalError:
+                raise
+            except Overtaken:
+                self.overtaken = [member.declared.name for member in self.members if member.joined]
+                return Outcome()
+            except failures() as error:
+                if self._alone or isinstance(error, Unreachable):
+                    raise
+                if is_gone(error):
+                    raise spark_is_gone(error) from error
+                self._failures += 1
+                if self._failures >= FAILURES:
+                    raise
+                self._store.release_owner(self.owner)
+                # it may be about one view, which leaves then
+                self._looked_at = float("-inf")
+                return None
+            self._failures = 0
+            return outcome
+        except CONFLICTS:
+            if self._alone:
+                raise
+            # somebody held what a few statements need
+            self._rounds.owes = True
+            return None
+        except psycopg.Error:
+            if not self._store.connection.closed:
+                raise  # connecting anew would not help
+            self._begin_anew()
+            return None
+
+    def _round(self, stop: threading.Event) -> Outcome:
+        began = time.monotonic()
+        joined = [member for member in self.members if member.joined and member.next_at <= began]
+        models = [member.model for member in joined if member.model is not None]
+        outcome = Outcome(tell=self._note if self._alone else None)
+        try:
+            if models and self._alone:
+                self._of_one(joined[0], models[0], outcome, stop)
+            elif models:
+                known = [member.model for member in self.members if member.joined and member.model is not None]
+                self._rounds.run(self._store, models, known, outcome)
+        finally:
+            # what was committed is told, whatever failed then
+            for view, commits in outcome.commits.items() if outcome.tell is None else ():
+                for commit in commits:
+                    self._note(view, commit)
+            for member in joined:
+                member.report.failed |= outcome.failed
+        for member in joined:
+            view = member.view
+            pause_s = POLL_S if view in outcome.commits else max(POLL_S, member.declared.pooling_delay_s)
+            # at once only if the round left something behind
+            at_once = view in outcome.full or (self._alone and outcome.claimed)
+            member.next_at = began if at_once else began + pause_s
+            if view in outcome.commits and member.is_new and not self._alone:
+                self._store.end_drain(member.declared.view, self.owner)
+                member.is_new = False
+            in_the_way = member.serve(self._store)
+            if self._alone:
+                continue
+            if view in outcome.left or in_the_way:
+                self._leave(member, outcome.left.get(view) or str(in_the_way))
+            elif view in outcome.slow:
+                self._leave(member, outcome.slow[view], slow=True)
+        return outcome
+
+    def _note(self, view: str, commit: Commit) -> None:
+        member = next(one for one in self.members if one.view == view)
+        member.report.add(commit)
+        self._on_commit(member, commit)
+
+    def _of_one(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> None:
+        """Do a round of one view, or rebuild the next log partition whose first events only the archive has.
+
+        Raises:
+            PartitionsFailed: None of the rest can be rebuilt, and the drain cannot go on without them.
+        """
+        failed = member.report.failed
+        if self._is_whole:
+            # the door for few events would read again what a log partition that failed keeps leased
+            self._rounds.collects = self._rounds.collects and not failed
+            self._rounds.run_alone(self._store, model, outcome, self._most)
+            return
+        unbuilt = unbuilt_partitions(self._store.connection, model)
+        if unbuilt and set(unbuilt) <= set(failed):
+            raise no_progress(model.name, failed)
+        # as long as it is not whole it is not idle
+        outcome.claimed = True
+        for partition in unbuilt:
+            if partition in failed:
+                continue
+            try:
+                outcome.add(member.view, self._rebuild(member, (partition,), 0, stop))
+            except PartitionLeased:
+                continue  # another drain rebuilds it
+            except (Overtaken, Unreachable):
+                raise
+            except MillraceError as error:
+                outcome.failed[partition] = str(error)
+            return
+        if unbuilt:
+            stop.wait(model.pooling_delay_s)
+        self._is_whole = not unbuilt
+
+    def _rebuild(self, member: Member, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
+        assert member.model is not None
+        rebuild = Rebuild(self._store, self._rounds.builds, member.model, member.declared, self._archive)
+        return rebuild.run(partitions, wait_s, stop)
+
+    def _look(self) -> None:
+        """Let views join and leave, by who else consumes them, if it is time to look."""
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        # a consumer that did not say for 15 minutes that it lives counts as dead
+        if now - self._attached_at >= PATIENCE_S:
+            for member in self.members:
+                try:
+                    if member.joined:
+                        self._store.attach_consumer(member.view, self.owner)
+                except MillraceError as error:
+                    if self._alone:
+                        raise
+                    self._leave(member, str(error))
+            self._attached_at = now
+            if not self._alone:
+                self.overtaken = [one.declared.name for one in self.members if one.is_overtaken(self._store)]
+        if self._alone:
+            return
+        for member in self.members:
+            member.find(self._store)
+        polls = {poll.view: poll for poll in self._store.poll_views([member.view for member in self.members])}
+        own = self._store.drain_states(*(member.declared.view for member in self.members))
+        far = alone_behind(polls.values())
+        for member in self.members:
+            poll = polls.get(member.view)
+            if not member.joined and member.view != far and member.may_join(poll, own[member.declared.view]):
+                self._join(member)
+            elif member.joined and (why := _against(poll)):
+                self._leave(member, why)
+
+    def _join(self, member: Member) -> None:
+        try:
+            member.join(self._store, self.owner, self._archive)
+            if member.joined and member.model is not None:
+                self._indexing.begin(self._store.connection, member.model)
+        except (MillraceError, psycopg.Error) as error:
+            if self._store.connection.closed:
+                raise
+            # what came before the error may have attached it
+            self._leave(member, cause(error))
+            return
+        # it may have left at once
+        self._tell(member)
+
+    def _leave(self, member: Member, why: str, *, slow: bool = False) -> None:
+        member.leave(why, slow=slow)
+        # its view may be gone
+        with suppress(MillraceError):
+            self._store.detach_consumer(member.view, self.owner)
+        self._tell(member)
+
+    def _tell(self, member: Member) -> None:
+        if member.away not in {None, OTHERS}:
+            # that is the failed try which a run of its own follows
+            self._store.end_drain(member.declared.view, self.owner, member.away)
+        self._on_change(member)
+
+    def _begin_anew(self) -> None:
+        self._store.connection.close()
+        self._store = self._connect()
+        # with the next round, where a connection that is lost again is replaced, too
+        self._rounds.owes = True
+        # who was attached by the lost session is no more
+        self._looked_at = self._attached_at = float("-inf")
+
+    def _connect(self) -> PlatformStore:
+        connection = connect_patiently(self._dsn)
+        # forty views, and a few statements each
+        connection.prepared_max = 1000
+        if not self._alone:
+            # nothing that a drain does besides its commits waits longer for a lock
+            wait_for_locks_at_most(connection, ASK_S, always=True)
+        return PlatformStore(connection)
+
+
+def _against(poll: ViewPoll | None) -> str | None:
+    """Return why a view that takes part cannot go on, if it cannot."""
+    if poll is None:
+        return "its view was removed"
+    if poll.mode != "bulk":
+        return "its view is not one of bulk consumers any more"
+    return OTHERS if poll.consumers > 1 else None

@@ -1,0 +1,187 @@
+"""Following the log as it grows, for people who look: each new event once, in the order of its log partition."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import merge
+
+import psycopg
+from msgspec import structs
+
+from millrace.errors import MillraceError, PositionOutOfRange
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.rows import Event
+from millrace.event_store.wake_ups import Wakeups
+from millrace.patience import LOOK_S, PATIENCE_S, PAUSE_S
+from millrace.postgres.connecting import connect
+
+# events of one log partition that are read at once
+PAGE = 500
+
+Show = Callable[[Sequence[Event]], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which events a person wants to see; None does not filter.
+
+    Attributes:
+        decider: The decider.
+        decider_id: The stream.
+        event: The event's name.
+        since: When the event was appended, at the earliest.
+        correlation_id: What its metadata name as correlation_id.
+    """
+
+    decider: str | None = None
+    decider_id: str | None = None
+    event: str | None = None
+    since: datetime | None = None
+    correlation_id: str | None = None
+
+    def latest(self, store: PlatformStore, limit: int) -> list[Event]:
+        """Return the newest of them, the newest last."""
+        found = store.latest_events(limit, self.decider, self.decider_id, self.event, self.since, self.correlation_id)
+        return found[::-1]
+
+    def takes(self, event: Event) -> bool:
+        """Return whether an event is one of them, as far as `read_log` does not tell."""
+        return (
+            (self.decider_id is None or event.decider_id == self.decider_id)
+            and (self.since is None or event.created_at >= self.since)
+            and (self.correlation_id is None or correlation_of(event) == self.correlation_id)
+        )
+
+
+class Follower:
+    """Shows events as they get their positions: what `begin` showed and each `look` are together the log, without gaps.
+
+    It may be given another connection at any time: its positions are its own.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        # log partition -> the next position
+        self.positions: dict[int, int] = {}
+
+    def begin(self, connection: psycopg.Connection, limit: int) -> list[Event]:
+        """Return the newest events that have a position, the newest last; looks go on from there."""
+        with as_of_now(connection):
+            store = PlatformStore(connection)
+            found = [event for event in self.wanted.latest(store, limit) if event.position is not None]
+            self.positions = {each.partition: each.high_water_mark for each in store.available_offset_range()}
+        return found
+
+    def look(self, connection: psycopg.Connection, show: Show) -> bool:
+        """Show the next events; return whether there may be more at once.
+
+        Where the connection fails nothing was shown, and the next look finds the same events.
+
+        Raises:
+            PositionOutOfRange: Events went before they were shown: they were purged, or the store was restored.
+        """
+        found: list[list[Event]] = []
+        positions = dict(self.positions)
+        more = False
+        with as_of_now(connection):
+            store = PlatformStore(connection)
+            for each in store.available_offset_range():
+                position = positions.get(each.partition, 0)
+                if not each.earliest_position <= position <= each.high_water_mark:
+                    purged = position < each.earliest_position
+                    raise PositionOutOfRange(
+                        "The log does not go on where it was read up to.",
+                        detail=f"Log partition {each.partition}: the next position is {position}; it holds"
+                        f" {each.earliest_position} up to before {each.high_water_mark}."
+                        f" {'Events were purged before they were shown.' if purged else 'The store is another one.'}",
+                        hint="Start again to go on with the newest events.",
+                    )
+                if position == each.high_water_mark:
+                    continue
+                page = store.read_log(
+                    each.partition, position, PAGE, _only(self.wanted.decider), _only(self.wanted.event)
+                )
+                found.append(
+                    [structs.replace(event, partition=each.partition) for event in page if self.wanted.takes(event)]
+                )
+                # the filter of read_log goes up to the mark, if it finds fewer
+                last = page[-1].position if len(page) == PAGE else None
+                positions[each.partition] = each.high_water_mark if last is None else last + 1
+                more |= last is not None
+        # each log partition stays in its own order
+        if shown := list(merge(*found, key=lambda event: event.offset)):
+            show(shown)
+        self.positions = positions
+        return more
+
+
+def follow(
+    dsn: str,
+    wanted: Wanted,
+    limit: int,
+    show: Show,
+    stop: threading.Event,
+    *,
+    lost: Callable[[psycopg.OperationalError], None],
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Show the newest events and then each new one, once, until `stop` is set. Outlasts restarts of the server.
+
+    Args:
+        dsn: The event store.
+        wanted: Which events.
+        limit: How many of the newest are shown first, at most.
+        show: Takes events, in order.
+        stop: Ends it.
+        lost: Is told once for each time that the server goes away.
+        patience_s: How long it may be away, in seconds.
+
+    Raises:
+        psycopg.OperationalError: The server does not answer at the beginning, or was away for longer.
+        PositionOutOfRange: Events went before they were shown.
+    """
+    follower = Follower(wanted)
+    begun = False
+    lost_at: float | None = None
+    while not stop.is_set():
+        try:
+            with connect(dsn) as connection, Wakeups(dsn, poll_s=LOOK_S) as positions:
+                if not begun:
+                    show(follower.begin(connection, limit))
+                    begun = True
+                while not stop.is_set():
+                    more = follower.look(connection, show)
+                    lost_at = None
+                    if not more:
+                        positions.wait(PAUSE_S, stop)
+        except psycopg.OperationalError as error:
+            if not begun or (lost_at is not None and time.monotonic() - lost_at > patience_s):
+                raise
+            if lost_at is None:
+                lost(error)
+                lost_at = time.monotonic()
+            stop.wait(LOOK_S)
+
+
+def as_of_now(connection: psycopg.Connection) -> AbstractContextManager[psycopg.Transaction]:
+    """Begin a transaction on an idle connection: its statements see the same moment, and change nothing."""
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    connection.read_only = True
+    return connection.transaction()
+
+
+def correlation_of(event: Event) -> str | None:
+    """Return the correlation_id of an event; None where it has none, or where Python cannot read its metadata."""
+    try:
+        known = event.metadata
+    except MillraceError:
+        return None
+    found = known.get("correlation_id") if isinstance(known, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _only(name: str | None) -> list[str] | None:
+    return None if name is None else [name]

@@ -1,0 +1,393 @@
+"""The rows that the event store's functions take and return.
+
+Not here: those of leases (`lease_rows`), and those that say how log and views stand (`status_rows`).
+
+A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it:
+Postgres holds JSON that Python cannot read, and such a row fails its own reader alone.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, LiteralString, TypeVar
+from uuid import UUID
+
+from msgspec import Struct
+
+from millrace.errors import UnreadableData
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Model = TypeVar("Model", bound="BaseModel")
+# The columns of an `Event`, JSON as its text. fstore-sql's:
+RECORDED: LiteralString = (
+    "event, event_id, event_version, decider, decider_id, data::text,"
+    ' command_id, previous_id, final, created_at, "offset"'
+)
+# all:
+STORED: LiteralString = f"{RECORDED}, version, metadata::text"
+# all, data in the newest shape:
+NEWEST_SHAPE: LiteralString = STORED.replace(
+    "data::text", "event_store.upcast(decider, event, event_version, data)::text as data", 1
+)
+Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
+
+
+class Event(Struct, frozen=True, dict=True):
+    """An event as it is stored.
+
+    A struct, since clients read many: to make a frozen dataclass takes ten times as long.
+
+    Attributes:
+        data_json: The text of its data.
+        version: Its number in its stream, from 1; None from `stream_events`.
+        metadata_json: The text of what led to it; None for an event without metadata, and where `version` is None.
+        position: Its position in its log partition; None while it is not sequenced, and but from `latest_events`,
+            `read_log` and `read_batch`.
+        partition: Its log partition; None but from `latest_events`.
+    """
+
+    # the driver reads uuids and times from binary three times as fast; no time of an event is infinite
+    in_binary: ClassVar[bool] = True
+
+    event: str
+    event_id: UUID
+    event_version: int
+    decider: str
+    decider_id: str
+    data_json: str
+    command_id: UUID
+    previous_id: UUID | None
+    final: bool
+    created_at: datetime
+    offset: int
+    version: int | None = None
+    metadata_json: str | None = None
+    position: int | None = None
+    partition: int | None = None
+
+    @cached_property
+    def data(self) -> Any:  # noqa: ANN401 - it is what JSON holds
+        """The value of its data.
+
+        Raises:
+            UnreadableData: Python cannot read it: too many digits or levels. `fail_event` lets its stream wait alone.
+        """
+        return parsed(
+            self.data_json, f"event {self.event_id} at offset {self.offset} of {self.decider} {self.decider_id}"
+        )
+
+    @cached_property
+    def metadata(self) -> Any:  # noqa: ANN401 - it is what JSON holds
+        """What led to the event, None where `metadata_json` is None.
+
+        Raises:
+            UnreadableData: Python cannot read it: too many digits or levels.
+        """
+        return None if self.metadata_json is None else parsed(self.metadata_json, f"metadata of event {self.event_id}")
+
+    def as_(self, model: "type[Model]") -> "Model":
+        """Return its data as an object of a declared event; of an older version, `read` with `upcast`.
+
+        Raises:
+            pydantic.ValidationError: The data are not the model's.
+        """
+        return model.model_validate(self.data)
+
+
+@dataclass(frozen=True)
+class StreamHead:
+    """The last event of a stream, how many events it had, and whether the last one closed it."""
+
+    last_event_id: UUID
+    last_offset: int
+    version: int
+    final: bool
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What a fold read model has of one stream: the state, and version and offset of the last event before it."""
+
+    state: Any  # what a fold returned, None where that was None
+    version: int
+    offset: int
+
+
+class EventBehindState(Event, frozen=True):
+    """An event behind what a fold has of its stream, with its number there; the first one brings the state.
+
+    Without a state its version and offset are None. Without an event the number is None, and so is all of the event.
+    """
+
+    number: int | None = None
+    state: Any = None
+    state_version: int | None = None
+    state_offset: int | None = None
+    is_stored: bool = False
+
+
+class Delivery(Event, frozen=True):
+    """An event that a rows view delivered to a consumer; its `version` is there.
+
+    Attributes:
+        lease_token: Fences its lock.
+        attempt: The number of the attempt, from 1.
+        suspect: Whether it was leased ahead before, and that lock ended without an answer: `extend_lock` says that it
+            is being handled now.
+    """
+
+    version: int = 0
+    lease_token: int = 0
+    attempt: int = 0
+    suspect: bool = False
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """Where an event is in the log; `position` is None while it is not sequenced."""
+
+    partition: int
+    position: int | None
+
+
+@dataclass(frozen=True)
+class EventPosition(LogPosition):
+    """Where an event is in the log; `position` is None where it was not sequenced in time."""
+
+    event_id: UUID
+
+
+class Appended(Struct, frozen=True):
+    """What an append did to one stream; `wait_for` and `positions` take it.
+
+    Attributes:
+        event_ids: Of its events, in order.
+        version: How many events the stream had after them.
+        offset: The last one's.
+        appended: False where all of them were stored before.
+    """
+
+    decider: str
+    decider_id: str
+    event_ids: tuple[UUID, ...]
+    version: int
+    offset: int
+    appended: bool
+
+
+class AppendedEvent(Struct, frozen=True):
+    """Where an event is stored; `appended` is false if it was stored before."""
+
+    event_id: UUID
+    offset: int
+    version: int
+    appended: bool
+
+
+@dataclass(frozen=True)
+class AppendedCount:
+    """Of a batch: the number of events that were not stored before, and of those that are the first of their stream."""
+
+    appended: int
+    first: int
+
+
+@dataclass(frozen=True)
+class DeciderEvent:
+    """An event that a decider may append."""
+
+    decider: str
+    event: str
+    event_version: int
+    description: str
+
+
+@dataclass(frozen=True)
+class EventSchema:
+    """The schema that data of an event must fit; the digest tells it from others."""
+
+    decider: str
+    event: str
+    event_version: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class EventUpcast:
+    """That data of a version of an event are moved to the next; the digest tells its moves from others."""
+
+    decider: str
+    event: str
+    to_version: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A named consumer of the log and its settings."""
+
+    view: str
+    start_at: datetime
+    lock_timeout_s: int
+    pooling_delay_s: int | None
+    edge_function_url: str | None
+    created_at: datetime
+    updated_at: datetime
+    mode: str
+    deciders: list[str] | None
+    events: list[str] | None
+    enabled: bool
+    max_attempts: int
+    owner: str
+    version: int
+    push_format: str
+    push_upcast: bool
+    max_lag_s: int
+
+
+@dataclass(frozen=True)
+class LogMark:
+    """A moment of the log: the high-water marks that all log partitions had, `marks[n]` that of log partition n.
+
+    `reason` is None where the sequencer recorded it, once a minute.
+    """
+
+    mark_id: int
+    marked_at: datetime
+    marks: list[int]
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A stream of a rows view that has something to deliver; `offset` is the stream's head."""
+
+    view: str
+    decider_id: str
+    offset: int
+    last_offset: int
+    locked_until: datetime
+    offset_final: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A parked stream: its failed event, the error, and how many events of the stream wait, the failed one included.
+
+    One that waits for a retry has no `parked_at`.
+    """
+
+    view: str
+    decider: str
+    decider_id: str
+    partition: int
+    event: str | None
+    offset: int | None
+    attempts: int
+    last_error: str
+    parked_at: datetime | None
+    waiting: int
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """A view and one stream: its checkpoint, how many events it owes and from which offset on, and the stream's lock.
+
+    Without a lock `last_offset`, `in_flight`, `locked_until`, `last_error` and `parked_at` are None.
+    """
+
+    view: str
+    mode: str
+    enabled: bool
+    partition: int
+    position: int
+    owed: int
+    first_owed: int | None
+    last_offset: int | None
+    in_flight: int | None
+    attempts: int
+    locked_until: datetime | None
+    last_error: str | None
+    parked_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Seek:
+    """Where a view stood in one log partition, where it stands now, and what that removed."""
+
+    partition: int
+    from_position: int
+    to_position: int
+    earliest_position: int
+    high_water_mark: int
+    locks_removed: int
+    dead_letters_removed: int
+    note: str | None
+
+
+@dataclass(frozen=True)
+class AvailableRange:
+    """The positions [earliest_position, high_water_mark) that a log partition holds."""
+
+    partition: int
+    earliest_position: int
+    high_water_mark: int
+    events: int
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """An operation, its operator and the reason; `detail` holds the values before and after."""
+
+    audit_id: int
+    done_at: datetime
+    done_by: str
+    operation: str
+    view: str | None
+    reason: str | None
+    detail_json: str
+
+    @cached_property
+    def detail(self) -> Any:  # noqa: ANN401 - it is what JSON holds
+        """The values before and after."""
+        return parsed(self.detail_json, f"entry {self.audit_id} of audit_log")
+
+
+@dataclass(frozen=True)
+class BackupCut:
+    """The identity of the store, and the last offset and lease token that it gave out."""
+
+    archive_id: UUID
+    last_offset: int
+    lease_token: int
+
+
+@dataclass(frozen=True)
+class DatabaseIdentity:
+    """The identity of a database: the cluster's system identifier, the database's name and its oid."""
+
+    system_identifier: str
+    database: str
+    database_oid: int
+
+
+def parsed(text: str, of: str) -> Any:  # noqa: ANN401 - it is what JSON holds
+    """Return the value of a JSON text of Postgres; `of` names its row for the error.
+
+    Raises:
+        UnreadableData: Python cannot read it.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableData(
+            "Python cannot read this JSON, which Postgres holds.",
+            detail=f"{of}: {error}",
+            hint="The text itself is there beside the value. A consumer reports the event with fail_event: only its stream waits.",
+        ) from error

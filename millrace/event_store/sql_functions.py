@@ -1,0 +1,245 @@
+"""Calling SQL functions over a connection of the caller's, or a pool: what every client of the store is made of."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from datetime import UTC, datetime
+from functools import cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+from msgspec import Struct, structs
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.rows import BaseRowFactory, scalar_row
+from psycopg.types.datetime import TimestamptzLoader
+from psycopg.types.string import TextLoader
+
+from millrace.event_store.refusals import refusals
+from millrace.postgres.connecting import require_iso
+
+if TYPE_CHECKING:
+    from psycopg._cursor_base import BaseCursor
+    from psycopg_pool import ConnectionPool
+
+Row = TypeVar("Row")
+Loaders = Mapping[str, type[Loader]]
+
+# a cursor with more of them goes with them
+KEPT_ROWS = 1000
+# after how many calls over a connection it is worth asking whether the session behind it is always the same
+ASKED_AFTER = 5
+# whether it is; before that is asked, the number of calls
+own_sessions = WeakKeyDictionary[psycopg.Connection | psycopg.AsyncConnection, bool | int]()
+
+
+class InfinityLoader(TimestamptzLoader):
+    """Reads Postgres' infinite timestamps as the ends of Python's range."""
+
+    def load(self, data: Buffer) -> datetime:
+        """Return the time; the first or the last of all for an infinite one."""
+        text = bytes(data)
+        if text == b"-infinity":
+            return datetime.min.replace(tzinfo=UTC)
+        if text == b"infinity":
+            return datetime.max.replace(tzinfo=UTC)
+        return super().load(data)
+
+
+class SqlFunctions:
+    """Calls over a connection, which stays the caller's: its transactions, its settings, the loaders of its queries.
+
+    With a pool each call takes a connection of it, and is a transaction of its own.
+
+    Attributes:
+        loaders: How values of some types are read, by the type's name.
+    """
+
+    loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}
+
+    def __init__(self, connection: "psycopg.Connection | ConnectionPool") -> None:
+        self._source = connection
+        # those of a connection that no call has now: to make one and to tell it how it reads takes as long as a call
+        self._cursors = defaultdict[tuple[BaseRowFactory[Any], str], list[psycopg.Cursor[Any]]](list)
+
+    @property
+    def connection(self) -> psycopg.Connection:
+        """Where the calls go.
+
+        Raises:
+            TypeError: They go to a pool, which gives each call another connection.
+        """
+        if not isinstance(self._source, psycopg.Connection):
+            raise TypeError("Its calls go to a pool: on_one_connection() gives a store that has one connection.")
+        return self._source
+
+    @contextmanager
+    def on_one_connection(self) -> Iterator[Self]:
+        """Yield a store whose calls all go to one connection: a session's own, or one that a pool gives for this block.
+
+        A pool commits at the end of the block, or rolls back where it raises, as `ConnectionPool.connection` says.
+        """
+        with self._connected() as connection:
+            yield self if connection is self._source else type(self)(connection)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Let a refusal in this block leave the transaction going that the connection is in, if it is in one."""
+        in_transaction = psycopg.pq.TransactionStatus.INTRANS
+        if isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == in_transaction:
+            with self._source.transaction():
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _connected(self) -> Iterator[psycopg.Connection]:
+        if isinstance(self._source, psycopg.Connection):
+            yield self._source
+        else:
+            with self._source.connection() as connection:
+                yield connection
+
+    def _all(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
+        """Return the rows of a call in order, as objects of a row class."""
+        return self._fetched(shape_of(row), query, arguments, loaders_of(row, self.loaders))
+
+    def _one(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
+        """Return the only row of a call, as an object of a row class."""
+        (only,) = self._all(row, query, arguments)
+        return only
+
+    def _first(self, row: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row | None:
+        """Return the first row of a call, as an object of a row class; None without rows."""
+        return next(iter(self._all(row, query, arguments)), None)
+
+    def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
+        """Return the values of a call whose rows have one column, in order."""
+        values = self._fetched(scalar_row, query, arguments, self.loaders)
+        assert all(isinstance(value, kind) for value in values)
+        return values
+
+    def _value(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
+        """Return the only value of a call; that of a function without a result is an empty text."""
+        (only,) = self._values(kind, query, arguments)
+        return only
+
+    def _fetched(
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None
+    ) -> list[Row]:
+        with refusals():
+            return self._rows(shape, query, arguments, loaders)
+
+    def _rows(
+        self, shape: BaseRowFactory[Row], query: str, arguments: tuple[object, ...], loaders: Loaders | None
+    ) -> list[Row]:
+        with self._connected() as connection:
+            require_iso(connection)
+            kept = self._cursors[shape, connection.info.encoding] if connection is self._source else []
+            # threads and tasks may call at once: each takes one that no other has
+            cursor = kept.pop() if kept else self._cursor(connection, shape, loaders)
+            # an int without its type fits what the function takes, or is refused as out of range
+            given = tuple([str(value) if type(value) is int else value for value in arguments])
+            self._execute(cursor, encoded(query), given, None if self._has_own_session(connection) else False)
+            rows = cursor.fetchall()
+            if len(rows) <= KEPT_ROWS:
+                kept += [cursor]
+            return rows
+
+    def _execute(
+        self, cursor: psycopg.Cursor[Any], query: bytes, given: Sequence[object], prepare: bool | None
+    ) -> None:
+        cursor.execute(query, given, prepare=prepare)
+
+    def _cursor(
+        self, connection: psycopg.Connection, shape: BaseRowFactory[Row], loaders: Loaders | None
+    ) -> psycopg.Cursor[Row]:
+        cursor = connection.cursor(row_factory=shape, binary=loaders is None)
+        for name, loader in (loaders or {}).items():
+            # of this cursor only: the connection, and so the caller's own queries, stay as they are
+            cursor.adapters.register_loader(name, loader)
+        return cursor
+
+    def _has_own_session(self, connection: psycopg.Connection) -> bool:
+        """Say whether a statement may be prepared: behind a pool such as pgbouncer the next session would not know it.
+
+        A server tells its own process when one connects, and a pool cannot. Few calls are not worth the question.
+        """
+        known = own_sessions.get(connection, 0)
+        if isinstance(known, bool):
+            return known
+        own_sessions[connection] = known + 1
+        if known < ASKED_AFTER:
+            return False
+        with connection.cursor(row_factory=scalar_row) as cursor:
+            cursor.execute("select pg_backend_pid()", prepare=False)
+            own_sessions[connection] = own = cursor.fetchall() == [connection.info.backend_pid]
+        return own
+
+
+@cache
+def encoded(query: str) -> bytes:
+    """Return a query as bytes: the same object each time, by which a cursor knows what it sent last."""
+    return query.encode()
+
+
+def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
+    """Return psycopg's factory of a row class, whose field `<name>_json` gets the column `<name>`."""
+    wanted: Any = row
+    return _shape(wanted)
+
+
+@cache
+def _shape(row: Any) -> BaseRowFactory[Any]:  # noqa: ANN401 - as _json_fields
+    def factory(cursor: "BaseCursor[Any, Any]") -> Callable[[Sequence[Any]], Any]:
+        result = cursor.pgresult
+        return _maker(row, tuple([result.fname(n) for n in range(result.nfields)]) if result else ())
+
+    return factory
+
+
+@cache
+def _maker(row: Any, names: tuple[bytes | None, ...]) -> Callable[[Sequence[Any]], Any]:  # noqa: ANN401 - as _json_fields
+    """Return what makes a row of the values of some columns; a store that is newer than this program may have more."""
+    texts, columns = _json_fields(row), [(name or b"").decode() for name in names]
+    place = {texts.get(name, name): number for number, name in enumerate(columns)}
+    defaults = _fields(row)
+    if missing := [name for name, default in defaults.items() if default is MISSING and name not in place]:
+        raise TypeError(f"The columns {', '.join(columns)} lack some of {row.__name__}: {', '.join(missing)}.")
+    if tuple(place) == tuple(defaults)[: len(place)]:
+        return lambda values: row(*values)
+    absent = [name for name in defaults if name not in place]
+    rest = tuple(defaults[name] for name in absent)
+    place |= {name: len(columns) + number for number, name in enumerate(absent)}
+    chosen = itemgetter(*[place[name] for name in defaults])
+    return lambda values: row(*chosen((*values, *rest)))
+
+
+def _fields(row: Any) -> dict[str, Any]:  # noqa: ANN401 - as _json_fields
+    """Return the fields of a dataclass or a struct with their defaults, `MISSING` for none."""
+    if not issubclass(row, Struct):
+        return {field.name: field.default for field in fields(row)}
+    return {field.name: MISSING if field.required else field.default for field in structs.fields(row)}
+
+
+def loaders_of(row: type, loaders: Loaders) -> Loaders | None:
+    """Return how the values of a dataclass are read: JSON as its text, if the dataclass parses it when it is asked.
+
+    None: in binary, as the driver does; then the query asks for the text of JSON.
+    """
+    if getattr(row, "in_binary", False):
+        return None
+    return {**loaders, "jsonb": TextLoader} if json_fields(row) else loaders
+
+
+def json_fields(row: type) -> Mapping[str, str]:
+    """Return the columns of JSON that a dataclass keeps as text, with the names of their fields."""
+    return _json_fields(row)
+
+
+@cache
+def _json_fields(row: Any) -> Mapping[str, str]:  # noqa: ANN401 - mypy takes no generic class for hashable
+    return {name.removesuffix("_json"): name for name in _fields(row) if name.endswith("_json")}

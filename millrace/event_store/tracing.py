@@ -1,0 +1,87 @@
+"""What led to an event: its metadata, passed on from the event that is handled, or from a caller's trace."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
+
+from millrace.errors import UnreadableData
+from millrace.event_store.rows import Event, Json
+
+NOTHING: Mapping[str, Json] = MappingProxyType({})
+
+PASSED_ON = ("correlation_id", "traceparent")
+
+# https://www.w3.org/TR/trace-context/#traceparent-header: of version 00 exactly so long, of later ones at least
+TRACEPARENT = re.compile(
+    r"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?P<more>-[!-~]{1,200})?"
+)
+
+_surroundings: ContextVar[Mapping[str, Json]] = ContextVar("millrace_causes", default=NOTHING)
+
+
+@contextmanager
+def causing(event: Event) -> Iterator[None]:
+    """Let each event that is appended in this block be caused by `event`, and correlate with it.
+
+    Its metadata get `causation_id`, which is the event's event_id; `correlation_id`, which is the event's own one, or
+    its event_id where it has none; and the event's `traceparent`, if it has one. Metadata that an append states win.
+
+    The block counts for its own thread or task, and for tasks that it starts. An event of `stream_events` comes
+    without its metadata: `lease_events` and `read` give them.
+    """
+    with _within(_led_to_by(event)):
+        yield
+
+
+@contextmanager
+def tracing(traceparent: str | None) -> Iterator[None]:
+    """Let each event that is appended in this block have a W3C `traceparent`, such as the one of a request's header.
+
+    Within `causing` it takes the place of the event's. Nothing happens for None, nor for a text that is no traceparent,
+    as the specification asks of those who receive one.
+    """
+    with _within({"traceparent": traceparent} if is_traceparent(traceparent or "") else NOTHING):
+        yield
+
+
+def is_traceparent(text: str) -> bool:
+    """Say whether a text is a W3C traceparent."""
+    match = TRACEPARENT.fullmatch(text)
+    return match is not None and (match["version"] != "00" or match["more"] is None)
+
+
+def passed_on(metadata: Json, caused_by: Event | None = None) -> Json:
+    """Return the metadata of an event to append: what surrounds the call, then `caused_by`, then what is stated."""
+    surroundings = _surroundings.get()
+    if caused_by is not None:
+        surroundings = {**surroundings, **_led_to_by(caused_by)}
+    if not surroundings or not (metadata is None or isinstance(metadata, Mapping)):
+        return metadata
+    return {**surroundings, **(metadata or {})}
+
+
+@contextmanager
+def _within(more: Mapping[str, Json]) -> Iterator[None]:
+    token = _surroundings.set({**_surroundings.get(), **more})
+    try:
+        yield
+    finally:
+        _surroundings.reset(token)
+
+
+def _led_to_by(event: Event) -> Mapping[str, Json]:
+    event_id = str(event.event_id)
+    # what it has of these, and nothing else: a user of the first event has not done the next one
+    of_event = {name: value for name, value in metadata_of(event).items() if name in PASSED_ON}
+    return {"correlation_id": event_id, **of_event, "causation_id": event_id}
+
+
+def metadata_of(event: Event) -> Mapping[str, Json]:
+    """Return the metadata of an event; none where it was read without them, or where Python cannot read them."""
+    try:
+        known = event.metadata
+    except UnreadableData:
+        return NOTHING
+    return known if isinstance(known, Mapping) else NOTHING

@@ -1,0 +1,145 @@
+"""Waiting for what is new: until a word comes from Postgres, or for a while where no word can come.
+
+A word is only a hint: one may come for nothing, and a lost one costs a wait. So who listens looks after each wait.
+"""
+
+import logging
+import select
+import threading
+import time
+from types import TracebackType
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from millrace.patience import ASK_S, AWAY_S, PAUSE_S, POLL_S, REST_S
+from millrace.postgres.connecting import connect
+
+# the payload of each word has the log partitions that grew
+POSITIONS = "event_store_positions"
+# of appends, to a sequencer that sleeps
+APPENDED = "event_store_appended"
+
+logger = logging.getLogger(__name__)
+
+
+class Wakeups:
+    """Waits for new positions in the log, on a connection of its own; falls back to polling.
+
+    It listens only if a word that another connection sends reaches it: behind a pooler that gives each transaction any
+    session none does, and where the server is away neither. Then each wait is short, and a lost connection is made
+    again after a while that grows up to half a minute, one behind a pooler after five minutes. Not
+    for several threads at once.
+
+    Attributes:
+        listening: Whether words come: then a wait may be as long as one likes.
+    """
+
+    def __init__(self, dsn: str, channel: str = POSITIONS, *, poll_s: float = POLL_S) -> None:
+        self.listening = False
+        self._dsn = dsn
+        self._channel = channel
+        self._poll_s = poll_s
+        self._connection: psycopg.Connection | None = None
+        self._away_s = poll_s
+        self._try_at = self._believed_until = 0.0
+
+    def __enter__(self) -> "Wakeups":
+        """Begin to listen, if words come."""
+        self.listen()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the connection."""
+        self.close()
+
+    def wait(self, timeout_s: float, stop: threading.Event | None = None) -> frozenset[int] | None:
+        """Wait until a word comes; return the log partitions that it names, which may be none, or None without a word.
+
+        After a while that is shorter than `timeout_s` it returns None where words do not come. What was said since the
+        last wait ends this one at once. Never raises for the connection.
+
+        Args:
+            timeout_s: How long to wait, in seconds.
+            stop: Ends it.
+        """
+        stop = stop or threading.Event()
+        deadline = time.monotonic() + timeout_s
+        if not self.listening and time.monotonic() >= self._try_at:
+            self.listen()
+            if self.listening:
+                return None  # what is new since the connection was lost is to be looked for
+        while self.listening and not stop.is_set():
+            assert self._connection is not None
+            try:
+                words = [word.payload for word in self._connection.notifies(timeout=0)]
+                if words or time.monotonic() >= self._believed_until:
+                    if not words:
+                        self._connection.execute("select")
+                    # a proxy may go silent later
+                    self._believed_until = time.monotonic() + AWAY_S
+            except psycopg.Error as error:
+                self.close()
+                self._give_up(f"the connection was lost: {error}")
+                break
+            if words:
+                # anybody may send a word, with anything in it; Python refuses to read a number of thousands of digits
+                parts = [part for word in words for part in word.split(",")]
+                return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10)
+            if (remaining := deadline - time.monotonic()) <= 0:
+                return None
+            # psycopg's own wait ends ten times a second, which costs more than all else of a service that idles
+            readable = select.poll()
+            readable.register(self._connection.fileno(), select.POLLIN)
+            readable.poll(min(remaining, POLL_S) * 1000)
+        stop.wait(max(min(self._poll_s, deadline - time.monotonic()), 0))
+        return None
+
+    def listen(self) -> None:
+        """Connect and listen, if words reach the connection; else say when to try again."""
+        self.close()
+        try:
+            connection = self._connect()
+            try:
+                # a word that another connection sends must come here while nothing runs on this one
+                trial = sql.Identifier(f"event_store_{uuid4().hex}")
+                connection.execute(sql.SQL("listen {}").format(trial))
+                with self._connect() as other:
+                    other.execute(sql.SQL("notify {}").format(trial))
+                reached = any(True for _ in connection.notifies(timeout=PAUSE_S, stop_after=1))
+                connection.execute(sql.SQL("unlisten {}").format(trial))
+                if reached:
+                    connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+            except BaseException:
+                connection.close()
+                raise
+        except psycopg.Error as error:
+            # a standby refuses to listen with an error of another kind
+            self._give_up(f"the server does not let it listen: {error}")
+            return
+        if reached:
+            self._connection, self.listening, self._away_s = connection, True, self._poll_s
+            self._believed_until = time.monotonic() + AWAY_S
+        else:
+            connection.close()
+            self._give_up("no word of another session reaches this one, as behind a pooler")
+            # a pooler stays one; a server that was too busy for the trial does not
+            self._try_at = time.monotonic() + REST_S
+
+    def close(self) -> None:
+        """End the connection; a later wait makes another one."""
+        self.listening = False
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> psycopg.Connection:
+        return connect(self._dsn, answer_s=ASK_S)
+
+    def _give_up(self, why: str) -> None:
+        self._try_at = time.monotonic() + self._away_s
+        self._away_s = min(2 * self._away_s, AWAY_S)
+        logger.info("Polls for %s: %s", self._channel, why)

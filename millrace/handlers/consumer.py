@@ -1,0 +1,374 @@
+"""Consuming: leases the events of subscriptions, and lets threads handle them.
+
+A consumer has one thread that leases, one that answers, and one for each handler that may run at once. The store gives
+one event of a stream at a time, so order needs no care here but for a stream whose handler still runs although its lock
+is somebody else's: its next event is not handled beside it.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from uuid import uuid4
+
+from millrace.errors import HandlersHang, InvalidSubscription, MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.acknowledge import Answerer
+from millrace.handlers.declaration import Subscription
+from millrace.handlers.deliveries import Deliveries, Held
+from millrace.handlers.handling import Caller, Failed, GiveBack, LoopThread
+from millrace.handlers.lasting_connection import LastingConnection
+from millrace.handlers.log_lines import Counters, say, told
+from millrace.handlers.wake_up_hub import Words
+from millrace.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
+from millrace.postgres import connecting
+
+# how long threads have work from what waits for them
+AHEAD_S = 0.2
+SHORTEST_PAUSE_S = 0.02
+# each pause without anything new is longer than the one before
+GROWTH = 2
+# how long a statement of a handler, in which the server says nothing, has after the end was asked for: until it is left
+# and then until it is canceled
+STATEMENT_S = 2 * FAREWELL_S
+
+
+def consume(
+    dsn: str,
+    subscriptions: Sequence[Subscription],
+    *,
+    stop: threading.Event,
+    counters: dict[str, Counters] | None = None,
+) -> Mapping[str, Counters]:
+    """Call the handlers of subscriptions for each event until `stop` is set; return what was done, by view.
+
+    When `stop` is set, handlers that run are waited for and answered, and what they did not begin is given back. The
+    loop outlasts restarts of the server, a server that says nothing, and one that takes no writes for a while.
+
+    Args:
+        dsn: The event store.
+        subscriptions: What to consume.
+        stop: Ends it.
+        counters: Gets the counters of each view at the beginning, to be looked at meanwhile.
+
+    Raises:
+        InvalidSubscription: Two of them have the same view.
+        MillraceError: The store refuses: a view is another role's, say; or too many handlers hang.
+        psycopg.OperationalError: The server does not answer at the beginning.
+    """
+    views = [each.view for each in subscriptions]
+    if doubles := sorted({view for view in views if views.count(view) > 1}):
+        raise InvalidSubscription(
+            f"Two subscriptions have the view {doubles[0]!r}.", hint="Each event of a view goes to one handler only."
+        )
+    if not subscriptions:
+        raise InvalidSubscription("There is no subscription to consume.", hint="Declare one with @subscription(…).")
+    words = Words(dsn)
+    consumers = [Consumer(dsn, each, words) for each in subscriptions]
+    shown = {} if counters is None else counters
+    shown.update({each.subscription.view: each.counters for each in consumers})
+    for consumer in consumers:
+        consumer.register()
+    # one that fails ends all, for whoever started them starts them again together
+    ending = threading.Event()
+    faults: list[BaseException] = []
+
+    def run(work: Callable[[threading.Event], None]) -> None:
+        try:
+            work(ending)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            faults.append(error)
+        finally:
+            ending.set()
+
+    threads = [
+        threading.Thread(target=run, args=(each.run,), name=f"consume {each.subscription.view}") for each in consumers
+    ]
+    threads.append(threading.Thread(target=run, args=(words.hear,), name="words of new positions"))
+    for thread in threads:
+        thread.daemon = True
+        thread.start()
+    try:
+        while not ending.is_set() and not stop.wait(GLANCE_S):
+            pass
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+    if faults:
+        raise faults[0]
+    return shown
+
+
+class Consumer:
+    """The consumer of one subscription.
+
+    Attributes:
+        subscription: What it consumes.
+        counters: What it did so far.
+        idle_since: Since when it had nothing, and found nothing; None while it has something.
+    """
+
+    def __init__(
+        self, dsn: str, subscription: Subscription, words: Words | None = None, name: str | None = None
+    ) -> None:
+        self.subscription = subscription
+        self.counters = Counters()
+        self.idle_since: float | None = None
+        self._dsn = dsn
+        self._deliveries = Deliveries(low=subscription.concurrency)
+        self._line = LastingConnection(dsn, subscription.view, self.counters)
+        self._answers = LastingConnection(dsn, subscription.view, self.counters)
+        self._answerer = Answerer(subscription, self._deliveries, self._answers, self.counters, self._hung)
+        self._loop: LoopThread | None = None
+        self._workers: dict[threading.Thread, Caller] = {}
+        self._name = name or f"consume {uuid4()}"
+        self._pause_s = SHORTEST_PAUSE_S
+        # words that brought nothing are heeded later and later
+        self._word, self._woken, self._deaf_s = False, False, 0.0
+        self._attended = False
+        self._words = words
+        if words is not None:
+            words.call(self._hear)
+        self._draining = False
+        self._over_at = math.inf
+        # leaves handlers' statements that no answer comes to
+        self._leaving = threading.Event()
+        self._fault: BaseException | None = None
+
+    def register(self) -> None:
+        """Register the view with the settings that the subscription declares, or say why they do not count."""
+        declared = self.subscription
+        with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S) as connection:
+            store = PlatformStore(connection)
+            view = store.register_view(
+                declared.view,
+                declared.start,
+                declared.lock_timeout_s,
+                deciders=declared.deciders,
+                events=declared.events,
+                max_attempts=declared.max_attempts,
+                version=declared.version,
+            )
+        if view.version > declared.version:
+            say(
+                logging.WARNING,
+                "settings of a newer version stay",
+                view=declared.view,
+                version=view.version,
+                this_version=declared.version,
+            )
+        say(
+            logging.INFO,
+            "consuming",
+            view=declared.view,
+            handler=declared.name,
+            concurrency=declared.concurrency,
+            version=declared.version,
+            enabled=view.enabled,
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Lease and handle events until `stop` is set, then drain.
+
+        Raises:
+            MillraceError: The store refuses, or too many handlers hang.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._say_end)
+            if self.subscription.is_async:
+                self._loop = LoopThread(f"{self.subscription.view} loop")
+                stack.callback(self._loop.close)
+            stack.callback(self._line.close)
+            stack.callback(self._detach)
+            stack.callback(self._answers.close)
+            answering = threading.Thread(target=self._answer, name=f"{self.subscription.view} answers", daemon=True)
+            answering.start()
+            for _ in range(self.subscription.concurrency):
+                self._begin_worker()
+            # a call that waits for the server ends with the consumer, too
+            threading.Thread(target=self._hang_up, args=(stop,), daemon=True).start()
+            try:
+                self._lease_until(stop)
+            except connecting.PASSING:
+                if not stop.is_set() and self._fault is None:
+                    raise
+            finally:
+                self._drain(answering)
+        if self._fault is not None:
+            raise self._fault
+
+    def wait_for_more(self, stop: threading.Event) -> None:
+        """Wait while there is nothing to lease: until an answer frees a stream, a word comes, or for a time that grows.
+
+        The one place where this polls.
+        """
+        if stop.is_set():
+            return
+        freed = self._deliveries.room.wait(self._pause_s)
+        self._deliveries.room.clear()
+        word, self._word = self._word, False
+        self._woken = freed or word
+        if word and self.counters.held == 0:
+            # it may be of events that this view does not want
+            stop.wait(self._deaf_s)
+            self._deaf_s = min(max(2 * self._deaf_s, SHORTEST_PAUSE_S), LOOK_S)
+        elif not freed:
+            self._deaf_s = 0.0
+        come = self._attended and self._words is not None and self._words.come
+        # an event whose retry is due comes later by as much
+        longest = ASK_S if come else LOOK_S
+        self._pause_s = SHORTEST_PAUSE_S if freed else min(GROWTH * self._pause_s, longest)
+
+    def _hear(self) -> None:
+        self._word = True
+        self._deliveries.room.set()
+
+    def _lease_until(self, stop: threading.Event) -> None:
+        attach_at, adapted_at, begun_then = 0.0, time.monotonic(), 0
+        ahead = least = 2 * self.subscription.concurrency
+        while not stop.is_set() and self._fault is None:
+            if time.monotonic() >= attach_at:
+                self._line(lambda store: store.attach_consumer(self.subscription.view, self._name))
+                # a consumer that did not say for 15 minutes that it lives counts as dead
+                attach_at = time.monotonic() + PATIENCE_S
+            held, now = len(self._deliveries.ready), time.monotonic()
+            if (seconds := now - adapted_at) >= GLANCE_S:
+                # as many events are held as threads begin in a fifth of a second: few that are slow, many that are not;
+                # a lock more would only be held from others
+                begun = self.counters.leased - held
+                ahead = max(least, min(int((begun - begun_then) / seconds * AHEAD_S), 2000))
+                self._deliveries.low = ahead // 2
+                adapted_at, begun_then = now, begun
+            if held > self._deliveries.low or (self._deliveries.stuck and self._deliveries.running):
+                self._deliveries.room.wait(POLL_S)
+                self._deliveries.room.clear()
+                continue
+            free, room = self.counters.held == 0, ahead - held
+            leased = self._lease(room)
+            if leased:
+                self._pause_s, self._deaf_s, self.idle_since = SHORTEST_PAUSE_S, 0.0, None
+            if leased < room and self._line(self._hand_over) == 0 and not leased:
+                self.idle_since = (self.idle_since or time.monotonic()) if free else None
+                self.wait_for_more(stop)
+
+    def _hand_over(self, store: PlatformStore) -> int:
+        """Hand over what leasing left; return how many positions were passed."""
+        self._attended = store.is_attended()
+        if self._attended and self.idle_since is not None and not self._woken:
+            # the sequencer has looked since
+            return 0
+        # also beside a sequencer: one that does not know the view yet announces events that it did not hand over, and
+        # what there was no room for, it hands over once a second
+        return store.dispatch_events(self.subscription.view)
+
+    def _lease(self, room: int) -> int:
+        """Lease events, and let them wait for threads or answer at once; return how many came."""
+        wanted, answer = self.subscription, self._deliveries.answer
+        events = self._line(
+            lambda store: store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
+        )
+        now = time.monotonic()
+        self.counters.leased += len(events)
+        busy = self._deliveries.busy() if events else set()
+        for event in events:
+            held = Held(event, now)
+            if not wanted.wants(event.decider, event.event):
+                answer(held, GiveBack("A newer version of the view's consumer wants this event.", PAUSE_S))
+            elif held.stream not in busy:
+                self._deliveries.add(held)
+            elif (former := self._deliveries.stray.get(held.stream)) is not None and former.timed_out:
+                thread = former.thread.name if former.thread else "?"
+                where = f"in thread {thread} of process {self._name}"
+                answer(held, Failed(f"The handler of delivery {former.event.attempt} still runs {where}."))
+            else:
+                answer(held, GiveBack("The handler of an earlier delivery still runs.", PAUSE_S))
+        return len(events)
+
+    def _begin_worker(self) -> None:
+        caller = Caller(self._dsn, self.subscription, self._loop.loop if self._loop else None, self._leaving)
+        name = f"{self.subscription.view} handler {len(self._workers) + 1}"
+        thread = threading.Thread(target=self._work, args=(caller,), name=name, daemon=True)
+        self._workers[thread] = caller
+        thread.start()
+
+    def _work(self, caller: Caller) -> None:
+        take, finish = self._deliveries.take, self._deliveries.finish
+        try:
+            while (held := take()) is not None:
+                if not finish(held, caller.call(held.event)) and held.timed_out:
+                    say(
+                        logging.WARNING,
+                        "handler returned late",
+                        view=self.subscription.view,
+                        decider_id=held.event.decider_id,
+                        offset=held.event.offset,
+                        thread=threading.current_thread().name,
+                    )
+                    return  # another thread is in its place
+        finally:
+            caller.close()
+
+    def _hung(self, held: Held) -> None:
+        """Put a thread in the place of one that does not return; so many times only."""
+        assert held.thread is not None
+        # in a thread of its own: it waits for the server
+        threading.Thread(target=self._workers[held.thread].interrupt, daemon=True).start()
+        hung = [each for each in list(self._deliveries.stray.values()) if each.timed_out]
+        if len(hung) > self.subscription.concurrency:
+            self._fault = self._fault or HandlersHang(
+                f"{len(hung)} handlers of view {self.subscription.view} do not return.",
+                detail=f"{self.subscription.name} runs in {', '.join(each.thread.name for each in hung if each.thread)}.",
+                hint="Give what the handler waits for a time limit. Start the consumer again: its threads end with it.",
+            )
+        elif not self._draining:
+            self._begin_worker()
+
+    def _answer(self) -> None:
+        try:
+            self._answerer.run()
+        except BaseException as error:  # noqa: BLE001 - raised by run
+            self._fault = self._fault or error
+
+    def _hang_up(self, stop: threading.Event) -> None:
+        while not stop.wait(PAUSE_S) and self._fault is None and not self._draining:
+            pass
+        self._over_at = time.monotonic()
+        self._line.give_up()
+        time.sleep(STATEMENT_S)
+        self._leaving.set()
+
+    def _drain(self, answering: threading.Thread) -> None:
+        """Give back what no handler has begun, wait for those that run, and give the last answers."""
+        self._draining = True
+        given = self._deliveries.give_back_ready(GiveBack(), time.monotonic())
+        running = len(self._deliveries.running)
+        say(logging.INFO, "draining", view=self.subscription.view, running=running, given_back=given)
+        for _ in self._workers:
+            self._deliveries.queue.put(None)
+        began = time.monotonic()
+        # those that hang are not waited for
+        while any(
+            thread.is_alive() and all(held.thread is not thread for held in list(self._deliveries.stray.values()))
+            for thread in list(self._workers)
+        ):
+            if self._fault is not None and time.monotonic() - began > BUSY_S:
+                break
+            time.sleep(GLANCE_S)
+        self._answerer.finish()
+        # a server that is away is told again meanwhile
+        answering.join(max(min(self._over_at, began) + ASK_S - time.monotonic(), STATEMENT_S))
+        self._answers.give_up()
+        answering.join()
+
+    def _detach(self) -> None:
+        """Count no more as a consumer: behind a pool the session lives on."""
+        # what is away counts until its time is over; the view may be gone
+        with suppress(MillraceError, *connecting.PASSING):
+            self._line(lambda store: store.detach_consumer(self.subscription.view, self._name))
+
+    def _say_end(self) -> None:
+        fault = {"error": told(self._fault)} if self._fault is not None else {}
+        say(logging.INFO, "ended", view=self.subscription.view, **self.counters.values(), **fault)

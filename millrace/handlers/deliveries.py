@@ -1,0 +1,151 @@
+"""What one consumer holds: events that wait for a thread, events that are being handled, answers for the store.
+
+An event leaves `ready` and `running` by `dict.pop`, which gives it to one thread only. An event of which a process may
+have died is handled alone among such, until the store has its answer: if this process dies, too, it died of that one.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from millrace.event_store import Delivery
+from millrace.handlers.handling import Outcome
+
+Stream = tuple[str, str]
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """An event that was leased.
+
+    Attributes:
+        event: It.
+        locked_at: When its lock was taken or extended, by the monotonic clock.
+        started_at: When its handler was called.
+        thread: Who handles it.
+        timed_out: Whether its handler took longer than it may.
+        alone: Whether it holds `Deliveries.suspects`.
+    """
+
+    event: Delivery
+    locked_at: float
+    started_at: float = 0.0
+    thread: "threading.Thread | None" = None
+    timed_out: bool = False
+    alone: bool = False
+
+    @property
+    def stream(self) -> Stream:
+        """Its decider and decider_id."""
+        return self.event.decider, self.event.decider_id
+
+
+@dataclass
+class Deliveries:
+    """All that a consumer holds.
+
+    Attributes:
+        queue: What waits for a thread, in order; some of it may have been given back. None ends a thread.
+        ready: What waits for a thread, by lease token.
+        running: What is being handled, by lease token.
+        stray: Handlers that still run although their event was answered, or is somebody else's, by stream.
+        answers: For the store.
+        answered: Is set with each answer.
+        suspects: Is held for an event of which a process may have died, until the store has the answer.
+        room: Is set where more may be leased.
+        low: Of how many that wait on more is to be leased.
+        stuck: Whether events waited so long that they were given back, and no handler has ended since.
+    """
+
+    queue: "SimpleQueue[Held | None]" = field(default_factory=SimpleQueue)
+    ready: dict[int, Held] = field(default_factory=dict)
+    running: dict[int, Held] = field(default_factory=dict)
+    stray: dict[Stream, Held] = field(default_factory=dict)
+    answers: "deque[tuple[Held, Outcome]]" = field(default_factory=deque)
+    answered: threading.Event = field(default_factory=threading.Event)
+    suspects: threading.Lock = field(default_factory=threading.Lock)
+    room: threading.Event = field(default_factory=threading.Event)
+    low: int = 0
+    stuck: bool = False
+
+    def add(self, held: Held) -> None:
+        """Let an event wait for a thread."""
+        self.ready[held.event.lease_token] = held
+        self.queue.put(held)
+
+    def take(self) -> Held | None:
+        """Wait for the next event to handle; None to end."""
+        while (held := self.queue.get()) is not None:
+            token = held.event.lease_token
+            if held.event.suspect:
+                self.suspects.acquire()
+            held.started_at, held.thread = time.monotonic(), threading.current_thread()
+            # here first: it is never in neither
+            self.running[token] = held
+            if self.ready.pop(token, None) is not None:
+                held.alone = held.event.suspect
+                if len(self.ready) <= self.low and not self.room.is_set():
+                    self.room.set()
+                return held
+            self._leave(held)
+            if held.event.suspect:
+                self.suspects.release()
+        return None
+
+    def finish(self, held: Held, outcome: Outcome) -> bool:
+        """Answer for an event whose handler ended; false where somebody answered before."""
+        self.stuck = False
+        if not self._leave(held):
+            self.stray.pop(held.stream, None)
+            return False
+        self.answer(held, outcome)
+        return True
+
+    def answer(self, held: Held, outcome: Outcome) -> None:
+        """Leave an answer for the store."""
+        self.answers.append((held, outcome))
+        if not self.answered.is_set():
+            self.answered.set()
+
+    def settle(self, held: Held) -> None:
+        """Let the next event be handled of which a process may have died: the store has the answer for this one."""
+        if held.alone:
+            held.alone = False
+            self.suspects.release()
+
+    def give_back_ready(self, outcome: Outcome, locked_before: float) -> int:
+        """Give back what waits for a thread since then; return how many."""
+        given = 0
+        for token, held in list(self.ready.items()):
+            if held.locked_at <= locked_before and self.ready.pop(token, None) is not None:
+                self.answer(held, outcome)
+                given += 1
+        return given
+
+    def leave_running(self, held: Held) -> bool:
+        """Let a handler run on without an answer of its own; false where it has ended meanwhile."""
+        # here first: a handler that ends now takes it out again
+        self.stray[held.stream] = held
+        if not self._leave(held):
+            self.stray.pop(held.stream, None)
+            return False
+        self.stuck = False
+        return True
+
+    def _leave(self, held: Held) -> bool:
+        """Count an event as not running any more; false where another thread did so before."""
+        return self.running.pop(held.event.lease_token, None) is not None
+
+    def taken(self) -> list[tuple[Held, Outcome]]:
+        """Take all answers."""
+        self.answered.clear()
+        found = []
+        while self.answers:
+            found.append(self.answers.popleft())
+        return found
+
+    def busy(self) -> set[Stream]:
+        """Return the streams of which a handler runs."""
+        return {held.stream for held in list(self.running.values())} | set(self.stray.copy())

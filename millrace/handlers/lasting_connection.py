@@ -1,0 +1,76 @@
+"""A connection that is made anew when the server was away."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg
+from tenacity import RetryCallState
+
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.log_lines import Counters, say, told
+from millrace.patience import while_away
+from millrace.postgres import connecting
+
+Result = TypeVar("Result")
+
+
+class LastingConnection:
+    """Calls to the store by one thread; a call that the server's absence ended is sent again.
+
+    Args:
+        dsn: The event store.
+        view: Of whom log lines are.
+        counters: Count new connections.
+    """
+
+    def __init__(self, dsn: str, view: str, counters: Counters) -> None:
+        self._dsn, self._view, self._counters = dsn, view, counters
+        self._connection: psycopg.Connection | None = None
+        self._away = False
+        self._hung_up = threading.Event()
+
+    def __call__(self, call: Callable[[PlatformStore], Result]) -> Result:
+        """Call the store, again and again while it is away.
+
+        Raises:
+            psycopg.OperationalError: It is away, and nobody wants to wait any longer.
+            psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and nobody wants to wait any longer.
+            psycopg.errors.ProgramLimitExceeded: What was asked exceeds a limit of the server.
+        """
+        patiently = while_away(connecting.passes, self._hung_up, self._tell)
+        result: Result = patiently(self._once, call)
+        return result
+
+    def give_up(self) -> None:
+        """Send no call again from now on, and leave one that no answer comes to."""
+        self._hung_up.set()
+
+    def close(self) -> None:
+        """End the connection; the next call makes another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _once(self, call: Callable[[PlatformStore], Result]) -> Result:
+        try:
+            if self._connection is None:
+                self._connection = connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._hung_up)
+                self._connection.execute("select")
+                if self._away:
+                    self._away = False
+                    self._counters.reconnected += 1
+                    say(logging.INFO, "server is back", view=self._view)
+            return call(PlatformStore(self._connection))
+        except connecting.PASSING as error:
+            # one of class 40 only means that others were first
+            if not (error.sqlstate or "").startswith("40"):
+                self.close()
+            raise
+
+    def _tell(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if not self._away and self._connection is None:
+            say(logging.WARNING, "server is away", view=self._view, error=told(error) if error else "")
+        self._away = self._connection is None

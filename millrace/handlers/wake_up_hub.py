@@ -1,0 +1,35 @@
+"""Words of new positions in the log: heard once in a process, by all its consumers."""
+
+import threading
+from collections.abc import Callable
+
+from millrace.event_store.wake_ups import Wakeups
+from millrace.patience import ASK_S
+
+
+class Words:
+    """Calls each listener when the sequencer says that the log grew.
+
+    Attributes:
+        come: Whether words come at all: behind a pooler, or while the server is away, none does.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self.come = False
+        self._dsn = dsn
+        self._listeners: list[Callable[[], None]] = []
+
+    def call(self, listener: Callable[[], None]) -> None:
+        """Call `listener` with each word from now on, in the thread that hears them."""
+        self._listeners.append(listener)
+
+    def hear(self, stop: threading.Event) -> None:
+        """Listen until `stop` is set."""
+        with Wakeups(self._dsn) as positions:
+            self.come = positions.listening
+            while not stop.is_set():
+                word = positions.wait(ASK_S, stop)
+                self.come = positions.listening
+                if word is not None:
+                    for listener in self._listeners:
+                        listener()

@@ -1,0 +1,218 @@
+"""Makes the events of an import: what a row becomes, and why it becomes none.
+
+The same row of the same source is always the same event. Each is written as text at once, and no object is made of it:
+a row costs a few microseconds.
+"""
+
+import re
+from dataclasses import dataclass
+from json import dumps
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, NamedTuple
+from uuid import UUID, uuid5
+
+from millrace.importer.rows import Row
+from millrace.importer.text import json_object
+from millrace.importer.times import TimeForm
+
+# Every event_id of an import follows from it: it must never change.
+NAMESPACE = UUID("6d696c6c-7261-5365-8000-696d706f7274")
+NAME_BYTES = 1024
+UUID_LENGTH = 36
+UUID_TEXT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of columns. A key within an object has a path for a name, such as `repo.name`.
+
+    Attributes:
+        stream: Names the stream; of several columns the JSON array of their names does, and they stay in the data.
+        event: Names the event.
+        time: The time; of several columns its parts, in order, and the first one takes the whole time.
+        metadata: Beside the data, not within.
+        id: The event's id, a UUID.
+        data: The whole data, a JSON object; then columns without a name here are left out.
+        stream_name: The stream of every row, where no column names it.
+        event_name: The event of every row, where no column names it.
+        nulls: Texts that say that a cell has no value.
+    """
+
+    stream: tuple[str, ...]
+    event: str | None
+    time: tuple[str, ...] = ()
+    metadata: tuple[str, ...] = ()
+    id: str | None = None
+    data: str | None = None
+    stream_name: str | None = None
+    event_name: str | None = None
+    nulls: frozenset[str] = frozenset()
+
+    def paths(self, known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Return each name with the keys that lead to its value, where these columns are known."""
+        names = (*self.stream, self.event, *self.time, *self.metadata, self.id, self.data)
+        return {name: (name,) if name in known else tuple(name.split(".")) for name in names if name is not None}
+
+    def cells(self, row: Row) -> dict[str, Any]:
+        """Return the row's cells, as a copy in which each of `nulls` is null."""
+        if not self.nulls:
+            return row.values.copy()
+        return {name: None if type(cell) is str and cell in self.nulls else cell for name, cell in row.values.items()}
+
+
+class Event(NamedTuple):
+    """The event of a row: its name, and the JSON text that `append_events` takes."""
+
+    event: str
+    json_text: str
+
+
+class Mapping:
+    """Makes an event of a row of one source, which has certain columns."""
+
+    def __init__(
+        self, source: str, decider: str, columns: Columns, known: tuple[str, ...] = (), form: TimeForm | None = None
+    ) -> None:
+        self._columns = columns
+        self._paths = columns.paths(known)
+        self._form = form or TimeForm()
+        # the command that caused every event is the import of this source
+        command = uuid5(NAMESPACE, source)
+        self._beginning = f'{{"decider": {quoted(decider)}, "command_id": "{command}", "decider_id": '
+        # version 8 of RFC 9562, all but the nine digits of the row's number: ids rise as the rows do
+        self._id = f"{str(command)[:14]}8{str(command)[15:27]}"
+        self._event = f"the event ({columns.event})"
+        named = (*(columns.stream if len(columns.stream) == 1 else ()), columns.event, columns.id, *columns.metadata)
+        # a value within an object stays there
+        self._taken = [path[0] for name in named if name is not None and len(path := self._paths[name]) == 1]
+
+    def event(self, row: Row) -> Event | str:
+        """Return the event, or the reason why the row has none."""
+        if row.fault:
+            return row.fault
+        data = self._columns.cells(row)
+        names, paths = self._columns, self._paths
+        try:
+            if names.data is not None:
+                _put(data, paths[names.data], self._object(_at(data, paths[names.data])))
+            stream, event = self._stream(data), names.event_name or ""
+            if names.event is not None:
+                event = _named(self._event, _at(data, paths[names.event]))
+            event_id = f"{self._id}{row.number:09x}" if names.id is None else self._own_id(_at(data, paths[names.id]))
+            if names.time:
+                _put(data, paths[names.time[0]], self._iso(data))
+            # an empty cell says nothing
+            metadata = {name: cell for name in names.metadata if (cell := _at(data, paths[name])) not in (None, "")}
+            whole = data if names.data is None else self._whole(data)
+            for column in self._taken:
+                data.pop(column, None)
+            data_json = _members(whole)
+            metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
+        except _Fault as fault:
+            return str(fault)
+        except RecursionError:
+            return "it is nested too deeply"
+        return Event(
+            event,
+            f'{self._beginning}{quoted(stream)}, "event": {quoted(event)}, "event_id": "{event_id}", '
+            f'"data": {{{data_json}}}{metadata_json}}}',
+        )
+
+    def _stream(self, data: dict[str, Any]) -> str:
+        names = [_named(f"the stream ({name})", _at(data, self._paths[name])) for name in self._columns.stream]
+        stream = self._columns.stream_name or ""
+        if names:
+            stream = names[0] if len(names) == 1 else dumps(names, ensure_ascii=False)
+            _named(f"the stream ({', '.join(self._columns.stream)})", stream)
+        # Postgres writes a UUID in lower case, and the store takes no other
+        return stream.lower() if _is_uuid(stream) else stream
+
+    def _own_id(self, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
+        if not isinstance(cell, str) or not _is_uuid(cell):
+            raise _Fault(f"its id ({self._columns.id}) is no UUID of {UUID_LENGTH} characters: {cell!r:.100}")
+        return cell
+
+    def _iso(self, data: dict[str, Any]) -> str:
+        names = self._columns.time
+        try:
+            parts = [_at(data, self._paths[name]) for name in names]
+            whole = parts[0] if len(parts) == 1 else " ".join(map(str, parts))
+            return self._form.iso(None if None in parts else whole)
+        except ValueError as error:
+            raise _Fault(f"its time ({', '.join(names)}) cannot be read: {error}") from error
+
+    def _object(self, cell: Any) -> dict[str, Any]:  # noqa: ANN401 - a cell has any type
+        found = json_object(cell) if isinstance(cell, str) else cell
+        if not isinstance(found, dict):
+            fault = found if isinstance(cell, str) else f"it is not a JSON object but {type(cell).__name__}"
+            raise _Fault(f"its data ({self._columns.data}) cannot be read: {fault}")
+        return found
+
+    def _whole(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Return the object that is the data, with the time, if that is not within."""
+        within = self._paths[self._columns.data or ""]
+        whole: dict[str, Any] = _at(data, within)
+        beside = {name: _at(data, self._paths[name]) for name in self._columns.time[:1]}
+        if not beside or self._paths[self._columns.time[0]][: len(within)] == within:
+            return whole
+        if twice := whole.keys() & beside:
+            raise _Fault(f"its data ({self._columns.data}) has a member of the name of the time's column: {twice}")
+        return whole | beside
+
+
+class _Fault(Exception):
+    """The reason why a row has no event."""
+
+
+def _is_uuid(text: str) -> bool:
+    return len(text) == UUID_LENGTH and UUID_TEXT.fullmatch(text) is not None
+
+
+def _named(what: str, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
+    name = _name(cell)
+    if fault := name_fault(what, name):
+        raise _Fault(fault)
+    return name or ""
+
+
+def name_fault(what: str, name: str | None) -> str | None:
+    """Return the reason why a text cannot name a stream, an event or a source; None if it can."""
+    if name is None or not name.strip():
+        return f"{what} is missing or neither text nor a whole number"
+    try:
+        size = len(name) if name.isascii() else len(name.encode())
+    except UnicodeEncodeError:
+        return f"{what} is not UTF-8"
+    if "\0" in name:
+        return f"{what} contains a NUL character"
+    return f"{what} has {size} bytes; at most {NAME_BYTES} are allowed" if size > NAME_BYTES else None
+
+
+def _members(values: dict[str, Any]) -> str:
+    return ", ".join(
+        [f"{quoted(key)}: {quoted(cell) if type(cell) is str else dumps(cell)}" for key, cell in values.items()]
+    )
+
+
+def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type
+    """Return text, or the digits of a whole number; nothing else can name a stream or an event."""
+    if isinstance(value, str):
+        return value
+    # where a column of ids has a gap, pandas makes them doubles: beyond, these are not each a number of their own
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _at(data: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has any type
+    for key in path:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data
+
+
+def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:  # noqa: ANN401 - a cell has any type
+    """Change a value where it is; the objects on the way are the row's, so they are copied."""
+    for key in path[:-1]:
+        data[key] = data[key].copy()
+        data = data[key]
+    data[path[-1]] = value

@@ -1,0 +1,170 @@
+"""The loop that looks for incidents and tells a receiver of them.
+
+Any number of alerters may run on one store: a message is claimed for half a minute by who sends it. It is sent once,
+unless its sender is killed before it could say so, or stands still for longer: then once more, with the same
+`webhook-id`. No transaction is open while a receiver is asked.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import errors
+
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.findings import Source, StoreSource, unreadable
+from millrace.operations.alerts.messages import message_of
+from millrace.operations.alerts.receiver import (
+    AlertReceiver,
+    AlertSettings,
+    BadAlertSettings,
+    alert_settings,
+    said_of_alerts,
+)
+from millrace.operations.alerts.store import AlertStore
+from millrace.patience import ASK_S, BUSY_S, FAREWELL_S, PATIENCE_S, WATCH_S
+from millrace.postgres.connecting import connect
+from millrace.redact import masked
+from millrace.settings import Settings
+
+# what nobody sees any more for so long is over
+HOLD_S = 2 * PATIENCE_S
+
+logger = logging.getLogger(__name__)
+
+
+class Alerter:
+    """Looks and tells, on one connection.
+
+    Args:
+        connection: The event store, in autocommit, as a member of event_store_owner.
+        receiver: Who is told.
+        sources: What knows more than the store.
+        hold_s: For how long nobody must see what is over.
+    """
+
+    def __init__(
+        self,
+        connection: psycopg.Connection,
+        receiver: AlertReceiver,
+        sources: Sequence[Source] = (),
+        *,
+        hold_s: int = HOLD_S,
+    ) -> None:
+        self._connection, self._alerts = connection, AlertStore(connection)
+        self._receiver, self._hold_s = receiver, hold_s
+        self._sources = [StoreSource(PlatformStore(connection)), *sources]
+        self._failing = ""
+
+    def tick(self) -> None:
+        """Look at each source, and send what is due."""
+        self.look()
+        self.send()
+
+    def look(self) -> None:
+        """Look at each source; one that cannot be read ends nothing."""
+        for source in self._sources:
+            with self._connection.transaction():
+                # our turn: what another one stored before was seen before, too
+                self._alerts.observe_incidents(source.name, [], complete=False)
+                try:
+                    with self._connection.transaction():
+                        found, complete = source.found(), True
+                except Exception as error:
+                    if self._connection.closed:
+                        raise
+                    found, complete = [unreadable(source.name, error)], False
+                self._alerts.observe_incidents(source.name, [each.fields() for each in found], complete, self._hold_s)
+
+    def send(self) -> None:
+        """Send the messages that are due, until one does not arrive; so many at most between two looks."""
+        for _ in range(50):
+            incident = self._alerts.claim_alert()
+            if incident is None:
+                return
+            about = f"{'began' if incident.told == 'nothing' else 'over'}: {incident.what}"
+            delivery = self._receiver.send(message_of(incident, self._receiver.settings.ui_address))
+            self._alerts.settle_alert(incident.incident_id, incident.told, delivery.error)
+            if delivery.delivered:
+                logger.info("alert %s", about)
+                self._failing = ""
+                continue
+            if delivery.said != self._failing:
+                logger.warning("The alert %s is tried again, for it did not arrive: %s", about, delivery.said)
+            self._failing = delivery.said
+            # the next one would not arrive either; each has its turn, for this one waits longer now
+            return
+
+
+@contextmanager
+def alerting(dsn: str, settings: Settings, sources: Sequence[Source]) -> Iterator[None]:
+    """Send alerts beside other work, in a thread of their own, if the settings say where; bad ones are logged only."""
+    try:
+        found = alert_settings(settings)
+    except BadAlertSettings as error:
+        logger.warning("No alerts are sent. %s", error)
+        found = None
+    if found is None:
+        yield
+        return
+    for warning in found.warnings:
+        logger.warning("%s", warning)
+    logger.info("alerts go %s", said_of_alerts(settings))
+    stop = threading.Event()
+    # a daemon: a receiver, or a name that nobody knows, holds the end of the process up for no longer than this
+    thread = threading.Thread(target=run_alerter, args=(dsn, stop, found, sources), name="alerts", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(FAREWELL_S)
+
+
+def run_alerter(
+    dsn: str,
+    stop: threading.Event,
+    settings: AlertSettings,
+    sources: Sequence[Source] = (),
+    *,
+    every_s: float = WATCH_S,
+    hold_s: int = HOLD_S,
+) -> None:
+    """Look and tell until `stop` is set; outlast restarts of the server, and whatever else breaks."""
+    pause_s, said = every_s, ""
+    with AlertReceiver(settings) as receiver:
+        if problem := receiver.problem():
+            logger.warning("%s It is tried all the same.", problem)
+        while not stop.is_set():
+            try:
+                with connected(dsn) as connection:
+                    alerter = Alerter(connection, receiver, sources, hold_s=hold_s)
+                    while not stop.is_set():
+                        alerter.tick()
+                        pause_s, said = every_s, ""
+                        stop.wait(every_s)
+            except Exception as error:  # noqa: BLE001  nobody else would tell that this loop ended
+                reason = masked(str(error).strip() or type(error).__name__, dsn)
+                if isinstance(error, errors.InsufficientPrivilege):
+                    reason += ". They need a login that is a member of event_store_owner."
+                elif isinstance(error, errors.UndefinedFunction | errors.UndefinedTable | errors.InvalidSchemaName):
+                    reason += ". Run: millrace migrate"
+                if reason != said:
+                    logger.warning("Alerts wait: %s", reason)
+                said, pause_s = reason, min(pause_s * 2, PATIENCE_S)
+                stop.wait(pause_s)
+
+
+def connected(dsn: str) -> psycopg.Connection:
+    """Connect for calls that wait for nobody for long."""
+    connection = connect(
+        dsn,
+        # beyond what the server itself allows a statement
+        answer_s=WATCH_S,
+        application_name="millrace alerts",
+    )
+    connection.execute(f"set statement_timeout = '{BUSY_S}s'".encode())
+    connection.execute(f"set lock_timeout = '{ASK_S}s'".encode())
+    return connection

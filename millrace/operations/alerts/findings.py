@@ -1,0 +1,116 @@
+"""What a source of alerts says is wrong: a problem, its page in the UI, and for how long it is seen before it is told.
+
+Not here: the judgement (`standing.sql`, and Dagster's in `millrace.platform_defs.standing`).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+from urllib.parse import quote
+
+from millrace.event_store import Problem
+from millrace.event_store.platform import PlatformStore
+from millrace.redact import masked, printable
+
+# for how many seconds a kind is seen until somebody is told; no time for the others
+TOLD_AFTER_S = {
+    "late": 120, "build_fails": 120, "capture_idle": 300, "stopped_table": 300, "not_sequenced": 60, "unreadable": 120,
+    "run": 120, "location": 120, "queue": 120, "daemon": 120, "service": 120,
+}  # fmt: skip
+# when a daemon of Dagster's that is silent is dead
+DAEMON_IDLE_S = 300
+# where the UI shows what a problem of the store is about
+PAGES = {
+    "read_model": "/assets/read_models/{subject}?view=checks",
+    "log": "/assets/event_store/event_log?view=checks",
+    "view": "/assets/event_store/stream_locks?view=checks",
+    "producer": "/assets/event_store/producers?view=checks",
+    "capture": "/assets/change_capture/wal_events?view=checks",
+}
+# bytes of what is kept; a cause is the text of an error, and may be long
+CAUSE_BYTES, SUBJECT_BYTES, PAGE_BYTES = 4000, 500, 1000
+
+
+@dataclass(frozen=True)
+class Finding(Problem):
+    """A problem that somebody is told of, and its page behind the UI's address; empty for nowhere."""
+
+    page: str = ""
+
+    def fields(self) -> dict[str, object]:
+        """Return it as `observe_incidents` takes it."""
+        return {
+            **asdict(self),
+            "since": self.since.isoformat() if self.since else None,
+            "subject": kept(self.subject, SUBJECT_BYTES),
+            "what": cut(clean(self.what), 2 * SUBJECT_BYTES),
+            # the text of an error may quote a connection string
+            "cause": cut(clean(masked(self.cause)), CAUSE_BYTES),
+            "remedy": cut(clean(self.remedy), CAUSE_BYTES),
+            "page": self.page if len(self.page.encode(errors="replace")) <= PAGE_BYTES else "",
+            "wait_s": TOLD_AFTER_S.get(self.kind, 0),
+        }
+
+
+class Source(Protocol):
+    """Something that knows what is wrong."""
+
+    name: str
+
+    def found(self) -> Sequence[Finding]:
+        """Return what is wrong now; an error says that nobody can say."""
+
+
+class StoreSource:
+    """The event store, by its own judgement."""
+
+    name = "event_store"
+
+    def __init__(self, store: PlatformStore) -> None:
+        self._store = store
+
+    def found(self) -> Sequence[Finding]:
+        """Return what somebody is told of."""
+        return [
+            Finding(**vars(each), page=PAGES[each.about].format(subject=quote(each.subject, safe="")))
+            for each in self._store.standing()
+            if each.severity != "note"
+        ]
+
+
+def unreadable(source: str, error: Exception) -> Finding:
+    """Return that a source cannot be read."""
+    said = (str(error).strip().splitlines() or [""])[0]
+    return Finding(
+        "unreadable", "source", source, None, "page", f"What {source} knows cannot be read", f"{type(error).__name__}: {said}",
+        "Nobody sees what goes wrong there. Is its database up, and reachable from where `millrace run sequencer` runs?",
+    )  # fmt: skip
+
+
+def kept(text: str, most: int) -> str:
+    """Return a text that fits; two long ones that differ only at their ends stay two."""
+    text = clean(text)
+    if len(text.encode()) <= most:
+        return text
+    return f"{cut(text, most - 20)} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def clean(text: str) -> str:
+    """Return a text that Postgres stores and a terminal shows: no control characters, no halves of characters."""
+    return printable(text.encode(errors="replace").decode()).strip()
+
+
+def cut(text: str, most: int) -> str:
+    """Return the beginning of a text, of so many bytes at most."""
+    if len(text.encode()) <= most:
+        return text
+    return text.encode()[: most - 4].decode(errors="ignore") + " …"
+
+
+def age(seconds: float) -> str:
+    """Return an age in words that one reads at a glance."""
+    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

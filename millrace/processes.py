@@ -1,0 +1,87 @@
+"""Processes: whether others live, waiting for their end, being the only one that does something, files of one's own."""
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from millrace.patience import GLANCE_S
+
+
+def alive(process: psutil.Process) -> bool:
+    """Return whether the very same process still runs; a zombie does not, even if no parent ever reaps it."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait until all have ended or the time is over; return those that still live.
+
+    Unlike `psutil.wait_procs` this does not wait for a slow init to reap orphans.
+    """
+    deadline = time.monotonic() + seconds
+    living = [process for process in processes if alive(process)]
+    while living and time.monotonic() < deadline:
+        time.sleep(GLANCE_S)
+        living = [process for process in living if alive(process)]
+    return living
+
+
+@contextmanager
+def only_one(path: Path, *, held: Callable[[str], Exception] | None = None, note: str = "") -> Iterator[None]:
+    """Hold the lock of a file during the block. The kernel frees the lock of a killed process.
+
+    Args:
+        path: The file; it is made if need be, and stays.
+        held: Makes the exception to raise while another process holds the lock, from that process's note. Without it
+            the call waits for the lock.
+        note: The text of the file while this process holds the lock.
+    """
+    # never what a link names: its text would be lost
+    opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    with os.fdopen(opened, "r+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX if held is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            assert held is not None
+            lock.seek(0)
+            raise held(lock.read().strip()) from error
+        lock.seek(0)
+        lock.truncate(0)
+        lock.write(note)
+        lock.flush()
+        yield
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Let files that this process and its children make during the block be for this account alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def folder_of_code() -> Path:
+    """Make a private temporary folder that goes with this process; remove those of processes that were killed."""
+    # a number of a process means something within its container; several may share the folder of temporary files
+    ours = f"millrace-code-{Path('/proc/self/ns/pid').stat().st_ino}-"
+    found = [*Path(tempfile.gettempdir()).glob(f"{ours}*")]
+    # asked later: whoever is making a folder now is among them
+    living = {str(pid) for pid in psutil.pids()}
+    for left in found:
+        if left.name.removeprefix(ours).partition("-")[0] not in living:
+            shutil.rmtree(left, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)

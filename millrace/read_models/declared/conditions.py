@@ -1,0 +1,125 @@
+"""Conditions on an event's own values: `where=` of a column, which looks at the events alone that meet them."""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace import times
+from millrace.read_models.declared.column_types import NUMBER, InvalidColumn
+
+ALLOWED = (
+    "a text, a number, True, False, a datetime with its zone, None for missing or null; a list of these, any of which it"
+    " may be; or a mapping of ==, !=, <, <=, >, >= to what it is compared with, all of which hold"
+)
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_TRUTHS = dict.fromkeys(("true", "t", "yes", "y", "1"), True) | dict.fromkeys(("false", "f", "no", "n", "0"), False)
+_READS: dict[type, Callable[[str], object]] = {
+    str: lambda text: text,
+    bool: lambda text: _TRUTHS.get(text.strip().lower()),
+    Decimal: lambda text: Decimal(text) if re.match(NUMBER, text) else None,
+    datetime: times.moment,
+}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Conditions that hold together: the source of each, its operator, and what it is compared with."""
+
+    tests: tuple[tuple[str, str, tuple[object, ...]], ...]
+
+    @property
+    def said(self) -> str:
+        """The conditions in words."""
+        return " and ".join(f"{source} {how} {' or '.join(map(str, them))}" for source, how, them in self.tests)
+
+    def met(self, events: pa.Table) -> pa.ChunkedArray:
+        """Say of each event whether it meets them."""
+        met = None
+        for source, how, wanted in self.tests:
+            chunks = []
+            for values in events.column(source).chunks:
+                # most events share a few values
+                distinct = values.dictionary_encode()
+                holds = pa.array([_holds(one, how, wanted) for one in distinct.dictionary.to_pylist()], pa.bool_())
+                chunks.append(pc.fill_null(holds.take(distinct.indices), how == "==" and None in wanted))
+            found = pa.chunked_array(chunks, pa.bool_())
+            met = found if met is None else pc.and_(met, found)
+        return met
+
+
+def _holds(value: object, how: str, wanted: tuple[object, ...]) -> bool:
+    if how in _ORDERS:
+        read = _as(value, wanted[0])
+        return read is not None and _ORDERS[how](read, wanted[0])
+    return (how == "==") == any(one is not None and _as(value, one) == one for one in wanted)
+
+
+def _as(value: object, wanted: object) -> object:
+    """Return a value as what it is compared with; None if it is no such value."""
+    return _READS[type(wanted)](value) if isinstance(value, str) else value
+
+
+def conditions(where: Mapping[str, object] | None, type_of: Callable[[str], str | None]) -> Conditions | None:
+    """Return the conditions that a declaration writes; None for none.
+
+    Args:
+        where: The declared ones: by source, what its value is to be.
+        type_of: The type of a source, None of a field of data. It refuses what is no source.
+
+    Raises:
+        InvalidColumn: It says what is allowed.
+    """
+    if where is None:
+        return None
+    if not isinstance(where, Mapping) or not where:
+        raise InvalidColumn(f"where= is {where!r:.100}: name sources and what they are to be, or leave it out")
+    tests = []
+    for source in sorted(where, key=repr):
+        type_, wanted = type_of(source), where[source]
+        for how, said in wanted.items() if isinstance(wanted, Mapping) else [("==", wanted)]:
+            them = [*said] if isinstance(said, list | tuple | set | frozenset) else [said]
+            try:
+                compared = tuple(sorted({_compared(source, type_, one) for one in them}, key=repr))
+            except OverflowError as error:
+                told = "a time outside the years 1 to 9999 in UTC, or a number that no double holds"
+                raise InvalidColumn(f"where= of {source!r} has {told}; allowed: {ALLOWED}") from error
+            fits = how in {"==", "!="} or (how in _ORDERS and len(compared) == 1 and type(compared[0]) in _ORDERED)
+            if not fits or not compared:
+                raise InvalidColumn(f"where= of {source!r} is {wanted!r:.100}; allowed: {ALLOWED}")
+            tests.append((source, how, compared))
+    if not tests:
+        raise InvalidColumn(f"where= is {where!r:.100}; allowed: {ALLOWED}")
+    return Conditions(tuple(tests))
+
+
+_ORDERED = (str, Decimal, datetime)
+# of columns of the event; they are compared with nothing else
+_TYPES = {"string": str, "boolean": bool, "timestamp": datetime}
+
+
+def _compared(source: str, type_: str | None, value: object) -> object:
+    """Return what a source is compared with as `Conditions` has it: one value for equal ones."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC)
+    elif isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):
+        value = Decimal(str(value))
+        with localcontext(prec=len(value.as_tuple().digits)):
+            value = value.normalize()
+    elif not (value is None or isinstance(value, str | bool)):
+        raise InvalidColumn(f"where= of {source!r} has {value!r:.100}; allowed: {ALLOWED}")
+    if type_ is not None and value is not None and type(value) is not _TYPES.get(type_, Decimal):
+        raise InvalidColumn(f"where= of {source!r} has {value!r:.100}, and {source!r} is of type {type_}")
+    return value

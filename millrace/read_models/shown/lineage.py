@@ -1,0 +1,83 @@
+"""Where the columns of a read model come from, as its declaration says it: in words, and as sources."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.read_models.declared.columns import Column, KeyColumn, item_path
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.function_model import FunctionModel
+from millrace.read_models.declared.rollups import Rollup
+
+
+@dataclass(frozen=True)
+class ColumnOrigin:
+    """Where a column comes from.
+
+    Attributes:
+        column: Its name.
+        said: What it is computed from, in words.
+        sources: The columns of the event, and the fields of its data, that it is computed from.
+    """
+
+    column: str
+    said: str
+    sources: tuple[str, ...]
+
+
+def origins(model: ReadModel) -> list[ColumnOrigin]:
+    """Return where each public column of a read model comes from, in the order of its columns."""
+    if isinstance(model, Rollup):
+        behind = {origin.column: origin.sources for origin in origins(model.of)}
+        members: dict[str, Column | KeyColumn] = {**model.keys, **model.columns}
+        of_rows = []
+        for name, one in members.items():
+            if isinstance(one, KeyColumn):
+                said = f"key: {one.said}"
+            else:
+                said = f"{one.kind} of {one.source}" if one.source else "number of rows"
+            sources = dict.fromkeys(source for column in model.sources_of(name) for source in behind[column])
+            of_rows.append(ColumnOrigin(name, f"{said} of read model {model.of.name}", tuple(sources)))
+        return of_rows
+    keys = [ColumnOrigin(name, f"key: {key.said}", _behind(model, key.sources)) for name, key in model.keys.items()]
+    if isinstance(model, FunctionModel):
+        said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
+        return [*keys, *(ColumnOrigin(name, said, ("event", "data")) for name in model.types)]
+    found = {one.column: one for one in (*keys, *(_origin(model, n, column) for n, column in model.columns.items()))}
+
+    def of(name: str) -> ColumnOrigin:
+        if name not in found:
+            column = model.computed[name]
+            sources = dict.fromkeys(source for other in column.names for source in of(other).sources)
+            found[name] = ColumnOrigin(name, f"computed: {column.text}", tuple(sources))
+        return found[name]
+
+    looked_up = [
+        ColumnOrigin(name, f"{one.column} of read model {one.model} by {one.on}", of(one.on).sources)
+        for name, one in model.lookups.items()
+    ]
+    return [*map(of, [*found, *model.computed]), *looked_up]
+
+
+def _origin(model: ReadModel, name: str, column: Column) -> ColumnOrigin:
+    wanted = _of(column.events or model.events)
+    if model.each is not None:
+        wanted = f"{model.each} of {wanted}"
+    if column.where is not None:
+        wanted += f" where {column.where.said}"
+    if column.source is None:
+        of = ("event", *([model.each] if model.each else []))
+        return ColumnOrigin(name, f"{column.kind} of {wanted}", _behind(model, (*of, *column.sources)))
+    by = [str(one.source) for one in column.reads[1:]]
+    kind = " ".join((column.kind.removesuffix("_by"), *column.options))
+    said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
+    return ColumnOrigin(name, said, _behind(model, column.sources))
+
+
+def _behind(model: ReadModel, sources: Sequence[str]) -> tuple[str, ...]:
+    """Return the sources that the event has: of an element the array."""
+    found = (source if item_path(source) is None else str(model.each) for source in sources)
+    return tuple(dict.fromkeys(found))
+
+
+def _of(events: Sequence[str] | None) -> str:
+    return "all events" if events is None else ", ".join(events)

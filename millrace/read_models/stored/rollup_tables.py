@@ -1,0 +1,252 @@
+"""The tables of rollups, and the triggers that keep them.
+
+A rollup `by_status` of a model's version has
+    read_models.by_status               a SQL view that adds up all log partitions, for people to read
+    read_models.by_status_state_<hash>  its groups, of each log partition by itself where the rows have one
+    read_models.by_status_state_<hash>_all  a SQL view: what the groups are, computed from all rows
+and a function of the table's name, which three triggers on the model's state call: whoever changes rows changes the
+groups, whatever declaration that process knows. The hash is that of all that decides the groups.
+Two commits meet at no group: of rows of one stream each log partition has groups of its own, and it is committed by one
+consumer at a time; rows that may be of several streams are locked (`merge.lock_rows`), and their groups are whole.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import psycopg
+from psycopg import sql
+
+from millrace.errors import MillraceError
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup, name_of
+from millrace.read_models.stored.store import ReadModelStore
+from millrace.read_models.stored.tables import (
+    OWNERS,
+    SCHEMA,
+    DependentObjects,
+    as_owners,
+    create_view,
+    drop,
+    drop_view,
+    listed,
+    relation,
+    stored_columns,
+)
+
+_ALL = sql.SQL("")
+# behind the rollup's table in their names, after which change, and what they see of it
+_TRIGGERS = (
+    ("", "update", "old table as old_rows new table as new_rows"),
+    ("_new", "insert", "new table as new_rows"),
+    ("_old", "delete", "old table as old_rows"),
+)
+
+
+class RollupFailed(MillraceError):
+    """A rollup cannot be made."""
+
+
+def declared_rollups(model: ReadModel) -> list[Rollup]:
+    """Return the rollups of a version of a model, as they are declared."""
+    return [replace(one, of=model) for one in model.rollups]
+
+
+def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
+    """Return the tables of the rollups that are kept of a version of a model, whatever is declared."""
+    found = connection.execute(
+        """
+        select t.tgname
+        from pg_trigger t
+        join pg_proc p on p.oid = t.tgfoid and p.proname = t.tgname and p.pronamespace = 'read_models'::regnamespace
+        where t.tgrelid = to_regclass(%s) and t.tgoldtable is not null
+        """,
+        (f"{SCHEMA}.{model.state_table}",),
+    )
+    return [table for (table,) in found]
+
+
+def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
+    """Say whether there is nothing for `keep_rollups` to do."""
+    wanted, kept = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
+    if _gone(model, kept) or not {*wanted} <= {*kept}:
+        return False
+    return not shown or all(_is_shown(connection, table) for table in wanted)
+
+
+def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
+    """Make the declared rollups of a version of a model, fill them, show them to people; drop those that are gone.
+
+    Within a transaction that has the model's lock. Until it ends nobody changes a row of that version.
+
+    Raises:
+        DependentObjects: Something in the database depends on columns that go.
+        RollupFailed: A text is too long for a key, Postgres does not know a zone, or the tables belong to a role that
+            the login is no member of.
+        psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
+    """
+    kept = kept_tables(connection, model)
+    try:
+        for one in declared_rollups(model):
+            if one.state_table not in kept:
+                _begin(connection, one)
+        if shown:
+            show_rollups(connection, model)
+        _drop(connection, model, _gone(model, kept), with_views=True)
+    # a text is too long for a key; a zone is none to Postgres; another role's tables
+    except (psycopg.errors.ProgramLimitExceeded, psycopg.DataError, psycopg.errors.InsufficientPrivilege) as error:
+        raise RollupFailed(
+            f"The rollups of read model {model.name} cannot be made of the present rows, or removed.",
+            detail=error.diag.message_primary,
+            hint=f"Change their declaration, or drain as a member of {OWNERS}; the next drain tries again.",
+        ) from error
+
+
+def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Let people read the declared rollups of this version of a model; within a transaction.
+
+    Raises:
+        DependentObjects: There is a read model of that name, whose view it would be.
+
+    Raises the errors of `create_view`.
+    """
+    for one in declared_rollups(model):
+        if ReadModelStore(connection).model_versions(one.name):
+            raise DependentObjects(
+                f"Rollup {one.name} of read model {model.name} has the name of another read model that is there.",
+                hint="Rename the rollup, or reset that one with the code that declares it: millrace view reset",
+            )
+        create_view(connection, one)
+
+
+def mend_rollups(connection: psycopg.Connection, model: ReadModel, partition: int) -> None:
+    """Compute the groups of a log partition anew where they are not those of its rows, or all where keys cross streams.
+
+    Within the transaction that rebuilds the log partition. It knows the rollups that other processes declare, too.
+    """
+    own = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
+    for table in kept_tables(connection, model):
+        if _differing(connection, model, table, own):
+            connection.execute(sql.SQL("delete from {}{}").format(relation(table), own))
+            computed = sql.SQL("insert into {} select * from {}{}")
+            connection.execute(computed.format(relation(table), relation(f"{table}_all"), own))
+
+
+def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[str, list[int]]:
+    """Return the rollups of which some groups are not those of the present rows, whatever is declared.
+
+    Each with the log partitions of these groups; with none where keys cross streams.
+    """
+    differing = {}
+    for table in kept_tables(connection, model):
+        with connection.transaction():
+            # first, as by whoever drops a rollup; then one statement, as of one moment
+            connection.execute(sql.SQL("lock table {} in access share mode").format(relation(model.state_table)))
+            found = _differing(connection, model, table)
+        if found:
+            differing[name_of(table)] = [partition for (partition,) in found if partition is not None]
+    return differing
+
+
+def _differing(
+    connection: psycopg.Connection, model: ReadModel, table: str, own: sql.Composable = _ALL
+) -> list[tuple[int | None]]:
+    """Return the log partitions of groups that are not those of the rows; null where keys cross streams."""
+    # a group that lost its last row is not in the view
+    query = sql.SQL(
+        """
+        with kept as (select * from {kept}{own}), computed as (select * from {computed}{own})
+        select distinct {partition} from (
+          (select * from kept where _rows <> 0 except all table computed)
+          union all (table computed except all select * from kept where _rows <> 0)
+        ) differing order by 1
+        """
+    ).format(
+        kept=relation(table),
+        computed=relation(f"{table}_all"),
+        own=own,
+        partition=sql.SQL("null::int" if model.crosses_streams else "partition"),
+    )
+    return connection.execute(query).fetchall()
+
+
+def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views: bool = False) -> None:
+    """Remove the rollups of a version of a model, and the views that show them to people; within a transaction.
+
+    Raises:
+        DependentObjects: Something in the database depends on them, such as a view that is not to go.
+    """
+    _drop(connection, model, kept_tables(connection, model), with_views=with_views)
+
+
+def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
+    """Keep a rollup from now on."""
+    table, rows = relation(rollup.state_table), relation(rollup.of.state_table)
+    columns = stored_columns(rollup)
+    merge = sql.SQL("insert into {table} as s {groups} on conflict ({key}) do update set {added};")
+    parts = {
+        "table": table,
+        "key": listed([*rollup.keys, *(["partition"] if rollup.adds_up else [])]),
+        "added": sql.SQL(", ").join(sql.SQL("{0} = s.{0} + excluded.{0}").format(sql.Identifier(n)) for n in columns),
+    }
+    new, old = (sql.Identifier("new_rows"), 1), (sql.Identifier("old_rows"), -1)
+    body = sql.SQL(
+        "\n#variable_conflict use_column\nbegin\n  if tg_op = 'INSERT' then\n    {inserted}\n"
+        "  elsif tg_op = 'DELETE' then\n    {deleted}\n  else\n    {updated}\n  end if;\n  return null;\nend\n"
+    ).format(
+        inserted=merge.format(groups=rollup.groups(new), **parts),
+        deleted=merge.format(groups=rollup.groups(old), **parts),
+        updated=merge.format(groups=rollup.groups(new, old), **parts),
+    )
+    trigger = "create trigger {} after {} on {} referencing {} for each statement execute function {}()"
+    everything = relation(f"{rollup.state_table}_all")
+    with as_owners(connection):
+        for statement in (
+            sql.SQL(
+                "create function {}() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as {}"
+            ).format(table, sql.Literal(body.as_string())),
+            sql.SQL("comment on function {}() is {}").format(
+                table, sql.Literal(f"Adds each change of a row of {rollup.of.name} to its group in {rollup.name}.")
+            ),
+            sql.SQL("revoke all on function {}() from public").format(table),
+            # From here on nobody changes a row until the transaction ends.
+            *(
+                sql.SQL(trigger).format(
+                    sql.Identifier(f"{rollup.state_table}{suffix}"), sql.SQL(change), rows, sql.SQL(seen), table
+                )
+                for suffix, change, seen in _TRIGGERS
+            ),
+            sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
+            sql.SQL("create table {} as table {}").format(table, everything),
+            sql.SQL("alter table {} add constraint {} unique nulls not distinct ({})").format(
+                table, sql.Identifier(f"{rollup.state_table}_key"), parts["key"]
+            ),
+            # whoever commits rows changes groups, whichever login made the rollup
+            sql.SQL("grant select, insert, update, delete on {} to event_store_owner").format(table),
+            sql.SQL("comment on table {} is 'Groups; read the view {} instead.'").format(table, sql.SQL(rollup.name)),
+        ):
+            connection.execute(statement)
+
+
+def _gone(model: ReadModel, kept: Iterable[str]) -> list[str]:
+    """Return the tables of rollups that are declared no more, or otherwise."""
+    declared = {one.name: one.state_table for one in declared_rollups(model)}
+    return [
+        table for table in kept if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
+    ]
+
+
+def _drop(connection: psycopg.Connection, model: ReadModel, tables: Iterable[str], *, with_views: bool) -> None:
+    for table in tables:
+        if with_views and _is_shown(connection, table):
+            drop_view(connection, replace(model, name=name_of(table)))
+        # and its triggers, on whatever table they are
+        connection.execute(sql.SQL("drop function {}() cascade").format(relation(table)))
+        drop(connection, model, sql.SQL("drop view {}").format(relation(f"{table}_all")))
+        drop(connection, model, sql.SQL("drop table {}").format(relation(table)))
+
+
+def _is_shown(connection: psycopg.Connection, table: str) -> bool:
+    """Say whether people read a rollup from this table."""
+    view = f"{SCHEMA}.{name_of(table)}"
+    (shown,) = connection.execute("select strpos(pg_get_viewdef(to_regclass(%s)), %s) > 0", (view, table)).fetchall()
+    return shown == (True,)

@@ -1,0 +1,55 @@
+"""What users declare, before it is called: its name for the store, and whether a call of it runs its body."""
+
+import inspect
+import re
+from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar
+
+from millrace.errors import MillraceError
+
+Result = TypeVar("Result")
+
+
+class NeverRan(MillraceError):
+    """A function returned, but its work is not done: its result says that it still has to run."""
+
+
+def snake_case(name: str) -> str:
+    """Return the name of what a class or a function declares."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def is_async(function: object) -> bool:
+    """Return whether a call gives a coroutine: `async def`, or an object whose `__call__` is one."""
+    return any(map(inspect.iscoroutinefunction, _called(function)))
+
+
+def is_generator(function: object) -> bool:
+    """Return whether a call gives a generator, synchronous or not."""
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _called(function))
+
+
+def finished(result: Result) -> Result:
+    """Return what a function returned.
+
+    Raises:
+        NeverRan: It is a coroutine, another awaitable, a generator or a future.
+    """
+    if not (inspect.isawaitable(result) or isinstance(result, (Generator, AsyncGenerator, Future))):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    raise NeverRan(
+        f"The function returned a {type(result).__name__}: its code has not run to its end.",
+        hint="Declare the function itself with async def, without a decorator that hides that; or let it wait for the"
+        " result. It must not yield.",
+    )
+
+
+def _called(function: object) -> tuple[object, object]:
+    """Return what may be the code of a call: the function, or the `__call__` of its type."""
+    while isinstance(function, partial):
+        function = function.func
+    return function, type(function).__call__ if callable(function) else None

@@ -1,0 +1,6 @@
+"""Rounds need here what they need in `tests/drain`."""
+
+from tests.drain.conftest import slow_machine
+from tests.support.building.drains import observer, things
+
+__all__ = ["observer", "slow_machine", "things"]
