@@ -12,7 +12,7 @@ import psycopg
 from millrace.capture.backfilled_rows import BackfilledRows, backfilled_rows
 from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.decoding.rows import TableUnfit
-from millrace.capture.setup import ReadyCapture
+from millrace.capture.prepare import ReadyCapture
 from millrace.capture.source.chunks import Chunk, TableUnreadable, read_chunk
 from millrace.capture.source.connection import oldest_xid
 from millrace.capture.store import CaptureStore, EmittedRows, RegisteredTable

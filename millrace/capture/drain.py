@@ -31,8 +31,8 @@ from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.emitter import Emitter
+from millrace.capture.prepare import have_read_anew, prepare
 from millrace.capture.schema_changes import SchemaStore, schemas_json
-from millrace.capture.setup import have_read_anew, prepare
 from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.capture.source.published import published_tables
 from millrace.capture.source.slot import PublicationMissing, SlotLost

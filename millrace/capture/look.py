@@ -1,6 +1,6 @@
-"""What a capture's plan is made from: looks at its source and at the store, which change nothing on either.
+"""Looks at a capture's source and at the store, and changes nothing on either; `decide` makes the plan from it.
 
-Slot and source are looked at under the lease only: whoever had it before may have gone on.
+Slot and source are looked at under the lease only: the owner before may have moved them until then.
 """
 
 from collections.abc import Iterable
@@ -68,7 +68,7 @@ class Facts:
 
 
 def look_at_tables(source: psycopg.Connection, store: CaptureStore, capture: Capture) -> Tables:
-    """Look at what there is to capture; nobody needs a lease for that.
+    """Look at what there is to capture; that needs no lease.
 
     Raises:
         NotReady: It declares no table, and none fits its patterns.

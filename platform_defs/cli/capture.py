@@ -13,8 +13,8 @@ from millrace.capture.declaration import Capture, CapturedTable
 from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.health import capture_health, unread_problems, unread_tables
 from millrace.capture.look import with_registered
+from millrace.capture.prepare import remove, restart
 from millrace.capture.quarantine import requeue
-from millrace.capture.setup import remove, restart
 from millrace.capture.source.chunks import TableUnreadable
 from millrace.capture.source.connection import connect_source
 from millrace.capture.source.patterns import with_tables

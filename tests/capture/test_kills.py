@@ -14,8 +14,9 @@ from millrace.capture.declaration import CapturedTable
 from millrace.capture.decoding import arriving
 from millrace.capture.decoding import changes as captured_changes
 from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.prepare import remove
 from millrace.capture.quarantine import requeue
-from millrace.capture.setup import GapOpen, remove
+from millrace.capture.setup import GapOpen
 from millrace.capture.source.stream import SlotStream
 from millrace.capture.store import CaptureStore
 from millrace.errors import UnknownCapture

@@ -7,7 +7,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.capture import setup
+from millrace.capture import prepare
 from millrace.capture.declaration import Capture, CapturedTable
 from millrace.capture.setup import GapOpen
 from millrace.capture.source import connection as source_connection
@@ -230,7 +230,7 @@ def test_a_run_that_dies_once_a_table_is_out_leaves_no_gap(captured: Captured, m
     captured = both(captured)
     captured.drain()
     captured.run("alter table items drop constraint items_pkey")
-    killed_at(captured, monkeypatch, setup, "look_at_tables")
+    killed_at(captured, monkeypatch, prepare, "look_at_tables")
     assert is_changed(captured, "items")
     captured.run("alter table items add primary key (id)", "delete from items where id = 2")
     assert captured.has_work()

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from millrace.capture.declaration import Capture, CapturedTable
-from millrace.capture.setup import remove
+from millrace.capture.prepare import remove
 from millrace.capture.source.connection import connect_source
 from millrace.capture.source.readiness import require_ready
 from tests.support.capturing.captured import Captured, assert_left

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.capture import setup
 from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.prepare import restart
 from millrace.capture.source.readiness import NotReady
 from millrace.capture.store import CaptureStore
 from millrace.errors import ChangesWaiting
@@ -101,7 +101,7 @@ def test_a_table_that_is_bad_at_a_start_is_left_out(captured: Captured) -> None:
         captured.verify(CapturedTable("items"))
     assert captured.verify(GOOD).differing == 0
     assert captured.info().gaps == 0
-    setup.restart(captured.dsn, captured.capture, "a test")
+    restart(captured.dsn, captured.capture, "a test")
     captured.drain()
     assert (captured.info().tables_stopped, captured.info().tables_to_backfill) == (2, 0)
     captured.run("alter table items replica identity default", "delete from items where id = 1")

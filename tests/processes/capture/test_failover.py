@@ -7,8 +7,9 @@ from millrace.capture import drain as pipeline
 from millrace.capture import health as looking
 from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.health import capture_health, has_work
+from millrace.capture.prepare import restart
 from millrace.capture.schema_changes import SchemaStore
-from millrace.capture.setup import GapOpen, restart
+from millrace.capture.setup import GapOpen
 from millrace.capture.source.connection import connect_source
 from millrace.capture.source.stream import SlotStream
 from millrace.capture.source.timelines import TimelinesUnknown, read_timelines

@@ -8,7 +8,8 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.capture.setup import GapOpen, restart
+from millrace.capture.prepare import restart
+from millrace.capture.setup import GapOpen
 from millrace.capture.store import CaptureStore
 from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured

@@ -11,7 +11,7 @@ import pytest
 from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.capture.drain import CaptureDrain, CaptureReport
 from millrace.capture.health import CaptureHealth, capture_health, has_work
-from millrace.capture.setup import restart
+from millrace.capture.prepare import restart
 from millrace.capture.store import CaptureInfo, CaptureStore
 from millrace.capture.verify import Verification, verify
 from tests.support.capturing.sources import Source, new_source

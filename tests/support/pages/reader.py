@@ -25,7 +25,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.capture.drain import CaptureDrain
-from millrace.capture.setup import remove
+from millrace.capture.prepare import remove
 from millrace.drain.view_drain import Consumer
 from millrace.platform_defs.loading import build_defs
 from millrace.postgres.embedded import EmbeddedPostgres
