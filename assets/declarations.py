@@ -1,29 +1,31 @@
-"""Finds and loads what a user declared in a package: events, read models, captures, reports and more.
+"""Finds and loads what a user declared in a package: events, read models, captures, objects of Dagster and more.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
       events/               Pydantic models; a file each, or one module events.py; each of these is optional
       read_models/
       captures/
-      reports/              Dagster assets
       subscriptions/        functions that `millrace run handlers` calls for events
-      schedules/            Dagster schedules
+      defs/                 any objects of Dagster: assets, checks, jobs, schedules, sensors, resources, components
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
 A file that fails to load costs only itself: the others load, and nothing of it is removed from the store. Of two things
-of one name in one room neither counts, and of two rooms that of the later one does not. A `Fault` says each.
+of one name in one room neither counts, and of two rooms that of the later one does not. An object of Dagster outside of
+`defs` does not count. A `Fault` says each.
 """
 
 import importlib
 import pkgutil
+import sys
 import traceback
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from millrace.errors import MillraceError
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from millrace.read_models.declared.declaration import ReadModel
     from millrace.read_models.declared.rollups import Rollup
 
-ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "schedules")
+ROOMS = ("events", "read_models", "captures", "subscriptions", "defs")
 # what a package may have besides; `millrace up` and the command line load them by themselves
 FILES = ("services", "commands")
 
@@ -75,6 +77,21 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The objects of Dagster in a file of `defs`, or in a folder that a `defs.yaml` describes.
+
+    Attributes:
+        name: The module's name below `defs`.
+        file: Where it is.
+        definitions: Its objects.
+    """
+
+    name: str
+    file: Path
+    definitions: "dg.Definitions"
+
+
+@dataclass(frozen=True)
 class Declarations:
     """What a package declares.
 
@@ -82,9 +99,8 @@ class Declarations:
         models: The read models by name, each with its rollups: with all of them, unless a file of theirs fails to load.
         rollups: The rollups by name.
         captures: The captures by name.
-        reports: The assets of its reports.
         subscriptions: The subscriptions by view.
-        schedules: The schedules, each of a job of its own or of one of `millrace.platform_defs.jobs`, by its name.
+        parts: The objects of Dagster, by the files of `defs`.
         faults: The files that fail to load; what they declared before stays as it is in the store.
         events: The events, each version by itself.
         package: The name of the package; None where nothing is declared.
@@ -93,9 +109,8 @@ class Declarations:
 
     models: "Mapping[str, ReadModel]" = field(default_factory=dict)
     captures: "Mapping[str, Capture]" = field(default_factory=dict)
-    reports: "tuple[dg.AssetsDefinition, ...]" = ()
     subscriptions: "Mapping[str, Subscription]" = field(default_factory=dict)
-    schedules: "tuple[dg.ScheduleDefinition, ...]" = ()
+    parts: tuple[Part, ...] = ()
     faults: tuple[Fault, ...] = ()
     events: "tuple[DeclaredEvent, ...]" = ()
     package: str | None = None
@@ -129,7 +144,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
     Args:
         package: Its name, as `Settings.declared_package` has it; None declares nothing.
-        rooms: Which parts to load; reports and schedules import Dagster, which takes seconds.
+        rooms: Which rooms to load; `defs` imports Dagster, which takes seconds.
 
     Raises:
         InvalidDeclarations: There is no such package, or there is nothing in it.
@@ -146,21 +161,22 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     find_package(package)
     found, faults = _Found(package), []
     # how a model's rows read is decided by the upcasts of its events, too
-    for room in ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms:
+    wanted = ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms
+    for room in [room for room in wanted if room != "defs"]:
         for module in _with_those_below(load_part(package, room), room):
             if isinstance(module, Fault):
                 faults.append(module)
             else:
                 found.look_through(room, module)
-    placed = found.once()
-    things = [thing for _, thing in placed]
+    things = [thing for _, thing in found.once()]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
     for rollup in [each for each in rollups.values() if not any(each.of is thing for thing in things)]:
         found.refuse(
             "read_models", rollup, f"rollup {rollup.name}: its read model {rollup.of.name} is not declared here"
         )
         del rollups[rollup.name]
-    faults += found.faults
+    parts = [*_parts(package)] if "defs" in rooms else []
+    faults += [*found.faults, *(part for part in parts if isinstance(part, Fault))]
     # what is declared in a file that fails stays as it is
     broken = {fault.room for fault in faults}
     events = [*filter(None, map(declared_event, things))]
@@ -180,9 +196,8 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     return Declarations(
         models=dict(sorted(models.items())),
         captures=dict(sorted(captures.items())),
-        reports=tuple(cast("dg.AssetsDefinition", thing) for room, thing in placed if room == "reports"),
         subscriptions=dict(sorted(subscriptions.items())),
-        schedules=tuple(cast("dg.ScheduleDefinition", thing) for room, thing in placed if room == "schedules"),
+        parts=tuple(part for part in parts if isinstance(part, Part)),
         faults=tuple(faults),
         events=tuple(sorted(events, key=lambda event: (event.decider, event.event, event.version))),
         package=package,
@@ -251,7 +266,12 @@ class _Found:
 
     def look_through(self, room: str, module: ModuleType) -> None:
         """Take what a module declares; what it imports from another file of the room is not declared twice."""
-        for value in vars(module).values():
+        for named, value in vars(module).items():
+            if is_of_dagster(value):
+                file = Path(module.__file__ or module.__name__)
+                self.faults.append(
+                    Fault(room, named, file, 0, f"{named} is left out: objects of Dagster are found in defs")
+                )
             names = set(_names(room, value))
             if not names or any(value is thing for _, thing in self.things):
                 continue
@@ -280,17 +300,7 @@ class _Found:
 
 def _names(room: str, value: object) -> Iterator[str]:
     """Give the names that a value takes, each with its kind, if it is a declaration."""
-    if room == "reports":
-        import dagster as dg
-
-        if isinstance(value, dg.AssetsDefinition):
-            yield from (f"report {key.to_user_string()}" for key in value.keys)
-    elif room == "schedules":
-        import dagster as dg
-
-        if isinstance(value, dg.ScheduleDefinition):
-            yield f"schedule {value.name}"
-    elif room == "events":
+    if room == "events":
         from millrace.event_schemas.model import declared_event
 
         if declared := declared_event(value):
@@ -316,16 +326,76 @@ def _names(room: str, value: object) -> Iterator[str]:
             yield from (f"decider {table.stream_decider}" for table in value.tables)
 
 
+def is_of_dagster(value: object) -> bool:
+    """Return whether a value is an object that Dagster loads: none is while Dagster is not imported."""
+    loaded = sys.modules.get("dagster")
+    kinds = ("AssetsDefinition", "AssetSpec", "SensorDefinition", "ScheduleDefinition", "JobDefinition", "Definitions")
+    return loaded is not None and isinstance(value, tuple(getattr(loaded, kind) for kind in kinds))
+
+
+def _parts(package: str) -> Iterator[Part | Fault]:
+    """Give the objects of Dagster of each file of `defs`, and of each folder that a `defs.yaml` describes, by itself.
+
+    Dagster's own loader of such a folder fails as a whole where one file does.
+    """
+    seen: set[int] = set()
+    for module in _with_those_below(load_part(package, "defs"), "defs"):
+        if isinstance(module, Fault):
+            yield module
+            continue
+        component = _component_of(module)
+        file = component or Path(module.__file__ or module.__name__)
+        name = module.__name__.removeprefix(f"{package}.")
+        # what a file imports from another one is not declared twice
+        own = {key: value for key, value in vars(module).items() if id(value) not in seen}
+        seen |= {id(value) for value in own.values() if is_of_dagster(value)}
+        try:
+            with warnings.catch_warnings():
+                # those of Dagster about itself: its loader of modules is a preview, its components use old Pydantic
+                warnings.simplefilter("ignore")
+                definitions = _of_component(package, module) if component else _of_module(module.__name__, own)
+        except Exception as error:  # noqa: BLE001  whatever a user's component does wrong
+            # what a component raised has a tree of components around it
+            yield _fault(error.__cause__ or error, module.__name__, "defs", _folders(package))
+        else:
+            yield Part(name, file, definitions)
+
+
+def _of_module(name: str, own: Mapping[str, object]) -> "dg.Definitions":
+    import dagster as dg
+    from dagster.components.definitions import LazyDefinitions
+
+    fresh = ModuleType(name)
+    vars(fresh).update(own)
+    whole = [value for value in own.values() if isinstance(value, dg.Definitions)]
+    whole += [value() for value in own.values() if isinstance(value, LazyDefinitions)]
+    return dg.Definitions.merge(dg.load_definitions_from_module(fresh), *whole)
+
+
+def _of_component(package: str, module: ModuleType) -> "dg.Definitions":
+    import dagster as dg
+
+    return dg.ComponentTree.from_module(module, Path(*find_package(package).__path__)).build_defs()
+
+
+def _component_of(module: ModuleType) -> Path | None:
+    """Return the `defs.yaml` of a folder, if it has one."""
+    files = (Path(folder, "defs.yaml") for folder in getattr(module, "__path__", ()))
+    return next((file for file in files if file.exists()), None)
+
+
 def _with_those_below(module: ModuleType | Fault | None, room: str) -> Iterator[ModuleType | Fault]:
     """Yield a module of a room, and import those in it if it is a package."""
     if module is not None:
         yield module
-    if not isinstance(module, ModuleType):
+    if not isinstance(module, ModuleType) or _component_of(module):
         return
     path = [Path(folder) for folder in getattr(module, "__path__", ())]
     files = {info.name for info in pkgutil.iter_modules(map(str, path))}
     # a folder needs no __init__.py to be a package
-    folders = {below.parent.name for folder in path for below in folder.glob("*/*.py")}
+    folders = {
+        below.parent.name for folder in path for kind in ("*/*.py", "*/defs.yaml") for below in folder.glob(kind)
+    }
     for name in sorted(files | folders):
         yield from _with_those_below(_load(f"{module.__name__}.{name}", room), room)
 

@@ -21,7 +21,7 @@ from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.dagster_internals.prune import prune_runs
 from millrace.platform_defs.dagster_internals.run_storage import InstanceFolder
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
-from millrace.platform_defs.schedules import all_schedules
+from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule
 from millrace.platform_defs.sensors import view_sensors
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.spark import SparkResource
@@ -39,7 +39,6 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
         *(read_model_asset(model, partitions, archive, limits, captures.values(), found.events) for model in models),
         archive_asset(partitions, archive),
         *([as_of_asset(found, archive)] if models else []),
-        *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
     # mypy takes what the base class has as a field for an argument
@@ -52,7 +51,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
         assets=[*assets, *specs_shown_only(found, assets)],
         asset_checks=all_checks(found, archive),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
-        schedules=all_schedules(found, settings),
+        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings)],
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
         # a process per step would double what a run costs

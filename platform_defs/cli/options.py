@@ -63,7 +63,7 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
 def taken_beside(dsn: str | None) -> Declarations:
     """Return what is declared for that store, without what Dagster does not take, which are faults."""
     known = declared_beside(dsn)
-    if not (known.reports or known.schedules):
+    if not known.parts:
         return known
     from millrace.platform_defs.loading import loadable
 

@@ -92,6 +92,22 @@ def daily_orders(
     )
 
 
+# once nothing that was open over midnight is: the day before
+NIGHTLY = dg.build_schedule_from_partitioned_job(
+    dg.define_asset_job(
+        "reports",
+        selection=[daily_orders],
+        description="Builds the report of one day; a backfill builds those of many.",
+        op_retry_policy=dg.RetryPolicy(max_retries=2, delay=60),
+    ),
+    name="report_days",
+    description="Every night at 02:15 UTC: the report of the day before.",
+    hour_of_day=2,
+    minute_of_hour=15,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+)
+
+
 def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "DataFrame":
     """Read the events of orders that were appended on a day in UTC, each once, from the archive and from Postgres.
 
