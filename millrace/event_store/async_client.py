@@ -429,7 +429,7 @@ class UngatheredEventStore(AsyncWaiting):
     ) -> EventUpcast:
         """Say by which moves data of the version before become data of `to_version`; the same again changes nothing.
 
-        Moves are those of `millrace.events`, or lists of them. A version that is not registered is.
+        Moves are those of `millrace.event_schemas`, or lists of them. A version that is not registered is.
         """
         return await self._one(
             EventUpcast,

@@ -201,7 +201,7 @@ class EventStore(Waiting):
     def register_event_upcast(self, decider: str, event: str, to_version: int, moves: Iterable[Json]) -> EventUpcast:
         """Say by which moves data of the version before become data of `to_version`; the same again changes nothing.
 
-        Moves are those of `millrace.events`, or lists of them. A version that is not registered is.
+        Moves are those of `millrace.event_schemas`, or lists of them. A version that is not registered is.
         """
         return self._one(
             EventUpcast,

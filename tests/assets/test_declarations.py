@@ -47,7 +47,7 @@ def weekly():
     return dg.RunRequest(tags=all_of_them)
 """
 EVENT = """
-from millrace.events import event
+from millrace.event_schemas import event
 from pydantic import BaseModel
 
 @event(decider="d", version={version}, name={name!r})

@@ -17,7 +17,7 @@ from tests.support.command_line import cells
 from tests.support.sql_calls import BatchEvent, append_events
 
 EVENTS = """
-from millrace.events import event
+from millrace.event_schemas import event
 from pydantic import BaseModel
 
 @event(decider="cart")
