@@ -72,8 +72,8 @@ begin
       for update skip locked
     ) held
   );
-  -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
-  -- see what it changed
+  -- lock_idle_view locks all that can be leased. So it either failed at our locks or committed before them, and this
+  -- statement sees what it changed.
   if cardinality(_claimed) > 0 and not exists (
     select from event_store.views v where v.view = _view.view and v.mode = _view.mode and v.created_at = _view.created_at
   ) then

@@ -52,8 +52,8 @@ begin
     with held as materialized (
       -- by nothing but ctid: any index that another condition allows may be planned to be read from end to end
       select k.ctid as version, k.* from event_store.stream_locks k where k.ctid = any (_free)
-        -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and
-        -- now we see what it changed
+        -- lock_idle_view locks all that can be leased. So it either failed at our locks or committed before them, and
+        -- this statement sees what it changed.
         and (select true from event_store.views v where v.view = v_view.view and v.mode = v_view.mode and v.created_at = v_view.created_at)
     ), leased as (
       update event_store.stream_locks k
