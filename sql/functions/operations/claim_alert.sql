@@ -8,7 +8,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics: what is over is kept for a month
+-- by index, with or without statistics: incidents that are over are kept for a month
 as $$
 -- planner: indexed ordered once
 declare
