@@ -12,6 +12,6 @@ as $$
 $$;
 
 comment on function event_store_platform.open_incidents() is
-'Returns the incidents that are not over, and those whose end was not told yet, the oldest first.';
+'Returns the incidents that are not over, and those with an end that was not told yet, the oldest first.';
 revoke all on function event_store_platform.open_incidents() from public;
 grant execute on function event_store_platform.open_incidents() to event_store_reader, event_store_owner;
