@@ -1,4 +1,4 @@
--- claim_alert returned the incident. v_told is its told as of then; v_error is null if the receiver took the message.
+-- claim_alert returned the incident, with v_told as told. v_error is null if the receiver took the message.
 -- Example: select settle_alert('0b5c1d9e-0000-4000-8000-000000000001', 'nothing')
 create or replace function event_store_platform.settle_alert(
   v_incident_id uuid,

@@ -7,8 +7,8 @@
 --
 -- A view is late if an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
 -- late. A version of a read model that does not serve is not late either: without a drain it is given up, unless tries
--- fail. It reports neither that a capture with a gap stores nothing, nor a missing sequencer while a transaction holds
--- the log or no event is new.
+-- fail. standing reports neither that a capture with a gap stores nothing, nor a missing sequencer while a transaction
+-- holds the log or no event is new.
 -- Races: none; it takes no lock.
 -- Example: select kind, subject, since, cause from standing()
 create or replace function event_store_platform.standing(

@@ -10,4 +10,4 @@ as $$
   select from event_store.archive for key share
 $$;
 
-comment on function event_store_private.share_history() is 'Blocks the shortening of the log until the transaction ends.';
+comment on function event_store_private.share_history() is 'Blocks shortening of the log until the transaction ends.';
