@@ -27,7 +27,7 @@ begin
     perform event_store_private.refuse_request('v_position is null', 'State a position.');
   end if;
   perform event_store_private.require_partition(v_partition);
-  -- no view can be placed below the new mark while this reads their positions
+  -- no view can be placed below the new mark while this reads the positions of views
   perform from event_store.archive for update skip locked;
   if not found then
     _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';

@@ -86,8 +86,7 @@ end
 $$;
 
 comment on function event_store_platform.end_verification(bigint, boolean, bigint) is
-'Ends a verification, v_limit streams a call, until it is done. v_whole: every row was read, so live streams that it '
-'did not find have lost their rows; a repair ends these. MR005 an argument is out of range; MR049 the verification is '
-'over.';
+'Ends a verification, v_limit streams a call, until it is done. v_whole: every row was read, so live streams not '
+'found have lost their rows; a repair ends these. MR005 an argument is out of range; MR049 the verification is over.';
 revoke all on function event_store_platform.end_verification(bigint, boolean, bigint) from public;
 grant execute on function event_store_platform.end_verification(bigint, boolean, bigint) to event_store_owner;

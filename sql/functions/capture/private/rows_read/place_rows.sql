@@ -34,7 +34,7 @@ declare
   _batch event_store_private.batch_event[];
 begin
   select last_value into _after from event_store.events_offset_seq;
-  -- A TRUNCATE that the snapshot does not see removed all rows that it sees. Only streams that had events record that.
+  -- A TRUNCATE that the snapshot does not see removed all its rows. Only streams that had events record that.
   _truncated := exists (
     select from event_store_private.head_of_stream('[]', v_table.decider) s
     join event_store.events e on e."offset" = s.last_offset
