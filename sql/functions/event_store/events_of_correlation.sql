@@ -1,5 +1,5 @@
 -- The next page begins after the last offset of this one. A transaction that was open meanwhile may add events with
--- lower offsets: read again from 0 for what came late.
+-- lower offsets: read again from 0 to get late ones.
 -- Example: select decider, decider_id, event from events_of_correlation('request-7')
 create or replace function event_store.events_of_correlation(
   v_correlation_id text,
