@@ -48,7 +48,7 @@ comment on column event_store.views.events is 'The events that the view wants; n
 comment on column event_store.views.enabled is 'Whether the view gets events.';
 comment on column event_store.views.max_attempts is 'After how many failed attempts a stream is parked.';
 comment on column event_store.views.owner is
-'The role whose members may change and consume the view; members of event_store_owner may, too.';
+'Members of this role, and of event_store_owner, may change and consume the view.';
 comment on column event_store.views.version is
 'The version of the program that gave the view its settings; a program of a lower version changes nothing.';
 comment on column event_store.views.push_format is

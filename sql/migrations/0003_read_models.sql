@@ -28,7 +28,7 @@ comment on column read_models.declarations.fingerprint is
 'reads. A declaration with another fingerprint must not write these tables.';
 comment on column read_models.declarations.serves is 'Whether the model''s SQL view shows this version.';
 comment on column read_models.declarations.unbuilt is
-'The log partitions with first events that are only in the archive, and that no rebuild has read yet.';
+'The log partitions where the first events are only in the archive, and no rebuild has read them yet.';
 comment on column read_models.declarations.approved is
 'Whether this version may serve once it has caught up; false while it awaits approval (approve_version).';
 comment on column read_models.declarations.declared_at is 'When the tables were made, or the version was approved.';
@@ -101,4 +101,4 @@ comment on table event_store.model_locks is
 comment on column event_store.model_locks.model is 'The read model.';
 
 create sequence read_models.batch_seq;
-comment on sequence read_models.batch_seq is 'Numbers the batches whose rows are staged.';
+comment on sequence read_models.batch_seq is 'Numbers the batches of staged rows.';

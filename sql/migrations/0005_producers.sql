@@ -12,7 +12,7 @@ create table event_store.producers (
   constraint producers_epoch_is_positive check (epoch > 0)
 );
 comment on table event_store.producers is
-'The producers, which have each message count exactly once. The lock of a row serializes the transactions of one partition of a '
+'The exactly-once producers. The lock of a row serializes the transactions of one partition of a '
 'producer. Only a registration changes a row: what changes with each message is in producer_progress.';
 comment on column event_store.producers.producer_id is 'The producer, as it calls itself.';
 comment on column event_store.producers.partition is
@@ -20,7 +20,7 @@ comment on column event_store.producers.partition is
 comment on column event_store.producers.epoch is 'Rises with every registration, which fences out earlier instances.';
 comment on column event_store.producers.registered_at is 'When the producer was registered last.';
 comment on column event_store.producers.owner is
-'The role whose members may register it and send as it; members of event_store_owner may, too.';
+'Members of this role, and of event_store_owner, may register it and send as it.';
 
 create table event_store.producer_progress (
   producer_id text collate "C" not null,

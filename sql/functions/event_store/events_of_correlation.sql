@@ -33,7 +33,7 @@ end
 $$;
 
 comment on function event_store.events_of_correlation(text, bigint, bigint) is
-'Returns up to v_limit kept events whose metadata have the correlation_id v_correlation_id, in the order of offsets after '
+'Returns up to v_limit kept events with the correlation_id v_correlation_id in their metadata, in the order of offsets after '
 'v_after_offset. MR005 an argument is null, or v_limit is not positive.';
 revoke all on function event_store.events_of_correlation(text, bigint, bigint) from public;
 grant execute on function event_store.events_of_correlation(text, bigint, bigint)
