@@ -15,7 +15,7 @@
 -- marks divide none.
 --
 -- A call with nothing new takes no lock and writes nothing: it has no transaction id, and no commit that waits for the
--- disk. Twice a second at most, one notes when it looked and up to where.
+-- disk. At most twice a second, though, a call notes when it looked and up to where.
 create or replace function event_store_platform.sequence_events()
 returns bigint
 language plpgsql

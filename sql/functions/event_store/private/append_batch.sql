@@ -87,7 +87,7 @@ begin
 
   -- Nearly every batch is new as a whole, so that is tried first. Where it fails, the attempt is undone and the stored
   -- events are looked up: either the rest of the batch is tried, or the batch is refused. If another writer took a
-  -- version meanwhile, all of it is tried again: one writer always succeeds. With many over the same streams, each would
+  -- version meanwhile, all of it is tried again: one writer always succeeds. With many over the same streams each would
   -- lose at one stream after another, for seconds. So a batch that lost once waits for its streams' turn (take_turns).
   _fresh := v_batch;
   loop

@@ -1,5 +1,5 @@
--- Logical replication and some dumps copy a store without them: then events with lower offsets than earlier ones of
--- their streams would never be delivered. v_head_offset is that of a stream to append to; its events may be purged.
+-- Logical replication and some dumps copy a store without its sequences: then events with lower offsets than earlier
+-- ones of their streams would never be delivered. v_head_offset is that of a stream to append to, possibly all purged.
 -- An event that the statement sees drew its offset before. So none lies beyond the sequence's last value, and only the
 -- range beyond is searched.
 create or replace function event_store_private.are_sequences_behind(

@@ -1,7 +1,7 @@
 -- The caller also dispatches, so consumers in open transactions leave both to it. It writes nothing that a commit would
 -- wait for.
 -- The caller may miss an append where an open transaction may have appended before it could see that the caller sleeps,
--- or where the server allows prepared transactions, which cannot notify. Commits before this call do not notify
+-- or where the server allows prepared transactions: there appends do not notify. Commits before this call do not notify
 -- either.
 -- Example: select attend_log(2, true)
 create or replace function event_store_platform.attend_log(

@@ -1,6 +1,6 @@
 -- Leases from before the clock was set back end as if it had not been. A lock counts as such if it last changed in the
--- future. Leases have no such time, so all that last longer than v_by count. A newer lease is at most shortened, and its
--- working owner extends it. Rows that another session is changing are left out.
+-- future. Leases have no such time, so all that last longer than v_by count. A newer lease is at most shortened, and
+-- its working owner extends it. Rows that another session is changing are left out.
 create or replace function event_store_private.set_leases_back(
   v_by interval
 )
