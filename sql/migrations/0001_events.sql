@@ -23,7 +23,7 @@ comment on column event_store.deciders.event is 'The name of an event that this 
 comment on column event_store.deciders.event_version is 'The version of the event''s schema.';
 comment on column event_store.deciders.description is 'What the event says, for people.';
 comment on column event_store.deciders.owner is
-'Members of this role, and of event_store_owner, may append to the decider''s streams; null: every writer may. '
+'Members of this role or of event_store_owner may append to the decider''s streams; null: every writer may. '
 'The same for all events of a decider.';
 comment on column event_store.deciders.accepts is
 'The predicate that data of the event must meet, compiled from its schema; null where all data pass.';

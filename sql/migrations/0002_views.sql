@@ -48,7 +48,7 @@ comment on column event_store.views.events is 'The events that the view wants; n
 comment on column event_store.views.enabled is 'Whether the view gets events.';
 comment on column event_store.views.max_attempts is 'After how many failed attempts a stream is parked.';
 comment on column event_store.views.owner is
-'Members of this role, and of event_store_owner, may change and consume the view.';
+'Members of this role or of event_store_owner may change and consume the view.';
 comment on column event_store.views.version is
 'The version of the program that gave the view its settings; a program of a lower version changes nothing.';
 comment on column event_store.views.push_format is
@@ -143,7 +143,7 @@ create table event_store.checkpoints (
   constraint checkpoints_position_is_not_negative check (position >= 0),
   constraint checkpoints_lease_is_whole check ((lease_owner is null) = (leased_until is null))
 ) with (fillfactor = 50);
-comment on table event_store.checkpoints is 'A view''s progress in each log partition, and the lease of the consumer that may move it.';
+comment on table event_store.checkpoints is 'A view''s progress in each log partition, and the lease to move it.';
 comment on column event_store.checkpoints.view is 'The view.';
 comment on column event_store.checkpoints.partition is 'The log partition.';
 comment on column event_store.checkpoints.position is

@@ -86,7 +86,7 @@ comment on column read_models.diffs.partition is 'The log partition that is the 
 comment on column read_models.diffs.fingerprint is 'The fingerprint of the declaration that is compared: see declarations.';
 comment on column read_models.diffs.marks is 'Up to which position of each log partition both sides have the events.';
 comment on column read_models.diffs.taken_at is 'When the marks were taken.';
-comment on column read_models.diffs.waiting_streams is 'How many streams failed in the serving version: their rows are from before the failure.';
+comment on column read_models.diffs.waiting_streams is 'How many streams had failed in the serving version and kept older rows.';
 comment on column read_models.diffs.expires_at is 'From when on it may be removed.';
 comment on column read_models.diffs.compared_at is 'When it was compared; null before that.';
 comment on column read_models.diffs.found is 'How many rows differ, and in which columns.';

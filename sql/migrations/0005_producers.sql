@@ -20,7 +20,7 @@ comment on column event_store.producers.partition is
 comment on column event_store.producers.epoch is 'Rises with every registration, which fences out earlier instances.';
 comment on column event_store.producers.registered_at is 'When the producer was registered last.';
 comment on column event_store.producers.owner is
-'Members of this role, and of event_store_owner, may register it and send as it.';
+'Members of this role or of event_store_owner may register it and send as it.';
 
 create table event_store.producer_progress (
   producer_id text collate "C" not null,

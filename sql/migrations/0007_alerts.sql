@@ -47,7 +47,7 @@ comment on table event_store.incidents is
 comment on column event_store.incidents.incident_id is 'Names the incident.';
 comment on column event_store.incidents.source is 'The source that sees it.';
 comment on column event_store.incidents.kind is 'What is wrong, such as late or dead_letters.';
-comment on column event_store.incidents.subject is 'What is affected: a view, a capture, a job. A source has one open incident of each kind and subject.';
+comment on column event_store.incidents.subject is 'The view, capture or job concerned. A source has one open incident per kind and subject.';
 comment on column event_store.incidents.severity is 'page: an operator should come; ticket: it can wait until the morning.';
 comment on column event_store.incidents.what is 'A line that says what is wrong.';
 comment on column event_store.incidents.cause is 'What was seen when it began; later causes are not reported.';

@@ -25,7 +25,7 @@ end
 $$;
 
 comment on function event_store_platform.detach_consumer(text, text) is
-'Detaches v_consumer (null: this session), which attach_consumer attached: it no longer counts as a consumer of the view. Nothing '
-'happens if it is not attached. MR005 v_view is null; MR041 another role''s view.';
+'Detaches v_consumer (null: this session), which attach_consumer attached: it no longer counts as a consumer of the view. '
+'Nothing happens if it is not attached. MR005 v_view is null; MR041 another role''s view.';
 revoke all on function event_store_platform.detach_consumer(text, text) from public;
 grant execute on function event_store_platform.detach_consumer(text, text) to event_store_consumer, event_store_owner;

@@ -44,7 +44,7 @@ begin
   select c.position into _checkpoint from event_store_private.checkpoint_of(_name, _partition) c;
   select k.* into _lock from event_store_private.newest_lock(_name, v_decider_id, v_decider) k;
   select e.event, l.position into _event, _position
-  from (select x.* from event_store.events x where x."offset" = v_offset offset 0) e -- by the index on offset, not all of the stream
+  from (select x.* from event_store.events x where x."offset" = v_offset offset 0) e -- by its index, not all of the stream
   left join event_store.event_log l using ("offset")
   where e.decider_id = v_decider_id and e.decider = v_decider;
   if not found then
