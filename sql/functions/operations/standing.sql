@@ -1,14 +1,14 @@
--- The one judgement that checks, `millrace status`, metrics and alerts read. What the store cannot see (runs, daemons,
--- services, the source of a capture) is judged beside it, where it is known.
+-- Checks, `millrace status`, metrics and alerts all read this one judgement. What the store cannot see (runs, daemons,
+-- services, the source of a capture) is judged by the process that sees it.
 --
 -- about and subject: a view, the read_model that people read from a view, a capture, a producer, the log. since is null
--- where nobody knows. what, cause and remedy are sentences. severity: 'page', somebody should come; 'ticket', it can
--- wait until the morning; 'note', it mends itself or may be meant so, and nobody is told.
+-- if unknown. what, cause and remedy are sentences. severity: 'page', a person is needed now; 'ticket', it can wait
+-- until the morning; 'note', it mends itself or may be intended, and no message is sent.
 --
--- A view is late where an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
--- late, nor is a version of a read model that does not serve: it is given up if no drain builds it, unless tries fail.
--- Of a capture with a gap it is no news that it stores nothing, nor that nobody sequences while a transaction holds the
--- log, or while no event is new.
+-- A view is late if an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
+-- late. A version of a read model that does not serve is not late either: without a drain it is given up, unless tries
+-- fail. standing reports neither that a capture with a gap stores nothing, nor a missing sequencer while a transaction
+-- holds the log or no event is new.
 -- Races: none; it takes no lock.
 -- Example: select kind, subject, since, cause from standing()
 create or replace function event_store_platform.standing(
@@ -273,8 +273,8 @@ end
 $$;
 
 comment on function event_store_platform.standing(bigint) is
-'Returns what is wrong in the store now, a row each: what it is and of what (kind, about, subject), since when, how bad it is '
-'(page, ticket, note), what was seen first (cause), what helps (remedy). v_most bounds how many events are read to count '
-'lags. MR005 v_most is not positive.';
+'Returns what is wrong in the store now, a row each: the kind and what it affects (kind, about, subject), since when, '
+'its severity (page, ticket, note), the first observation (cause), and the remedy. v_most bounds how many events are '
+'read to count lags. MR005 v_most is not positive.';
 revoke all on function event_store_platform.standing(bigint) from public;
 grant execute on function event_store_platform.standing(bigint) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- UPDATE, DELETE and TRUNCATE of audit_log are refused to everybody, the role that migrated too, and no setting lets
--- them through. Only the store's functions insert, and a restore.
+-- UPDATE, DELETE and TRUNCATE of audit_log are refused to every role, including the role that migrated, and no setting
+-- allows them. Only the store's functions insert, and a restore.
 create or replace function event_store_private.protect_audit()
 returns trigger
 language plpgsql

@@ -1,4 +1,4 @@
--- Raises that a stream has no such event in flight for the caller, and what it has.
+-- Raises that a stream has no such event in flight for the caller, and names the event in flight.
 create or replace function event_store_private.refuse_not_in_flight(
   v_view text,
   v_decider_id text,
@@ -53,4 +53,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_not_in_flight(text, text, bigint, bigint) is
-'Raises MR016 and says what is in flight.';
+'Raises MR016 and names the event in flight.';

@@ -21,4 +21,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_foreign_producer(text, int, text) is
-'Raises MR045 and says whose the producer is.';
+'Raises MR045 and names the producer''s owner.';

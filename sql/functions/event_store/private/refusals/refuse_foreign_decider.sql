@@ -21,4 +21,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_foreign_decider(text, text) is
-'Raises MR046 and says whose the decider is.';
+'Raises MR046 and names the decider''s owner.';

@@ -17,4 +17,4 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_foreign_view(text, text) is 'Raises MR041 and says whose the view is.';
+comment on function event_store_private.refuse_foreign_view(text, text) is 'Raises MR041 and names the view''s owner.';
