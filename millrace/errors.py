@@ -49,10 +49,10 @@
     ├── SchemaMismatch           the database and the code do not fit
     ├── GaveUp                   other writers were first each time that a command was tried
     ├── HistoryPurged            a state cannot be computed: the stream's first events were purged
-    ├── InvalidSubscription
+    ├── InvalidSubscription      a declared subscription cannot work
     ├── HandlersHang             too many handlers are stuck
     ├── MessageInDoubt           the store did not say whether it stored a message
-    ├── ArchiveDamaged
+    ├── ArchiveDamaged           a file of the archive is missing, torn or changed
     ├── ForeignArchive           the folder holds the archive of another event store
     ├── LogIncomplete            archive and log together lack some events
     ├── InvalidSetting           an environment variable MILLRACE_… has a value that it cannot have
