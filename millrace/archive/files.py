@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
         for number, (name, (type_, _)) in enumerate(COLUMNS.items(), 1)
     ]
 )
-# The fields of a range are chosen by the first of this many events, those of a small range by every event. A prime:
+# The fields of a range are chosen by one event in this many, those of a small range by every event. A prime number:
 # events come in patterns, such as of four events a stream.
 LOOKED_AT = 17
 SMALL_RANGE = 5_000
@@ -134,7 +134,7 @@ def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None)
     """
     from adbc_driver_postgresql import StatementOptions
 
-    # by index and in its order, whatever the statistics say: a range is a small part of the log
+    # by index and in its order, for any statistics: a range is a small part of the log
     cursor.execute(PLAN)
     cursor.fetchall()
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})

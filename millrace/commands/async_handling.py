@@ -31,7 +31,7 @@ async def handle_async(
     tries: int,
     caused_by: Event | None,
 ) -> Decided[State]:
-    """Do what `handle` promises."""
+    """Handle a command as `handle` documents it."""
     loaded: Loaded[State] | None = None
     first = None if command_id is None else event_id_of(command_id, decider.name, decider_id, 0)
     for _ in range(tries):

@@ -121,7 +121,7 @@ def cause(error: Exception) -> str:
     The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
-    # gRPC says what happened in one of several lines
+    # gRPC states the cause in one of several lines
     if text.startswith("<_"):
         text = text.partition('details = "')[2].partition('"\n')[0] or text
     # the last of chained errors; its text may have more lines, such as a remedy

@@ -63,7 +63,7 @@ class Built:
     is_too_large: bool = False
 
     def with_(self, other: "Built") -> "Built":
-        """Return what both built."""
+        """Return the results of both."""
         return Built(
             {**self.leases, **other.leases},
             {**self.rows, **other.rows},
@@ -108,7 +108,7 @@ class RoundPlan:
             self._frame = _frame(spark, dsn, owner, self._models, self._slots, seconds / 2, without)
 
     def run(self) -> Built:
-        """Read what the owner has leased for the models, and build it.
+        """Read the events that the owner has leased for the models, and build them.
 
         Raises:
             TookTooLong: It took longer than it may.

@@ -187,7 +187,7 @@ class Task:
             ordered = events.select(list(READ)).sort_by(
                 [(name, "ascending") for name in ("partition", "decider_id", "decider", "position")]
             )
-            # from the first event on only failed streams have a state: these are locked, and no round reads them
+            # from position 0 only failed streams can have a state: these are locked, and no round reads them
             begun = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first > 0)
             fold = folder(replace(reader.task, begun=begun, connecting=KeptQuery), reader.schema)
             rows = io.BytesIO()

@@ -177,7 +177,7 @@ def transaction(store: PlatformStore, model: ReadModel, *, undone: bool = False)
     """Open a transaction that changes rows of a model; `undone` rolls it back at its end."""
     with store.connection.transaction(force_rollback=undone):
         if model.crosses_streams:
-            # a commit that waits for the rows sees what the one before has committed
+            # a commit that waits for the rows sees the rows of the commit before
             store.connection.execute("set transaction isolation level read committed")
         yield
 
@@ -255,8 +255,8 @@ def commit_failures(store: PlatformStore, work: Work) -> Commit:
     for attempt in attempts(store, model):
         with attempt, transaction(store, model):
             require_known(store.connection, model.upcasts)
-            # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence
-            # the merge, too: all of its rows are of log partitions with a failure.
+            # The locks record the last event of their streams that is in the rows, at any checkpoint. They fence the
+            # merge, too: all of its rows are of log partitions with a failure.
             hand_over(store, model, work.leases, work.failures)
             rows = _merge(store.connection, model, batch)
             forget_batch(store.connection, model, batch.number)

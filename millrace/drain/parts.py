@@ -35,7 +35,7 @@ Attempt = Callable[[Sequence[StagedRows]], None]
 class LeasedParts:
     """The parts of work, as the search for failing streams asks for them, in a `with` block.
 
-    Spark keeps the events until the end of the block, so that they are read once, however many parts are built. Each
+    Spark keeps the events until the end of the block, so that they are read once for any number of parts. Each
     method raises OutOfTime when the time of the search is over, and TookTooLong if a part exceeds a batch's time.
 
     Args:

@@ -83,9 +83,9 @@ class Reader:
 
     Attributes:
         options: The columns, fields and filters.
-        schema: The columns of what is read.
-        parts: By the number of a task, what it reads.
-        view: The view that locks streams: these are left out of the log's ranges; None leaves out none.
+        schema: The columns that are read.
+        parts: The input of each task, by its number.
+        view: Streams with a lock of this view are left out of the log's ranges; None leaves out none.
         left_out: Offsets of events that are left out.
     """
 
@@ -96,7 +96,7 @@ class Reader:
     left_out: frozenset[int]
 
     def tables(self, task: int) -> Iterator[pa.Table]:
-        """Read what a task reads, in batches."""
+        """Read the input of a task, in batches."""
         import pyarrow.compute as pc
 
         if task >= len(self.parts):

@@ -58,7 +58,7 @@ class Rebuild:
                     leases.append(waiting(self.store.claim_partition, view, partition, builds.owner, builds.lease_s))
             # the leases keep the history whole from now on
             history = self._history(leases)
-            # from the first event on, wherever the log begins
+            # from the first event on, even if the log begins later
             whole = tuple(replace(lease, from_position=0) for lease in leases)
             ends = {lease.partition: self._end(lease) for lease in leases}
             return self._build(Work(self.model, whole, rebuild=True, history=history, ends=ends))

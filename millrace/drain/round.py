@@ -56,7 +56,7 @@ class Outcome:
     """The results of a round so far.
 
     Attributes:
-        commits: By view, what was committed.
+        commits: By view, its commits.
         left: By view, why it needs a run of its own.
         slow: By view, how its function made the others wait.
         full: The views that reached the round's limit of events, so that there may be more.
@@ -181,7 +181,7 @@ class Rounds:
                 commit.failures for commits in outcome.commits.values() for commit in commits
             )
         if most is None and outcome.full:
-            # there is more. If the session does not answer, the next batch says why
+            # there is more. If the session does not answer, the next batch raises the reason
             with suppress(*build_errors()):
                 self._batch = batch_size(self._spark(), self._limits.cores)
 
@@ -271,7 +271,7 @@ class Rounds:
         If some take too long by themselves, too, the rest waits for the next drain: each of them might.
         """
         late = 0
-        # another order in each drain, so that none is always behind one that does not end
+        # another order in each drain, so that no log partition is always behind one that does not end
         turns = random.sample(work.leases, len(work.leases)) if is_late else work.leases
         for done, lease in enumerate(turns, start=1):
             left, view = turns[done:], work.model.view

@@ -1,4 +1,4 @@
-"""Builds what is claimed for one model by way of its staging table, and commits it without the streams that fail.
+"""Builds the work claimed for one model by way of its staging table, and commits it without the streams that fail.
 
 Not here: the path for few events (`collected`), the transactions (`commit`), Spark's tasks (`read`, `staging`), which
 part is built next when something fails (`failing_streams`).

@@ -78,7 +78,7 @@ def values_with(computed: Mapping[str, Computed], stored: Mapping[str, Value]) -
     """Return the values of all columns of a row: stored and computed ones.
 
     Raises:
-        InvalidColumn: An expression names no column, names its own column over others, or its types do not allow it.
+        InvalidColumn: One names an unknown column, or itself over others, or does something that its types forbid.
     """
     found = dict(stored)
 

@@ -64,8 +64,8 @@ class ReadModel:
         deciders: The deciders it takes events of; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row; none for rows that stay.
-        version: Which of the model's declarations this is, counted from the one that was built first; the tables' names
-            have it.
+        version: Which of the model's declarations this is, counted in the order of their first builds; its tables have
+            the rows.
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, once an operator has

@@ -48,7 +48,7 @@ class Rollup(ReadModel):
 
     @property
     def state_table(self) -> str:
-        """The table of groups; its name has a hash of the declaration that it was made from."""
+        """The table of groups; its name has a hash of the columns and the query that it was made from."""
         # the state's name has the version, which has one declaration only
         rows = self.groups((sql.Identifier(self.of.state_table), 1))
         made_from = f"{[*self.public_columns()]} {rows.as_string()}"

@@ -45,7 +45,7 @@ class Upcast:
         return _parsed(self.moves)
 
 
-# sensors parse the same ones again and again, for each path of each model
+# sensors need the same ones again and again, for each path of each model
 @lru_cache(1_000)
 def _parsed(moves: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(json.loads(moves))

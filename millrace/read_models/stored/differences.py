@@ -1,6 +1,6 @@
 """The effect of a changed declaration on the rows that serve: both sides at one place of the log, and the differences.
 
-The serving rows are copied together with their checkpoints, as of one moment: their code may be gone, and they move on.
+The serving rows are copied with their checkpoints, as of one moment: their code may be gone, and drains change them.
 """
 
 import re
@@ -47,7 +47,7 @@ class Found:
         removed: The columns that only the serving version has.
         retyped: The columns that have another type; they are not compared.
         uncompared: The columns that show another read model's row now, whether they did before or not.
-        failed_streams: How many streams fail in the other declaration; they keep their earlier rows.
+        failed_streams: How many streams fail in the other declaration; their rows end before the failure.
     """
 
     rows_before: int
@@ -110,7 +110,7 @@ class Diff:
         fingerprint: The declaration's fingerprint.
         marks: The position up to which both sides have the events, for each log partition.
         taken_at: The time of that place of the log.
-        waiting_streams: How many streams failed in the serving version, and kept their earlier rows.
+        waiting_streams: How many streams failed in the serving version; their rows end before the failure.
         expires_at: The time from which on it may be removed.
         compared_at: When it was compared; None before.
         found: The differences; None before it is compared.
@@ -193,7 +193,7 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
                 )
             failed = past.failed_streams
         else:
-            # let it pass over pending events that it does not want
+            # let the view pass over pending events that it does not want
             PlatformStore(connection).pass_over_unwanted(serving.view)
         with connection.transaction():
             # all of it is as of one moment, after this lock: meanwhile the view continues to show its version

@@ -111,8 +111,8 @@ def merge_rows(connection: psycopg.Connection, model: ReadModel, rows: pa.Table)
 def lock_rows(connection: psycopg.Connection, model: ReadModel) -> None:
     """Lock the rows of a model with keys that cross streams until the transaction ends; do nothing for other models.
 
-    Without the lock, two commits of one key would each merge into the row that it sees. So a process calls this before
-    it changes such rows; its later statements see the commit before. It writes nothing.
+    Without the lock, each of two commits of one key would merge into the row that it sees. So a process calls this
+    before it changes such rows; its later statements see the commit before. The lock writes nothing.
     """
     if model.crosses_streams:
         connection.execute(

@@ -99,7 +99,7 @@ def count_rows(connection: psycopg.Connection, past: ReadModel) -> int:
 
 
 def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: int, failed_streams: int) -> None:
-    """Record that a model is built as of a moment: no view of the event store consumes it any more."""
+    """Record that a model is built as of a moment: it is no longer consumed as a view of the event store."""
     # if this process was stopped meanwhile, another declaration may have taken its place
     built = (
         "update read_models.as_of set built_at = coalesce(built_at, clock_timestamp()), rows = %s, failed_streams = %s"

@@ -3,7 +3,7 @@
 A rollup `by_status` of a model's version has
     read_models.by_status               a SQL view that adds up all log partitions, for people to read
     read_models.by_status_state_<hash>  its groups, of each log partition by itself where the rows have one
-    read_models.by_status_state_<hash>_all  a SQL view: what the groups are, computed from all rows
+    read_models.by_status_state_<hash>_all  a SQL view: the groups, computed from all rows
 and a function of the table's name, which three triggers on the model's state call: any change of rows changes the
 groups, whatever declarations the process has. The hash covers all that decides the groups.
 Two commits never meet at a group: for rows of one stream each log partition has its own groups, and one consumer

@@ -419,8 +419,8 @@ def _make_version(
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # after the registration, which keeps the present events
     unbuilt = _only_archived(connection, archive)
-    # The first version changes nothing that is read yet. If the serving declaration is only read with newer upcasts, no
-    # code is left that would keep the serving version up to date.
+    # The first version changes nothing that is read yet. If this is the serving declaration, read with newer upcasts,
+    # no code is left that would keep the serving version up to date.
     same = bool(known) and serving.fingerprint.partition("+")[0] == model.fingerprint.partition("+")[0]
     approved = not known or model.serve == "built" or same
     models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt, approved)
