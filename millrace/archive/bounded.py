@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from millrace.archive.page_headers import UnreadableHeader, page_sizes
 
-# of a column in one row group: files that Millrace writes have about 8 MiB, or one row
+# the most bytes of a column in one row group: files that Millrace writes have about 8 MiB, or one row
 CHUNK_BYTES = 256 * 2**20
-# an event, a result or a state may have values of a sixteenth of this size
+# the most bytes of a value: an event, a result or a state may have values of a sixteenth of this size
 VALUE_BYTES = 16 * 2**20
 # bytes of a batch's texts when decoded, or one row
 BATCH_BYTES = 16 * 2**20

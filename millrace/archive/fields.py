@@ -13,15 +13,15 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-# in the footer of a file
+# the key in the footer of a file
 METADATA = b"millrace.fields"
 # without a dot: Arrow would take the text before a dot for a column, and read all columns that begin with it
 PREFIX = "data:"
 NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
-# of a file: fields with a column, and all fields
+# the most fields of a file: those with a column, and all
 MOST_COLUMNS = 64
 MOST_FIELDS = 1000
-# of a field's name, in UTF-8, and of its value, as Postgres stores it
+# the most bytes of a field's name, in UTF-8, and of its value, as Postgres stores it
 NAME_BYTES = 100
 VALUE_BYTES = 1024
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 # nearly all headers fit the first size; Arrow writes no statistics into a header that would need more than the second
 _READS = (2**10, 2**20)
-# of PageHeader
+# numbers of the fields of PageHeader
 _UNCOMPRESSED, _COMPRESSED = 2, 3
 
 

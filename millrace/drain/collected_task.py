@@ -208,13 +208,13 @@ class Leased:
     """The leases of an owner in one snapshot, and their events.
 
     Args:
-        leases: View, log partition, first position, the one behind the last, token.
+        leases: View, log partition, first position, the one after the last, token.
         locked: View, decider and decider_id of the streams that have a lock; the leases do not deliver their events.
         held: The first position that each log partition still holds.
         events: The events of all leases, each once; None if they are too large to be built at once.
 
     Attributes:
-        ranges: By view and log partition, the first position and the one behind the last.
+        ranges: By view and log partition, the first position and the one after the last.
         is_too_large: Whether the events are missing because they are too large.
     """
 

@@ -62,7 +62,7 @@ class Part:
     """A part of the events that leases deliver.
 
     Attributes:
-        of: Where its events come from.
+        of: The source of its events.
         hashes: Only streams with a hash, a bigint, in [first, second).
         streams: Only these.
         up_to: Only events up to this offset.

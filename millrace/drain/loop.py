@@ -98,7 +98,7 @@ class Drain:
         self._indexing = Indexing(dsn)
         self._looked_at = self._attached_at = float("-inf")
         self._failures = 0
-        # of one view by itself: the most positions of a batch, and whether nothing is left to rebuild from the archive
+        # for one view by itself: the most positions of a batch, and whether nothing is left to rebuild from the archive
         self._most: int | None = None
         self._is_whole = False
         self._store = self._connect()

@@ -106,7 +106,7 @@ class Rounds:
         # positions that the next round reads, and that a view by itself claims
         self._events = ROUND_EVENTS
         self._batch = BATCH_EVENTS
-        # by the views and versions that a plan is for
+        # the plans, by the views and versions that they are for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
     def run(
@@ -355,7 +355,7 @@ class Rounds:
         """Build each model in a job of its own; return also the errors of those that fail.
 
         Raises:
-            TookTooLong: Of the first two, neither could be built in time: the others would wait as long for nothing.
+            TookTooLong: Neither of the first two could be built in time: the others would wait as long for nothing.
         """
         built, errors = Built({}, {}, {}, {}), []
         # first the models without a function: a function may never return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Read = TypeVar("Read")
 
-# by connection string
+# the kept connections, by connection string
 _arrow: "dict[str, tuple[ExitStack, adbc.AdbcConnection]]" = {}
 _queries: "dict[str, psycopg.Connection]" = {}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from millrace.read_models.declared.column_types import InvalidColumn
 
 _USINGS = ("btree", "gin")
-# of Postgres
+# the limit of Postgres
 _MOST_COLUMNS = 32
 # the digits behind a table's name in the name of an index
 DIGITS = 8

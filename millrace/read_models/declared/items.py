@@ -1,4 +1,4 @@
-"""The elements of an array in events: a row for each, where `each=` of a read model names the array.
+"""The elements of an array in events: a row for each if `each=` of a read model names the array.
 
 An array is a field of data, and so a text; a text that contains a JSON array counts as one. Fields of an element come
 as Postgres' `->>` gives them: a number keeps its digits.

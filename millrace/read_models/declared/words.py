@@ -27,7 +27,7 @@ Where = Mapping[str, object] | None
 _Looks = tuple[tuple[str, ...] | None, Conditions | None]
 # each change of an array writes the whole array
 MOST_KEPT = 1_000
-# of a value that is added up: a sum of ten billion such values fits into Spark's 38 digits
+# the most digits of a summed value: a sum of ten billion such values fits into Spark's 38 digits
 MOST_SUMMED_DIGITS = 28
 
 
