@@ -12,7 +12,7 @@ from millrace.event_store import parsed
 
 @dataclass(frozen=True)
 class QuarantinedChange:
-    """A change that is not an event: it has a `fault`, or, if that is None, waits behind one of its stream that has."""
+    """A change that is not an event: it has a `fault`, or, if that is None, waits behind one of its stream with a fault."""
 
     quarantine_id: int
     capture: str
@@ -34,5 +34,5 @@ class QuarantinedChange:
 
     @cached_property
     def data(self) -> Any:  # noqa: ANN401 - it is what JSON holds
-        """The data of the event that it would be; raises `UnreadableData` if Python cannot read it."""
+        """The data that its event would have; raises `UnreadableData` if Python cannot read it."""
         return None if self.data_json is None else parsed(self.data_json, f"quarantined change {self.quarantine_id}")
