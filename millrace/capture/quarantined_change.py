@@ -12,7 +12,7 @@ from millrace.event_store import parsed
 
 @dataclass(frozen=True)
 class QuarantinedChange:
-    """A change that is not an event: it has a `fault`, or, if that is None, waits behind one of its stream with a fault."""
+    """A change that is not an event: it has a `fault`, or, if that is None, waits behind one of its stream that has."""
 
     quarantine_id: int
     capture: str
