@@ -98,7 +98,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Follow:
-    """Follow the source to another server, whose log equals the captured one up to `common`.
+    """Follow the source to another server: its log equals the captured one up to `common`.
 
     If the store has changes after `common`, those changes are lost.
     """
@@ -200,7 +200,7 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
             f"Another server took over at {common}, without what was captured from there to {stored}: the source's log came"
             f" through timelines {timelines}; captured were {known}.",
         )
-        # A backfill may have read a change whose action has no events. Then it is unknown whether any is stored.
+        # A backfill may have read a change of an uncaptured action. Then it is unknown whether any is stored.
         if common is not None and common < stored and set(actions) != set(ACTIONS):
             return (lose,)
         steps = (Follow(timelines, common, lose),)

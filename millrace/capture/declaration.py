@@ -39,8 +39,8 @@ class CapturedTable:
             stream of its own, and earlier rows are not read.
         decider: The decider of its events; None for `table:<schema>.<table>`.
         mask: Columns whose values stay at the source: the store gets `***` for each value that is not null.
-        hash: Columns whose values the store gets as HMAC-SHA-256 of their text, in 64 hexadecimal digits. Equal values
-            have equal hashes; without the key, a hash does not tell its value. Null stays null.
+        hash: Columns of which the store gets the HMAC-SHA-256 of each value's text, in 64 hexadecimal digits. Equal
+            values have equal hashes; without the key, a hash does not tell its value. Null stays null.
         hash_key: A function that returns the key of the hashes, at least 16 bytes; called when it is needed.
     """
 

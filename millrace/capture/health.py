@@ -71,7 +71,7 @@ class CaptureHealth:
         waits_to_backfill: The tables that cannot be read before that transaction ends.
         unread: Why backfills do not continue, with the remedies, by the names of their tables.
         stopped: Why declared tables are not captured, with the remedies, by their names.
-        refused: Published tables whose updates or deletes by the application the source refuses.
+        refused: Published tables of which the source refuses the application's updates or deletes.
         notes: What may remove the slot, and what would turn a takeover by a standby into a gap, a sentence each.
     """
 

@@ -54,7 +54,7 @@ def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
 def look_at_schemas(
     source: psycopg.Connection, store: CaptureStore, lease: CaptureLease, admitted: "Admitted"
 ) -> list[RegisteredTable]:
-    """Have tables read anew whose columns changed without a row change that shows it, or whose partitions or enums did.
+    """Have tables read anew if columns changed without a row change that shows it, or if partitions or enums changed.
 
     Return all tables of the capture as they are then registered.
     """

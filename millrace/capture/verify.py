@@ -47,8 +47,8 @@ class Verification:
         changed: Rows that differ from their streams.
         missing: Rows without a live stream.
         gone: Live streams without a row.
-        held: Rows whose streams wait in the quarantine, or that cannot be events.
-        nameless: Rows whose keys cannot be read. If there are any, no stream counts as gone: it may be such a row's.
+        held: Rows with streams that wait in the quarantine, or rows that cannot be events.
+        nameless: Rows with keys that cannot be read. If there are any, no stream counts as gone: it may be such a row's.
         quarantined: Changes of the table that wait in the quarantine afterwards.
         left_out: Rows that changed after they were read: the capture has those changes.
         examples: Keys of rows that differ or are gone, up to twenty.
@@ -212,7 +212,7 @@ class _Capturing:
     def generation(self) -> int:
         """The generation of the slot."""
         (info,) = self._store.capture_info(self.capture.name)
-        # the caller reads a table whose backfill has ended
+        # callers read only tables with an ended backfill
         assert info.source_generation is not None
         return info.source_generation
 

@@ -134,7 +134,7 @@ def ordered_by(key: Sequence[KeyPart]) -> sql.Composed:
 def behind(key: Sequence[KeyPart], values: Sequence[sql.Composable]) -> list[sql.Composed]:
     """Return conditions: each row after a key meets exactly one of them, and no other row meets any.
 
-    Columns whose operator has the same name and schema share one condition: an index finds its rows.
+    Columns with an operator of the same name and schema share one condition: an index finds its rows.
     """
     known = [
         (part, part.value, sql.SQL("{}::{}").format(value, sql.SQL(part.type_name)))

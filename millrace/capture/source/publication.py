@@ -228,7 +228,7 @@ def condition(where: str) -> sql.SQL:
 def publication_options(source: psycopg.Connection, actions: Iterable[str]) -> sql.Composed:
     """Return the options of a capture's publication."""
     options = sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(actions))
-    # without it, a server that knows this option refuses updates of a table whose identity is full
+    # without it, a server that knows this option refuses updates of a table with the identity FULL
     generated = source.info.server_version >= 180000
     return options + sql.SQL(", publish_generated_columns = stored") if generated else options
 

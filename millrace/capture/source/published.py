@@ -101,7 +101,7 @@ class PublishedTables:
     """The tables of a publication.
 
     Attributes:
-        refused: The names of tables whose updates or deletes the server refuses because of what is published.
+        refused: The names of tables with updates or deletes that the server refuses because of what is published.
         states: By id, a value that changes if other columns identify a table's rows, or if its partitions or the
             labels of its enums change.
     """

@@ -112,7 +112,7 @@ def create_slot(source: psycopg.Connection, slot: str, on_wait: Callable[[str], 
     Args:
         source: An autocommit connection to the source.
         slot: Its name.
-        on_wait: Called about once a second with a text that names what the server waits for. An error in it ends the wait.
+        on_wait: Called about once a second with a text that names what the wait is for. An error in it ends the wait.
 
     Raises:
         SlotBusy: Another session on the source cancelled it.
@@ -291,7 +291,7 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
 def why_refused(
     source: psycopg.Connection, slot: str, publication: str | None, error: psycopg.Error
 ) -> MillraceError | psycopg.Error:
-    """Return why the source does not give a slot's changes; the error itself if it is about neither slot nor publication."""
+    """Return why the source does not give a slot's changes; another error is returned as it is."""
     try:
         state = slot_state(source, slot)
     except psycopg.OperationalError:
