@@ -178,7 +178,7 @@ def _hold_producers(holder: psycopg.Connection, sequencer: psycopg.Connection) -
 
 
 def _require_empty(folder: Path) -> None:
-    """Refuse a folder that has files which a killed backup does not leave."""
+    """Refuse a folder that has other files than the leftovers of a killed backup."""
     foreign = sorted({path.name for path in folder.iterdir()} - {LOCK, READING, LOG, STATE})
     foreign = [name for name in foreign if not is_temporary(name)]
     if foreign:

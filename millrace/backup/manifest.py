@@ -1,7 +1,7 @@
 """The manifest of a backup: its files and tables with checksums, and the other contents of the folder.
 
     manifest.json                          {"checksum": "<SHA-256 of body>", "body": {…}}
-        log/p0003/p0003-…-….parquet            the log, in files like those of the archive; later backups add some
+    log/p0003/p0003-…-….parquet            the log, in files like those of the archive; later backups add some
     .reading                               locked by a restore; a backup removes no file meanwhile
     state/<id>/deciders.parquet            a table at the cut, every column as Postgres' text; one folder per backup
 

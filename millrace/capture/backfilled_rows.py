@@ -19,7 +19,7 @@ from millrace.capture.source.chunks import Chunk
 
 @dataclass(frozen=True, slots=True)
 class BackfilledRows:
-    """Rows as events `backfilled`: one list per field; equal indexes belong together.
+    """Rows as events `backfilled`: one list per field, all in the same order.
 
     command_id: Derived from the backfill; all its rows share it.
     decider_ids: Their keys as JSON arrays, as their changes have them; None if a key cannot be decoded.

@@ -200,7 +200,7 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
             f"Another server took over at {common}, without what was captured from there to {stored}: the source's log came"
             f" through timelines {timelines}; captured were {known}.",
         )
-        # A backfill may have read a change of an uncaptured action. Then it is unknown whether any is stored.
+        # A backfill may have read a change of an uncaptured action: the store may have it without an event for it.
         if common is not None and common < stored and set(actions) != set(ACTIONS):
             return (lose,)
         steps = (Follow(timelines, common, lose),)

@@ -17,7 +17,7 @@ def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
     A change that still cannot be decoded stays in the quarantine, and so do the later changes of its row.
 
     Raises:
-        StreamWentOn: A change with a formerly unknown key belongs to a row that has later events: it can only be discarded.
+        StreamWentOn: The key of a change was unknown, and its row has later events: it can only be discarded.
     """
     tables = store.captured_tables(capture.name)
     after = 0

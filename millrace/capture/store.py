@@ -74,7 +74,7 @@ class RegisteredTable:
 
     No two backfills have the same `backfill_offset`: the event ids of a backfill's rows are made with it. While
     `published_xid` is None, no row may be read; when `rows_read` is true, only `finish_backfill` is left. `leaves` are
-    the ids of its partitions at the last look, None before it. `stopped_reason` and `stopped_at` say why it is not
+    the ids of its partitions at the last look, None before it. `stopped_reason` says since `stopped_at` why it is not
     captured, None while it is. `unread_reason` says why its rows could not be read at `unread_at`, None if they can.
     """
 

@@ -2,7 +2,7 @@
 
     begun -> chunk read -> captured up to what it saw -> compared -> … -> ended
 
-It needs no lease: this process captures if no other does. If it is killed, the verification starts again.
+It needs no lease: this process captures if no other does. If it is killed, run it again from the start.
 """
 
 import os
@@ -48,7 +48,7 @@ class Verification:
         missing: Rows without a live stream.
         gone: Live streams without a row.
         held: Rows with streams that wait in the quarantine, or rows that cannot be events.
-        nameless: Rows with keys that cannot be read. If there are any, no stream counts as gone: it may be such a row's.
+        nameless: Rows with unreadable keys. If there are any, no stream counts as gone: it may be such a row's.
         quarantined: Changes of the table that wait in the quarantine afterwards.
         left_out: Rows that changed after they were read: the capture has those changes.
         examples: Keys of rows that differ or are gone, up to twenty.

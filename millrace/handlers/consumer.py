@@ -201,7 +201,7 @@ class Consumer:
             raise self._fault
 
     def wait_for_more(self, stop: threading.Event) -> None:
-        """Wait while there is nothing to lease: until an answer frees a stream, a wake-up comes, or a growing time ends.
+        """Wait if there is nothing to lease: until an answer frees a stream, a wake-up comes, or a growing time ends.
 
         The only place that polls.
         """
@@ -365,7 +365,7 @@ class Consumer:
 
     def _detach(self) -> None:
         """Stop counting as a consumer: behind a pool the session lives on."""
-        # without this, the consumer counts until its time is over; the view may be gone
+        # if the store is away, the consumer counts until its time is over; the view may be gone
         with suppress(MillraceError, *connecting.PASSING):
             self._line(lambda store: store.detach_consumer(self.subscription.view, self._name))
 

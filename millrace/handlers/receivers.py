@@ -1,4 +1,4 @@
-"""The receivers of pushes: the server behind a URL, only where pushes may go.
+"""The receivers of pushes: the server behind a URL, and the check that pushes may go there.
 
 A URL could otherwise reach what only this machine reaches: services on loopback, the metadata of a cloud, servers
 behind the firewall. So a URL leads only to public addresses and to those that MILLRACE_PUSH_ALLOW lists. The address is
@@ -9,7 +9,7 @@ An answer may be a secret of the receiver's network: the store keeps its status,
 
 A URL may name secrets of the push's environment, before the host's `@`, in the path or in the query:
 `${MILLRACE_PUSH_SECRET_X}`. Such a variable states its host, as in `hooks.example.com s3cret`. Otherwise any author of
-a URL could send other people's secrets to his own host. No other variable can be named.
+a URL could send other people's secrets to any host. No other variable can be named.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Imports an event log from a file: batches, refusals and the report of `millrace import`.
 
 A row's `event_id` follows from the source's name and the row's number. So an import that runs again, resumes after a
-kill, or runs twice at once stores every row once, and a file that grew adds its new rows. The store has only one batch
-at a time, and the next is sent after its commit: after a kill, no row is stored without those before it. Memory does
+kill, or runs twice at once stores every row once, and a file that grew adds its new rows. Batches go to the store
+one at a time, each after the commit of the one before: after a kill, no row is stored without those before it. Memory does
 not grow with the file. Not here: the event that a row becomes (`events`).
 """
 
@@ -155,7 +155,7 @@ def import_events(
     """Append every row of a file that can be an event, once; write the other rows to a rejects file.
 
     A rejected row has no stream or event, has an unreadable time, or is itself refused by the store. The rejects file
-    has one JSON object per row with `line`, `reason` and `raw`; it replaces an older one when the first row is rejected.
+    has one JSON object per row with `line`, `reason` and `raw`; it replaces an older one at the first rejected row.
 
     Args:
         dsn: The event store's database.

@@ -136,7 +136,7 @@ class Probes:
         return {**first, **second}
 
     def _publish_filters(self, group: Sequence[_Asked]) -> _Said:
-        """Publish the tables with their filters; return filters that use what the log does not hold."""
+        """Publish the tables with their filters; return which columns of filters the log does not hold."""
         filters = [
             sql.SQL("only {} where ({})").format(each.found.name, condition(each.table.where or "")) for each in group
         ]
@@ -160,7 +160,7 @@ class Probes:
         }
 
     def _publish_changes(self, group: Sequence[_Asked]) -> _Said:
-        """Publish the tables; return those with changes that the server would then refuse."""
+        """Publish the tables; let the server refuse the changes of them that it would then refuse."""
         tables = []
         for each in group:
             table = sql.SQL("only {}").format(each.found.name)

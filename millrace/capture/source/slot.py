@@ -72,7 +72,7 @@ class SlotState:
         failover: Whether a standby that synchronizes slots has it, too; None before PostgreSQL 17.
         lag_bytes: How much log lies after `confirmed_flush_lsn`.
         retained_bytes: How much of the log the source keeps for it.
-        xid_age: How many transactions old the oldest one is that keeps vacuum from removing dead catalog rows.
+        xid_age: The age, in transactions, of the oldest dead catalog rows that vacuum may not remove.
     """
 
     slot: str

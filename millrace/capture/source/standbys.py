@@ -1,6 +1,6 @@
 """Whether a standby that takes over from the source would have the slot, and everything that it gave out.
 
-From PostgreSQL 17 on, the primary tells a role without other rights. Before, standbys have no slots of their
+From PostgreSQL 17 on, the primary tells this to a role without other rights. Before, standbys have no slots of their
 primary. Only the standby knows whether it synchronizes slots.
 """
 

@@ -259,7 +259,7 @@ class SlotStream:
             self._heard()
             kind = data[0]
             if kind == _WAL:
-                # after its start, the end of the log, the time
+                # the message follows its start, the end of the log, and the time
                 message = bytes(data[25:])
                 kind = message[0]
                 if kind == _BEGIN:

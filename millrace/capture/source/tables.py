@@ -1,4 +1,4 @@
-"""A table of the source database as its catalog describes it now; the messages of a change describe it at that time."""
+"""A table of the source as its catalog describes it now; the messages of a change describe it as of that change."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -61,8 +61,8 @@ class Timelines:
 def read_timelines(source: psycopg.Connection) -> Timelines:
     """Return the timelines that the log of the source's server came through.
 
-    Only the replication protocol tells a role with no right but `replication`. So a server that was ever promoted is
-    asked over a second connection, to the same address.
+    Only the replication protocol tells this to a role with no right but `replication`. So a server that was ever
+    promoted is asked over a second connection, to the same address.
 
     Raises:
         TimelinesUnknown: That connection cannot be had, leads to another server, or does not answer.

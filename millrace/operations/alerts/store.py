@@ -36,7 +36,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class AlertState:
-    """The time of the last look, the open incidents, and since when a message does not arrive; None for never."""
+    """The time of the last look, the number of open incidents, since when a message does not arrive; None for never."""
 
     observed_at: datetime | None
     open_incidents: int
