@@ -2,8 +2,8 @@
 
 A row's `event_id` follows from the source's name and the row's number. So an import that runs again, resumes after a
 kill, or runs twice at once stores every row once, and a file that grew adds its new rows. Batches go to the store
-one at a time, each after the commit of the one before: after a kill, no row is stored without those before it. Memory does
-not grow with the file. Not here: the event that a row becomes (`events`).
+one at a time, each after the commit of the one before: after a kill, no row is stored without those before it. Memory
+does not grow with the file. Not here: the event that a row becomes (`events`).
 """
 
 import re
