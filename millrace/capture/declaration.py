@@ -1,4 +1,4 @@
-"""What a user writes: the tables of a source database whose changes become events.
+"""What a user writes: the tables of a source database; their changes become events.
 
 Not here: what the source says to a declaration (`source.readiness`).
 """
@@ -38,7 +38,7 @@ class CapturedTable:
             `()` if no columns do; the capture's actions are then inserts (and truncates) only, each inserted row has a
             stream of its own, and earlier rows are not read.
         decider: The decider of its events; None for `table:<schema>.<table>`.
-        mask: Columns whose values stay at the source: the store gets `***` for each value that is not null.
+        mask: Columns with values that stay at the source: the store gets `***` for each value that is not null.
         hash: Columns of which the store gets the HMAC-SHA-256 of each value's text, in 64 hexadecimal digits. Equal
             values have equal hashes; without the key, a hash does not tell its value. Null stays null.
         hash_key: A function that returns the key of the hashes, at least 16 bytes; called when it is needed.
@@ -71,7 +71,7 @@ class CapturedTable:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The columns whose values never leave the source."""
+        """The columns with values that never leave the source."""
         return (*self.mask, *self.hash)
 
     def secret(self) -> bytes:

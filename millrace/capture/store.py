@@ -283,7 +283,7 @@ class CaptureStore(SqlFunctions):
         return self._value(int, "select event_store_platform.publish_tables(%s, %s, %s::xid8)", arguments)
 
     def copy_changes(self, source_generation: int, changes: Iterable[Change]) -> int:
-        """Copy changes into `wal_events`, in a transaction whose last statement is `store_changes`; return how many."""
+        """Copy changes into `wal_events`, in a transaction that ends with `store_changes`; return how many."""
         number = 0
         lines = copied_lines(source_generation, changes)
         with (
@@ -374,7 +374,7 @@ class CaptureStore(SqlFunctions):
         )
 
     def end_verification(self, reading: int, *, whole: bool, limit: int = 5_000) -> EndedVerification:
-        """End a verification, `limit` streams a call; a repair ends the streams whose rows are gone."""
+        """End a verification, `limit` streams a call; a repair ends the streams of rows that are gone."""
         return self._one(
             EndedVerification,
             "select * from event_store_platform.end_verification(%s, %s, %s)",

@@ -3,7 +3,7 @@
     @subscription(view="mails", deciders=["order"], events=["order_placed"], concurrency=8)
     def send_mail(event: Delivery) -> None: ...
 
-A handler takes the event; or the event and a connection, whose transaction then also holds the acknowledgement; or it
+A handler takes the event; or the event and a connection, with a transaction that also holds the acknowledgement; or it
 is `async` and takes the event. It must run to its end before it returns: a generator is refused, and an event fails
 if its handler returns a coroutine, a generator or a future.
 """

@@ -58,7 +58,7 @@ class SourceIdentity:
 
 
 def connect_source(dsn: str, stop: threading.Event | None = None) -> psycopg.Connection:
-    """Open an autocommit connection whose session has the text forms that all of change capture reads.
+    """Open an autocommit connection; its session has the text forms that all of change capture reads.
 
     A call that gets no answer ends after `ANSWER_S`, and soon once `stop` is set.
 
@@ -155,7 +155,7 @@ def source_identity(source: psycopg.Connection) -> SourceIdentity:
 def flush_lsn(source: psycopg.Connection) -> tuple[Lsn, datetime]:
     """Return up to where the source's log is flushed to its disk, and its clock's time just before.
 
-    Every transaction whose commit a client had learned of by that time is below the position.
+    Every commit that a client had learned of by that time is below the position.
     """
     # the time first: a position that was read before it would not cover all these commits
     row = source.execute("select clock_timestamp(), pg_current_wal_flush_lsn()::text").fetchone()
@@ -171,7 +171,7 @@ def next_xid(source: psycopg.Connection) -> int:
 
 
 def oldest_xid(source: psycopg.Connection) -> int:
-    """Return the lowest transaction id, of 64 bits, whose transaction has not ended."""
+    """Return the lowest id, of 64 bits, of a transaction that has not ended."""
     row = source.execute("select pg_snapshot_xmin(pg_current_snapshot())::text").fetchone()
     assert row is not None
     return int(row[0])
