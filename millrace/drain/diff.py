@@ -1,4 +1,4 @@
-"""Compares a declaration with what serves: builds it up to where that stands, in a copy that goes where it fails."""
+"""Compares a declaration with the serving version, in a copy up to the same events; a copy that fails is removed."""
 
 import time
 from collections.abc import Callable
@@ -39,9 +39,9 @@ def diff_with_serving(
         dsn: The event store; the role must be `event_store_owner`.
         model: The read model as it is declared.
         spark: Gives the session.
-        mark: A moment as of which what serves was built; None: where it stands now.
+        mark: A moment as of which the serving version was built; None: where it stands now.
         partition: The log partition that is built and compared; None for all.
-        keep: For how long from now the rows that differ are kept.
+        keep: How long from now the rows that differ are kept.
         archive: The folder of the archive; None: events are read from Postgres alone.
 
     Raises:
@@ -63,7 +63,7 @@ def diff_with_serving(
             except (PartitionLeased, LeaseLost, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
                 time.sleep(LOOK_S)  # another process builds it, or has just compared it
             except (Exception, KeyboardInterrupt) as error:
-                # who was stopped for longer than leases last finds that another process has removed the tables
+                # a process that was stopped for longer than leases last finds its tables removed by another process
                 if not isinstance(error, GONE) or _known(connection, diff) == [diff]:
                     remove_begun(connection, diff.name)
                     raise
