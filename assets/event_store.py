@@ -30,7 +30,7 @@ TABLES: dict[str, tuple[list[str], str]] = {
     "checkpoints": (["views", "event_log"], "The progress of each view in each log partition, and its leases."),
     "stream_locks": (["views", "events"], "The streams of a view that are in flight, wait for a retry or are parked."),
     "archive_files": (["event_log"], "The files of the archive: which positions of the log each one holds."),
-    "audit_log": (["views", "partitions"], "What operators did to views and to history, who and why."),
+    "audit_log": (["views", "partitions"], "What operators did to views and to history: the login, and why."),
 }
 
 

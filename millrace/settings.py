@@ -124,15 +124,15 @@ class Settings(BaseSettings):
     )
     ui_hosts: Annotated[str, AfterValidator(_hosts)] | None = Field(
         default=None,
-        description="Names besides this machine's own under which the UI and metrics are reached, such as that of a proxy,"
+        description="Names under which the UI and metrics are reached beside this machine's own, such as that of a proxy,"
         " with commas.",
     )
     ui_token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
-        default=None, description="What everybody must show to use the UI; none means nobody must."
+        default=None, description="Token required for the UI; none means that no token is required."
     )
     push_allow: Annotated[str, AfterValidator(_networks)] | None = Field(
         default=None,
-        description="Networks and hosts that pushes may go to besides public addresses, with commas.",
+        description="Networks and hosts that pushes may go to, beside public addresses; with commas.",
     )
     alert_url: SecretStr | None = Field(
         default=None,

@@ -100,12 +100,12 @@ STANDING_CHECKS = (
     standing_check(
         "messages_are_settled",
         PRODUCERS,
-        "No transaction of a producer is open after its deadline: a sequencer runs, and nobody holds its producer.",
+        "No transaction of a producer is open after its deadline: a sequencer runs, and no session holds its producer.",
     ),
     standing_check(
         "leases_are_in_time",
         CHECKPOINTS,
-        "No lease is past its time: whoever held it ended without giving it back.",
+        "No lease is past its time. The owner of one that is ended without releasing it.",
     ),
     standing_check(
         "no_dead_letters",

@@ -69,7 +69,7 @@ def approve_job(found: Declarations) -> dg.JobDefinition:
     def approved(context: dg.OpExecutionContext, config: ApproveConfig, postgres: PostgresResource) -> None:
         with postgres.store() as store:
             serves = approve_version(store.connection, found.model(config.model), config.reason)
-        context.log.info("it serves" if serves else "it serves when it has caught up and nobody holds the view")
+        context.log.info("it serves" if serves else "it serves when it has caught up and no consumer holds the view")
 
     @dg.job(name="approve", description="Lets a changed read model serve that waits for approval.")
     def job() -> None:

@@ -93,7 +93,7 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         # the sensor loop rounds up to its next turn of 5 s; shorter delays are kept inside the drain
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Starts the drain of all views, or a view's own, as soon as a read model is due and nobody drains it.",
+        description="Starts the drain of all views, or a view's own, as soon as a read model is due and no run drains it.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         rows = [*zip(models, poll_models(postgres, models), strict=True)]

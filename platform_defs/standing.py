@@ -38,7 +38,7 @@ KINDS = {
     "schedule": Kind(1, "ticket", TICKS),
     "run": Kind(0, "ticket", "Its page in the UI has the cause and the log; run it again there once the cause is repaired."),
     "check": Kind(0, "ticket", "The check in the UI has its figures; docs/operating.md says what helps."),
-    "slot": Kind(0, "page", "`millrace capture status` has the problem and its remedy; a slot that nobody reads fills its"
+    "slot": Kind(0, "page", "`millrace capture status` has the problem and its remedy; a slot without a reader fills its"
                  " source's disk."),
 }  # fmt: skip
 

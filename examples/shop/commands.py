@@ -17,7 +17,7 @@ app = typer.Typer()
 @app.command("simulate")
 def simulate_command(
     rate: Annotated[float, typer.Option(min=0, help="Events per second on average; 0 for as fast as it goes.")] = 20.0,
-    events: Annotated[int | None, typer.Option(min=1, help="Stop after so many events; by default never.")] = None,
+    events: Annotated[int | None, typer.Option(min=1, help="Stop after this many events; by default never.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same orders, under new ids.")] = None,
     dsn: DsnOption = None,
 ) -> None:
@@ -36,7 +36,7 @@ def simulate_command(
 @app.command("simulate-crm")
 def simulate_crm_command(
     rate: Annotated[float, typer.Option(min=0, help="Transactions per second; 0 for as fast as it goes.")] = 2.0,
-    changes: Annotated[int | None, typer.Option(min=1, help="Stop after so many; by default never.")] = None,
+    changes: Annotated[int | None, typer.Option(min=1, help="Stop after this many; by default never.")] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the course repeatable on an empty table.")] = None,
 ) -> None:
     """Change the customers of the example shop in their own database, until stopped with Ctrl-C or SIGTERM."""

@@ -206,7 +206,7 @@ def write_file(
                 writer.add_key_value_metadata(fields.stated.metadata)
         size = sink.tell()
     if path.stat().st_size != size:
-        raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is somebody else writing there?")
+        raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is another program writing there?")
     require_range(path, wanted)
     return LogFile(size, file_checksum(path))
 

@@ -152,7 +152,7 @@ def _producers_held(dsn: str) -> Iterator[None]:
             time.sleep(LOOK_S)
             if time.monotonic() > deadline:
                 raise MillraceError(
-                    "No backup was taken: somebody's open transaction sequences events or does a producer's message.",
+                    "No backup was taken: an open transaction sequences events or handles a producer's message.",
                     hint="End it and try again. To find it: select pid, xact_start, state, query from pg_stat_activity"
                     " where datname = current_database() order by xact_start",
                 )

@@ -25,7 +25,7 @@ from millrace.capture.source.timelines import Timelines
 from millrace.capture.store import RegisteredTable, TableRegistration
 
 # why a table waits to be published
-UNPUBLISHED = "it is published once nobody has locked a table of the publication, or vacuums it"
+UNPUBLISHED = "it is published once no session locks or vacuums a table of the publication"
 
 
 @dataclass(frozen=True)
@@ -239,5 +239,5 @@ def _loss(facts: Facts, stored: Lsn) -> str | None:
     if slot.lost:
         return f"Slot {name} is lost: {slot.lost}."
     if slot.confirmed_flush_lsn is None or slot.confirmed_flush_lsn > stored:
-        return f"Slot {name} was moved to {slot.confirmed_flush_lsn} by somebody else; stored is {stored}."
+        return f"Slot {name} was moved to {slot.confirmed_flush_lsn} by another program; stored is {stored}."
     return None

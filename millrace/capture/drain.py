@@ -340,7 +340,7 @@ class CaptureDrain:
                     raise ChangesDiffer(
                         "wal_events has other rows than those that were copied",
                         detail=f"capture {self.capture.name}: {copied} copied, {stored} found below {to_lsn}",
-                        hint="Nothing was stored. Nobody but the capture may write there.",
+                        hint="Nothing was stored. Only the capture may write there.",
                     )
         if stored_at is not None:
             self._stored_lsn = max(self._stored_lsn, to_lsn)

@@ -330,7 +330,7 @@ def _explained(connection: psycopg.Connection) -> Iterator[None]:
         yield
     except IN_THE_WAY as error:
         raise MillraceError(
-            "The schema was not changed: somebody's open transaction is in the way.",
+            "The schema was not changed: an open transaction is in the way.",
             detail=f"Postgres says: {error.diag.message_primary}; {error.diag.context}",
             hint="End it, or stop the services that use the store, then run `millrace migrate` again. To find it: "
             "select pid, xact_start, state, query from pg_stat_activity where datname = current_database() "

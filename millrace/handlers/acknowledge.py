@@ -157,7 +157,7 @@ class Answerer:
             logging.WARNING,
             "lock lost",
             **_of(held, self._subscription.view),
-            then="somebody else has the event, or answered it; what was said here does not count",
+            then="another consumer has the event, or answered it; this answer does not count",
         )
 
     def _watch(self) -> None:

@@ -254,7 +254,7 @@ def _refusal(stamp: ProducerStamp, received: ReceivedMessage) -> MillraceError:
             hint="Another instance took over: stop this one, or register it again.",
         )
     return UnknownProducer(
-        "nobody registered the producer with this epoch",
+        "the producer was not registered with this epoch",
         detail=detail,
         hint="Register the producer again: the store was set back to an earlier time.",
     )

@@ -81,7 +81,7 @@ def _said(error: psycopg.Error) -> str:
     """Return what Postgres, or the lack of it, says, and what helps."""
     match error:
         case psycopg.errors.InsufficientPrivilege():
-            remedy = "\nUse a role that may: see 'Who may do what' in docs/operating.md."
+            remedy = "\nUse a role that may: see docs/who_may_do_what.md."
         case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedTable() | psycopg.errors.InvalidSchemaName():
             remedy = "\nIs this an event store? Run: millrace migrate"
         case _ if FULL.search(str(error)):

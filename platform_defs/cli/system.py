@@ -53,7 +53,7 @@ def migrate_command(dsn: DsnOption = None) -> None:
 @app.command("status")
 def status_command(
     as_json: JsonOption = False,
-    watch: Annotated[float | None, typer.Option(help="Show it anew every so many seconds.", min=0.5)] = None,
+    watch: Annotated[float | None, typer.Option(help="Show it again after this many seconds.", min=0.5)] = None,
     dsn: DsnOption = None,
 ) -> None:
     """Show the lag of each view, the worst first, and what is wrong.

@@ -65,7 +65,7 @@ def secret_command(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Where the secret is, for who sets up the receiver. Where the file is not there, a secret is made.",
+            help="The file of the secret, for the receiver's setup. If it does not exist, a secret is made.",
             metavar="FILE",
         ),
     ] = None,
@@ -92,7 +92,7 @@ def secret_command(
             pushes.set_push_secret(view, _secret_in(file), keep_s, reason)
             said = (
                 f"Pushes of {view} are signed with the secret in {file} within a minute, and for {keep_s} s with the one"
-                " before, too. Give the file to the receiver, and to nobody else."
+                " before, too. Give the file to the receiver alone."
             )
     Screen().print(Text(said), soft_wrap=True)
 
@@ -149,7 +149,9 @@ def remove_command(
                 )
             )
             if not agreed("Remove it?"):
-                raise MillraceError(f"{view} was not removed: nobody said yes.", hint="Answer y, or give --yes.")
+                raise MillraceError(
+                    f"{view} was not removed: the question was not answered with yes.", hint="Answer y, or give --yes."
+                )
         store.unregister_view(view, reason)
     Screen().print(Text(f"{view} is removed with its progress."))
 
@@ -200,7 +202,7 @@ def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) 
     declared = declared_model(model, dsn)
     with chosen_store(rows_dsn(dsn)) as store:
         serves = approve_version(store.connection, declared, reason)
-    said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"
+    said = "serves" if serves else "is approved, and serves when it has caught up and no consumer holds the view"
     Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)
 
 

@@ -71,7 +71,7 @@ NOT_FOR_ALL = {"MILLRACE_UI_TOKEN", *OF_ALERTS}
 # Linux allows 107 bytes for the path of a unix socket.
 SOCKET_PATH_BYTES = 103
 # the last line of a file that is written anew at each start
-SEAL = "# `millrace up` writes this file anew until somebody changes it; of the lines above: sha256 "
+SEAL = "# `millrace up` writes this file anew unless it was changed; of the lines above: sha256 "
 logger = logging.getLogger(__name__)
 
 SPARK_CONF = {

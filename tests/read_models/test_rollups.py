@@ -382,7 +382,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"key": []}, {"n": count()}, "'groups' has no key"),
     ({"key": ["day"]}, ROW, "'day' is named in key= but is no row(…) or bucket(…)"),
     ({}, ROW | {"lines": row("lines")}, "'lines' is a key column that key= does not name"),
-    ({}, {"status": row("status")}, "'groups' has no columns besides its key"),
+    ({}, {"status": row("status")}, "'groups' has no columns beside its key"),
     ({}, ROW | {"c": computed("n + 1")}, "'c' is no column of a rollup: use row, bucket, count"),
     ({}, ROW | {"__doc__": ""}, "'groups' has no docstring"),
     ({}, ROW | {"partition": count()}, "'partition' is taken"),

@@ -222,13 +222,13 @@ def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
         )
     if not has_slot and server.used_slots >= server.slots:
         yield (
-            f"all {server.slots} replication slots are in use: drop one that nobody needs, or raise max_replication_slots and"
+            f"all {server.slots} replication slots are in use: drop one that is not needed, or raise max_replication_slots and"
             " restart the server"
         )
     # a capture that has a slot may itself be the counted reader
     if not has_slot and server.used_senders >= server.senders:
         yield (
-            f"all {server.senders} connections of max_wal_senders are in use: end one that nobody needs, or raise it and restart"
+            f"all {server.senders} connections of max_wal_senders are in use: end one that is not needed, or raise it and restart"
             " the server"
         )
     if not server.may_replicate:

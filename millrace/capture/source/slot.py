@@ -282,7 +282,7 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
         return while_held(ObjectInUse, BUSY_S, tell=end_former)(work)
     except ObjectInUse as error:
         raise SlotBusy(
-            f"Somebody else reads slot {slot}.",
+            f"Another session reads slot {slot}.",
             detail=str(error),
             hint="Only one capture may read a slot: stop the other one.",
         ) from error

@@ -84,7 +84,7 @@ def unreadable(source: str, error: Exception) -> Finding:
     said = (str(error).strip().splitlines() or [""])[0]
     return Finding(
         "unreadable", "source", source, None, "page", f"What {source} knows cannot be read", f"{type(error).__name__}: {said}",
-        "Nobody sees what goes wrong there. Is its database up, and reachable from where `millrace run sequencer` runs?",
+        "Faults there are not seen. Is its database up, and reachable from where `millrace run sequencer` runs?",
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def message_of(incident: Incident, ui_address: str) -> Message:
 
 def trial_message(message_id: UUID, now: datetime) -> Message:
     """Make the message that tests whether a receiver accepts messages."""
-    text = "Millrace can send alerts here. Nothing is wrong: somebody ran `millrace show incidents --test`."
+    text = "Millrace can send alerts here. Nothing is wrong: this is the message of `millrace show incidents --test`."
     data = {"kind": "test", "severity": "ticket", "title": text}
     standard = {"type": "incident.test", "timestamp": _time(now), "data": data}
     return Message(named(message_id, "test"), _json(standard), _json({"text": f"{MARKS['test']} {_plain(text)}"}))

@@ -106,7 +106,7 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
     state = AlertStore(connection).alert_state()
     yield gauge(
         "alerts_idle_seconds",
-        "How long ago somebody looked for incidents to tell of.",
+        "Seconds since the last look for incidents.",
         [],
         [] if state.observed_at is None else [([], seconds_since(state.observed_at))],
     )
@@ -157,7 +157,7 @@ def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
 def _sequencer(store: PlatformStore) -> Iterator[Metric]:
     yield gauge(
         "sequencer_idle_seconds",
-        "How long ago somebody looked for events without a position: new ones wait for as long.",
+        "Seconds since the last look for events without a position: new events wait that long.",
         [],
         [([], seconds_since(store.last_sequenced()))],
     )
@@ -186,7 +186,9 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
     labels = ["view", "mode"]
     yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
     yield gauge("view_lag_events", "Events that a view wants and has not.", labels, each(lambda v: v.lag))
-    yield gauge("view_lag_exact", "0 where these are only at least so many.", labels, each(lambda v: v.exact))
+    yield gauge(
+        "view_lag_exact", "1 if these numbers are exact, 0 if they are lower bounds.", labels, each(lambda v: v.exact)
+    )
     yield gauge(
         "view_lag_seconds",
         "The age of the first of these that no dead letter holds.",

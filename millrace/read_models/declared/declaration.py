@@ -449,7 +449,7 @@ def key_problems(
     yield [n for n in key if n not in keys], f"is named in key= but is no {words}"
     yield [n for n in keys if n not in key], "is a key column that key= does not name"
     yield [] if key else [name], "has no key"
-    yield [] if columns else [name], "has no columns besides its key"
+    yield [] if columns else [name], "has no columns beside its key"
 
 
 def naming_problems(

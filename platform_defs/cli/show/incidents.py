@@ -40,7 +40,7 @@ def incidents_command(
     screen, now = Screen(), datetime.now(UTC)
     lines = [line for each in incidents for line in _block(each)] or ["There are no incidents."]
     if state.observed_at is None:
-        lines.append("Nobody has ever looked: `millrace run sequencer` does where MILLRACE_ALERT_URL is set.")
+        lines.append("No look has happened yet: `millrace run sequencer` looks where MILLRACE_ALERT_URL is set.")
     else:
         lines.append(f"Looked at {age((now - state.observed_at).total_seconds())} ago.")
         if state.undelivered_since is not None:
@@ -56,7 +56,7 @@ def _test() -> None:
     found = alert_settings(Settings())
     if found is None:
         raise BadAlertSettings(
-            "MILLRACE_ALERT_URL is not set: there is nobody to send alerts to.",
+            "MILLRACE_ALERT_URL is not set: alerts have no receiver.",
             hint="Set it here as it is set for `millrace run sequencer`; docs/monitoring.md says what else there is.",
         )
     for warning in found.warnings:

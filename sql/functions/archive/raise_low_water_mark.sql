@@ -20,7 +20,7 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform event_store_private.refuse_request(
       format('transaction_isolation is %s', current_setting('transaction_isolation')),
-      'Call it at READ COMMITTED: it must see who was placed in the log meanwhile.'
+      'Call it at READ COMMITTED: it must see which events were placed in the log meanwhile.'
     );
   end if;
   if v_position is null then

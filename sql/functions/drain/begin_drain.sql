@@ -20,7 +20,7 @@ begin
   if v_drain is null or octet_length(v_drain) > 1024 or v_owner = '' or octet_length(v_owner) > 200 then
     perform event_store_private.refuse_request(
       format('v_drain %L, v_owner %L', left(v_drain, 200), left(v_owner, 200)),
-      'v_drain has at most 1024 bytes; v_owner has 1 to 200 bytes, or is null for who asks.'
+      'v_drain has at most 1024 bytes; v_owner has 1 to 200 bytes, or is null to ask only.'
     );
   end if;
   insert into event_store.drains (drain) values (v_drain) on conflict do nothing;

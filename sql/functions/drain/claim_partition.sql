@@ -48,7 +48,7 @@ begin
   if not exists (
     select from event_store.views v where v.view = _view.view and v.mode = _view.mode and v.created_at = _view.created_at
   ) then
-    perform event_store_private.refuse_view_in_use(v_view, 'somebody changed it just now');
+    perform event_store_private.refuse_view_in_use(v_view, 'another session changed it just now');
   end if;
   if _checkpoint.leased_until > event_store_private.clock() then
     raise exception 'log partition is leased'

@@ -85,7 +85,7 @@ begin
       select from event_store.event_upcasts u where u.decider = v_decider and u.event = v_event and u.to_version = pair.newer
     );
     if found then
-      raise exception 'who reads by the schema cannot read data of the version before'
+      raise exception 'readers of the schema cannot read data of the version before'
         using
           errcode = 'MR051',
           detail = format(

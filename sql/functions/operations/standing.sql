@@ -54,7 +54,7 @@ begin
        'It passes over the events between, unless `millrace view seek` let it wait there. Of a read model: '
        'millrace view reset MODEL. Else: millrace view seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
       ('expired_lease', 'note', 'The view {} has leases past their time',
-       'Whoever held them ended without a word. The next claim takes them over.'),
+       'Their owners ended without releasing them. The next claim takes them over.'),
       ('unfinished', 'note', 'The build of {} was killed',
        'It holds up purges until it goes. The command that began it goes on with it. Or: millrace view remove {}'),
       ('gap', 'page', 'The capture {} lacks changes',
@@ -67,10 +67,10 @@ begin
        '`millrace capture quarantined {}` says why. Repair the cause, then: millrace capture requeue {}'),
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
-      ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
+      ('log_held', 'page', 'No sequencer gives events their positions: an open transaction holds the log',
        'No view gets new events. `millrace run sequencer` ends a session that idles for ten seconds, an operator any: select * '
        'from event_store_platform.end_log_holder(''why''). A superuser ends what is left: pg_terminate_backend.'),
-      ('not_sequenced', 'page', 'Nobody gives events their positions',
+      ('not_sequenced', 'page', 'No sequencer gives events their positions',
        'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
        'Its events have no position until it ends, and what was replaced since cannot be removed. Let it end: by '
@@ -223,7 +223,7 @@ begin
     select
       'not_sequenced', 'log', 'the log', nullif(s.sequenced_at, '-infinity'),
       format(
-        'There are new events, and nobody has looked for them %s.',
+        'There are new events, and no sequencer has looked for them %s.',
         case when isfinite(s.sequenced_at) then 'for ' || event_store_private.age_text(s.sequenced_at) else 'ever' end
       )
     from (select q.* from event_store.sequencer q where q.singleton order by q.revision desc limit 1) s
@@ -244,7 +244,7 @@ begin
     union all
     select
       'unapproved', 'read_model', d.model, d.declared_at,
-      format('People read what was before version %s, which does not serve until somebody approves it.', d.version)
+      format('People read what was before version %s, which does not serve until an operator approves it.', d.version)
     from read_models.declarations d
     where not d.approved and not d.serves
       and not exists (select from read_models.declarations n where n.model = d.model and n.version > d.version)

@@ -9,7 +9,7 @@ begin
   raise exception '% of %.% is forbidden', lower(tg_op), tg_table_schema, tg_table_name
     using
       errcode = 'MR006',
-      detail = 'The audit log says what was done, when and by whom: it is never changed or removed.',
+      detail = 'The audit log is never changed or removed.',
       hint = 'Do what corrects it: that is written down, too.';
 end
 $$;

@@ -63,7 +63,7 @@ begin
     end if;
   end loop;
   if _faults is not null then
-    raise exception 'rows are named otherwise than the streams of their decider'
+    raise exception 'rows are not named as the streams of their decider are'
       using
         errcode = 'MR034',
         detail = _faults,

@@ -35,7 +35,7 @@ begin
                     case
                       when event_store_private.holds_lock(k, v_lease_token, event_store_private.clock()) then ''
                       when v_lease_token is null then format(', but its lock ended at %s', k.locked_until)
-                      else ' for somebody else'
+                      else ' for another consumer'
                     end
                   )
                 end,

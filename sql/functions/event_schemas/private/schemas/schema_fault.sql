@@ -35,7 +35,7 @@ as $$
             when jsonb_typeof(e.value) <> 'number' then 'is no number'
             when e.value::numeric not between 0 and 2147483647 or e.value::numeric % 1 <> 0 then 'is no count'
             when e.key in ('minLength', 'maxLength') and e.value::numeric > 1000 then
-              'is above 1000: to count so many characters takes too long'
+              'is above 1000: counting that many characters takes too long'
           end
           when e.key = 'pattern' then case
             when jsonb_typeof(e.value) <> 'string' then 'is no text'

@@ -13,7 +13,7 @@ begin
     using
       errcode = 'MR041',
       detail = format('view %L belongs to role %s; %s is no member of it', v_view, v_owner, event_store_private.caller_role()),
-      hint = 'Grant the role to the login; or let who owns the view give it to a role of both: register_view(view, v_owner => role).';
+      hint = 'Grant the role to the login; or let the owner of the view give it to a role of both: register_view(view, v_owner => role).';
 end
 $$;
 
