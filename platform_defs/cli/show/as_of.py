@@ -15,7 +15,7 @@ from millrace.settings import Settings
 
 app = typer.Typer()
 
-# the table's name is what one selects from: it is never cut
+# users select from the table by this name: never cut it
 COLUMNS = (Column("rows in", no_wrap=True), "rows", "streams that fail", "moment", "kept until")
 
 
