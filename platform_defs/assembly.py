@@ -29,7 +29,7 @@ from millrace.settings import Settings
 
 
 def assembled(found: Declarations, settings: Settings, resources: Mapping[str, object] | None) -> dg.Definitions:
-    """Put together what is declared; tests pass their own declarations, settings and resources."""
+    """Assemble the declarations; tests pass their own declarations, settings and resources."""
     partitions, archive = log_partitions(settings.log_partitions), settings.archive_folder
     limits = Limits.of(settings)
     models, captures = found.models.values(), found.captures

@@ -121,7 +121,7 @@ no_quarantined_changes = standing_check(
 
 
 def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
-    """Make the check that a view is no later than it may be."""
+    """Make the check that a view's lag is within its objective."""
 
     @dg.asset_check(
         asset=objective.asset,

@@ -49,7 +49,7 @@ def view_sensors(declared: Declarations, together: dg.JobDefinition) -> list[dg.
 
 
 def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> list[dg.SensorDefinition]:
-    """Make the sensors of declared read models: one for each, and one that looks at all of them.
+    """Make the sensors of declared read models: one for each, and one that polls all of them.
 
     A model's sensor ticks every N seconds for N models: all of them together tick about once a second.
     """

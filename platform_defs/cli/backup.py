@@ -96,7 +96,7 @@ def backup_command(
 def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
     """Restore a backup into an empty database: all of it, or nothing.
 
-    Read models are built anew by their next drains.
+    The next drains rebuild the read models.
     """
     from millrace.backup.restore import restore
 

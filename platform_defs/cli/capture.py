@@ -120,7 +120,7 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
 
 @app.command("restart")
 def restart_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
-    """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
+    """Restart a capture after changes were lost: with a new slot, and a new read of all rows of its tables."""
     capture = declared_capture(name, dsn)
     with capture_store(dsn):
         generation = restart(chosen_dsn(dsn), capture, reason)
@@ -147,7 +147,7 @@ def verify_command(
     reason: Annotated[str, typer.Option("--reason", help="Why it is repaired.")] = "capture verify --repair",
     dsn: DsnOption = None,
 ) -> None:
-    """Compare tables with their events; ends with 1 if they differ, or rows wait in the quarantine."""
+    """Compare tables with their events; exits with 1 if they differ, or if rows wait in the quarantine."""
     if where is not None and table_name is None:
         raise MillraceError("A condition is of one table.", hint="Name the table behind the capture.")
     capture = declared_capture(name, dsn)
@@ -209,7 +209,7 @@ def remove_command(
 
 @app.command("quarantined")
 def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
-    """List the changes that could not become events, and why."""
+    """List the changes that could not become events, each with its error."""
     with capture_store(dsn) as store:
         (info,) = store.capture_info(name)
         found = store.quarantined_changes(name, limit=MOST_SHOWN)
@@ -229,7 +229,7 @@ def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
 
 @app.command("requeue")
 def requeue_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
-    """Try quarantined changes again, each row's in order, after the cause is repaired."""
+    """Retry quarantined changes, those of each row in order, after their cause is repaired."""
     with capture_store(dsn) as store:
         done = requeue(store, declared_capture(name, dsn), reason)
     Screen().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")

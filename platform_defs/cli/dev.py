@@ -31,7 +31,7 @@ def psql_command(
 
 
 def add_declared_commands(arguments: Sequence[str]) -> None:
-    """Add the commands of the package of declarations to ours, if these arguments may be of one of them.
+    """Add the commands of the package of declarations to ours, if these arguments may name one of them.
 
     If its `commands.py` fails to load, say so and continue without them.
     """

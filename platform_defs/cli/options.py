@@ -49,7 +49,7 @@ def chosen_store(dsn: str | None) -> Iterator[PlatformStore]:
 
 
 def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> Declarations:
-    """Return what is declared for that store: none that `millrace up` declared in the home for one that was stated.
+    """Return the declarations for that store; for a stated one without those that `millrace up` noted in the home.
 
     Raises:
         MillraceError: Nothing names a package for the embedded store.
@@ -61,7 +61,7 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
 
 
 def taken_beside(dsn: str | None) -> Declarations:
-    """Return what is declared for that store, without what Dagster does not take, which are faults."""
+    """Return the declarations for that store; those that Dagster refuses are faults."""
     known = declared_beside(dsn)
     if not (known.reports or known.schedules):
         return known

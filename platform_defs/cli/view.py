@@ -183,7 +183,7 @@ def seek_command(
 
 @app.command("reset")
 def reset_command(model: Model, dsn: DsnOption = None) -> None:
-    """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
+    """Remove a read model's tables and progress; the next drain rebuilds it from the first event."""
     from millrace.read_models.stored.versions import reset_model
 
     declared = declared_model(model, dsn)
