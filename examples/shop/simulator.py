@@ -1,4 +1,4 @@
-"""Simulates the shop: many orders live at once, and their events come interleaved, as `lives` plans each order.
+"""Simulates the shop: many concurrent orders with interleaved events, each order as planned by `lives`.
 
 Each step belongs to a life chosen at random. Only unfinished orders are kept in memory, at most `MOST_LIVES`. The same
 seed gives the same lives; ids carry a number of the run, so runs never collide. Orders that a stopped run left
