@@ -39,7 +39,7 @@ class Result:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the ratio is at least the target; none where there is no target."""
+        """Whether the ratio is at least the target; None without a target."""
         return None if self.ratio is None or self.target is None else self.ratio >= self.target
 
 

@@ -67,7 +67,7 @@ class Pipeline:
 
     @property
     def capture(self) -> Capture:
-        """The capture as it is declared."""
+        """The declaration of the capture."""
         return Capture("bench", lambda: self.source, (TABLE,))
 
     def capturing(self) -> CaptureDrain:
