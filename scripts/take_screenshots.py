@@ -1,4 +1,4 @@
-"""Takes pictures of the running UI with a headless Chromium, for looking at and for documents.
+"""Takes pictures of the running UI with a headless Chromium, for review and for documents.
 
 Belongs here: the pages, and the call of a headless browser. Not here: starting Millrace.
 
