@@ -368,7 +368,7 @@ def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare:
 def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n",
-        # a file that is named as a decider of another one
+        # a file with the name of a decider in another file
         events__a=EVENT.format(version=1, name=None, type="int"), events__d="1 / 0\n",
     )  # fmt: skip
     found = declared(package)

@@ -183,7 +183,7 @@ CLOSED: dict[str, object] = {"reason": "called in"}
 
 
 class Meddler(threading.Event):
-    """Appends an event of its own to the newest open order before each of the simulator's."""
+    """Appends its own event to the newest open order before each event of the simulator."""
 
     def __init__(self, store: PlatformStore, event: str, data: dict[str, object], *, final: bool) -> None:
         super().__init__()

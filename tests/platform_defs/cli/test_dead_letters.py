@@ -1,4 +1,4 @@
-"""Looking at dead letters: each event beside its error."""
+"""Dead letters on the command line: each event beside its error."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""`millrace run drain`: a read model is built without Dagster; `millrace view reset` has it built anew."""
+"""`millrace run drain` builds a read model without Dagster; after `millrace view reset` it builds the model anew."""
 
 import os
 import signal

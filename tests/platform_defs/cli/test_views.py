@@ -145,7 +145,7 @@ def test_the_audit_log_is_listed_newest_first(view: PlatformStore, dsn: str) -> 
         [user, "register_view", "v", ""],
     ]
     newest = millrace("show", "audit", "--limit", "2", dsn=dsn)
-    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail goes on below
+    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail continues below
     assert operations == [["unregister_view", "w", "replaced"], ["enable_view", "w", ""]]
     assert '{"enabled": false}' in newest
     assert "unregister_view" in millrace("show", "audit", "--view", "w", dsn=dsn)

@@ -105,7 +105,7 @@ def test_what_an_owner_hangs_on_a_table_has_the_drains_rights(endpoints: Endpoin
         assert rows(drain, "select count(*) from read_models.told") == [(3,)]
         told = rows(drain, "select distinct who, superuser, private from read_models.told")
         assert told == [(DRAIN, False, "no")]
-        # an operator who removes the model does not run it either
+        # removing the model as an operator does not run it either
         reset_model(operator, Everything)
         assert rows(drain, "select distinct who from read_models.told") == [(DRAIN,)]
 
