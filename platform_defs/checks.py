@@ -1,4 +1,4 @@
-"""Asset checks: promises that Dagster looks after, every hour and on demand."""
+"""Asset checks: promises that Dagster verifies, every hour and on demand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -40,7 +40,7 @@ STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
 
 
 def objectives(declared: Declarations) -> list[Objective]:
-    """Return what read models and subscriptions promise."""
+    """Return the freshness objectives of read models and subscriptions."""
     return [
         *map(model_objective, declared.models.values()),
         *map(subscription_objective, declared.subscriptions.values()),
@@ -48,7 +48,7 @@ def objectives(declared: Declarations) -> list[Objective]:
 
 
 def all_checks(declared: Declarations, archive: Path) -> list[dg.AssetChecksDefinition]:
-    """Make every check there is; `archive` is the folder that old events are read from."""
+    """Make every check; `archive` is the folder that old events are read from."""
     return [
         offsets_are_dense,
         *STANDING_CHECKS,
@@ -74,7 +74,7 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
 
 
 def standing_check(name: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:
-    """Make the check that nothing of its kind is wrong in the store: `standing` judges in SQL, and nobody else."""
+    """Make the check that nothing of its kind is wrong in the store; only the SQL function `standing` decides."""
     kind = OF_STORE[name]
 
     @dg.asset_check(asset=asset, name=name, description=description)
@@ -121,7 +121,7 @@ no_quarantined_changes = standing_check(
 
 
 def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
-    """Make the check that a view is no later than it may be."""
+    """Make the check that a view's lag is within its objective."""
 
     @dg.asset_check(
         asset=objective.asset,
@@ -139,7 +139,7 @@ def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
 
 
 def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
-    """Make the check that a read model names what the store has; a name that it has not yet may come later."""
+    """Make the check that the store has the names that a read model uses; a missing name may still come."""
 
     @dg.asset_check(
         asset=dg.AssetKey(["read_models", model.name]),
@@ -158,7 +158,7 @@ def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
 
 
 def approval_check(model: ReadModel, archive: Path) -> dg.AssetChecksDefinition:
-    """Make the check that no changed declaration waits for approval; where one does, it is compared once."""
+    """Make the check that no changed declaration waits for approval; one that waits is compared once."""
 
     @dg.asset_check(
         asset=dg.AssetKey(["read_models", model.name]),
@@ -204,7 +204,7 @@ def indexes_check(model: ReadModel) -> dg.AssetChecksDefinition:
 
 
 def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChecksDefinition:
-    """Make the check that the store has a decider's events as they are declared; one that is new is no error."""
+    """Make the check that the store has a decider's events as they are declared; a new event is no error."""
 
     @dg.asset_check(
         asset=asset_key(decider),
@@ -227,7 +227,7 @@ def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChec
 
 
 def loads_check(asset: dg.AssetKey, faults: Sequence[Fault]) -> dg.AssetChecksDefinition:
-    """Make the check that a file of declarations loads; it is there only while the file does not, and fails."""
+    """Make the check that a file of declarations loads; it exists only while the file fails to, and fails."""
 
     @dg.asset_check(
         asset=asset,

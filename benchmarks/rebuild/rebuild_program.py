@@ -1,6 +1,6 @@
-"""Rebuilds a read model twice in a process of its own, for a process has one Spark master; `cluster` runs it.
+"""Rebuilds a read model twice in a separate process, because a process has one Spark master; `cluster` runs it.
 
-It waits for a line before and after the second rebuild: meanwhile it is measured.
+It waits for a line of input before and after the second rebuild, which is measured.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A warm round of few new events for several views: a drain of each view's own against rounds for all."""
+"""A warm round of few new events for several views: a drain for each view against rounds for all."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ WARM_UP = 10
 
 
 def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, list[Cpu]]:
-    """Return the seconds on a CPU of each round, by the way in which it was done."""
+    """Return the seconds of CPU of each round, by the way it was done."""
     shop, dsn = Shop(), bench.store()
     append(dsn, shop.events(20 * EVENTS))
     taken: dict[str, list[Cpu]] = {}

@@ -1,7 +1,7 @@
 """The shop's own commands: `millrace dev simulate` and `millrace dev simulate-crm`.
 
-The command line finds `app` here because the shop is the package of declarations. What is imported at the top is
-imported for `millrace --help` too, so what does the work is imported where it is done.
+The command line finds `app` here because the shop is the package of declarations. `millrace --help` also runs the
+imports at the top, so the commands import the modules that do the work.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The example domain: what it registers and what the store then takes."""
+"""The example domain: the events that it registers, and the data that the store then accepts."""
 
 import pytest
 

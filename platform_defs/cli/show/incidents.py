@@ -1,4 +1,4 @@
-"""The command `millrace show incidents`: what is wrong now, and whether a receiver would be told."""
+"""The command `millrace show incidents`: what is wrong now, and whether a receiver would get an alert."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ def incidents_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """List what is wrong now, with its first cause, and whether somebody was told."""
+    """List what is wrong now, each with its first cause, and whether an alert was sent."""
     if test:
         _test()
         return
@@ -72,7 +72,7 @@ def _test() -> None:
 
 
 def _block(incident: Incident) -> list[str]:
-    """Say what an incident is, and what the receiver knows of it, in lines: a cause may be long."""
+    """Describe an incident and what the receiver knows of it, in lines: a cause may be long."""
     state = "over" if incident.over_at else "seems over" if incident.missing_since else "open"
     if incident.last_error is not None:
         known = f"in vain: {incident.last_error}"

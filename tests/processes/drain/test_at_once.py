@@ -1,4 +1,4 @@
-"""Shared drains, drains of a view and rebuilds, all at once and at random, while events come."""
+"""Concurrent shared drains, drains of a view and rebuilds, at random, while events come."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ def reached(store: PlatformStore) -> int:
     return sum(positions(store.connection, model.view) for model in TOGETHER)
 
 
-# the same seed would give the same events, which are stored already
+# a seed gives the same events each time, which would be stored already
 @pytest.mark.parametrize("seed", seeds(2))
 def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
     things: PlatformStore, dsn: str, spark: SparkSession, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -1,4 +1,4 @@
-"""A rebuild in a process of its own, as a run of Dagster is one, killed between two log partitions."""
+"""A rebuild in a separate process, like a run of Dagster, killed between two log partitions."""
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -45,6 +45,6 @@ def test_a_killed_rebuild_leaves_each_log_partition_whole(
     ]
     things.release_owner("victim")
     with Consumer(dsn, Everything, lambda: spark, "next") as consumer:
-        # what was staged is of nobody
+        # the killed process owns the staged rows no more
         assert consumer.rebuild(*range(16)).rows == sum(row[0] == last for row in right)
     assert_equals_a_clean_run(things)
