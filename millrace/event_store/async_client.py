@@ -519,7 +519,7 @@ class UngatheredEventStore(AsyncWaiting):
         )
 
     async def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
-        """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
+        """Return the first kept position of an event appended at or after a time, else the high-water mark."""
         return await self._value(
             int, "select event_store.offset_for_timestamp(%s, %s)", (partition, moment_of(timestamp))
         )
