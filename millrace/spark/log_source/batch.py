@@ -1,4 +1,4 @@
-"""The reader of a batch: an exact set of events, shared over tasks."""
+"""The reader of a batch: an exact set of events, split over tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ class EventLogReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks. Postgres is asked only if the options do not state both ends; then the tasks check these."""
+        """Plan the tasks. If the options state both ends, Postgres is not asked here, and the tasks check the ends."""
         options = self._options
         ranges = stated_ranges(options)
         if ranges is None:
