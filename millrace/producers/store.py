@@ -32,7 +32,7 @@ class ReceivedMessage:
         expires_at: The deadline of that transaction.
         outcome: The first outcome of a duplicate.
         result: The first result of a duplicate, or the result of a committed message.
-        offsets: The offsets of the events of the message; None for a duplicate whose answer was purged.
+        offsets: The offsets of the message's events; None for a duplicate after its answer was purged.
         appended: For each of these events whether it was new; the others were stored before.
         next_sequence: The sequence that the producer must send next.
         epoch: The epoch of the instance that registered last.
