@@ -1,4 +1,4 @@
-"""The exceptions of Millrace, each with the SQLSTATE by which the event store raises it.
+"""The exceptions of Millrace, each with its SQLSTATE in the event store.
 
     MillraceError
     ├── Conflict                 MR001   another writer was first, or previous_id is wrong
@@ -295,7 +295,7 @@ class TransactionOpen(MillraceError):
 
 
 class ImportRefused(MillraceError):
-    """A file cannot be imported as asked."""
+    """A file cannot be imported with these options."""
 
 
 class UnreadableData(MillraceError):
@@ -335,7 +335,7 @@ class TryLater(Exception):
 
     Args:
         why: The text that operators see as the stream's last error.
-        after_s: How many seconds the stream waits, at most a year.
+        after_s: The seconds that the stream waits, at most a year.
     """
 
     def __init__(self, why: str, *, after_s: float = 5.0) -> None:

@@ -71,7 +71,7 @@ class Settings(BaseSettings):
 
     Raises:
         InvalidSetting: A variable has an invalid value; the text has its name, the value unless that may be a secret,
-            and what is allowed.
+            and the allowed values.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", allow_inf_nan=False)
@@ -173,12 +173,12 @@ class Settings(BaseSettings):
 
     @property
     def listed_ui_hosts(self) -> list[str]:
-        """The names in `ui_hosts`, one by one."""
+        """The names in `ui_hosts`, as a list."""
         return listed(self.ui_hosts)
 
     @property
     def listed_push_allow(self) -> list[str]:
-        """The networks and hosts in `push_allow`, one by one."""
+        """The networks and hosts in `push_allow`, as a list."""
         return listed(self.push_allow)
 
     @property
@@ -196,8 +196,7 @@ class Settings(BaseSettings):
         """The package of declarations, if any is named: here, in the home, or in the pyproject.toml above.
 
         Raises:
-            InvalidSetting: Home and pyproject.toml name different packages, or the store of another package would get
-                the example.
+            InvalidSetting: Home and pyproject.toml name two packages, or the example would go into another one's store.
         """
         noted = None
         with suppress(OSError):

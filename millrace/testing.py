@@ -144,7 +144,7 @@ class Given:
         if dsn is None:
             name = f"given_{next(_numbers)}"
             dsn = new_store(name)
-            weakref.finalize(self, drop_store, name).atexit = False  # the server goes as a whole
+            weakref.finalize(self, drop_store, name).atexit = False  # then the whole server is removed
         self.dsn = dsn
 
     def given(self, *events: StreamEvents) -> "Given":

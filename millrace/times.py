@@ -26,7 +26,7 @@ _FORM = re.compile(TIME_FORM)
 
 
 def iso_text(text: str) -> str | None:
-    """Return a time as ISO 8601 with its offset and every digit of the second, a day as a day; None for other texts."""
+    """Return a time as ISO 8601 with its offset and all digits of the second, or a day; None for other texts."""
     parts = _FORM.match(text)
     return parts and written(*parts.groups(""))
 
@@ -42,7 +42,7 @@ def written(
     seconds = f"{days}T{hour.zfill(2)}:{minute}:{second or '00'}"
     if not _is(f"{seconds}{zone}"):
         return None
-    # as isoformat writes it: no fraction that is zero, and six digits at least
+    # like isoformat: no zero fraction, and at least six digits
     return f"{seconds}.{fraction.ljust(6, '0')}{zone}" if fraction.strip("0") else f"{seconds}{zone}"
 
 
@@ -61,7 +61,7 @@ def bound(text: str) -> datetime | str | None:
 
 
 def day(text: str) -> date | None:
-    """Return the day of a text that is a day alone."""
+    """Return the day of a text without a time; None for other texts."""
     iso = iso_text(text) if re.match(DAY_FORM, text) else None
     return None if iso is None else date.fromisoformat(iso)
 

@@ -32,7 +32,7 @@ TOGETHER = dg.BackfillPolicy.single_run()
 
 
 class RebuildConfig(dg.Config):
-    """How long a rebuild waits for a drain that holds the log partition's lease, in seconds."""
+    """The longest wait of a rebuild for a drain that holds the log partition's lease, in seconds."""
 
     wait_s: float = 60
 
@@ -55,7 +55,7 @@ def read_model_asset(
     @_asset(
         key=["read_models", model.name],
         partitions_def=partitions,
-        # yields nothing: each finished partition is recorded by itself below
+        # yields nothing: each finished partition is recorded separately below
         output_required=False,
         deps=[
             dg.AssetDep(VIEW_EVENTS, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),

@@ -78,7 +78,7 @@ class AsyncSqlFunctions:
     With a pool each call takes a connection from it, and is a transaction of its own.
 
     Attributes:
-        loaders: How values of some types are read, by the type's name.
+        loaders: The loaders for values of some types, by the type's name.
     """
 
     loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}

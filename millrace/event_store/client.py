@@ -1,4 +1,4 @@
-"""The event store's client: what a service calls to append events, to read them, and to wait for views.
+"""The event store's client: a service's calls to append events, to read them, and to wait for views.
 
 Belongs here: events, their registrations and the log. Not here: consuming a view (`views`), waiting for one
 (`waiting`), calls of Millrace's own processes and of operators (`platform`); calls of producers, captures, archive and

@@ -43,7 +43,7 @@ class Wanted:
     correlation_id: str | None = None
 
     def latest(self, store: PlatformStore, limit: int) -> list[Event]:
-        """Return the newest of them, the newest last."""
+        """Return the newest wanted events, the newest last."""
         found = store.latest_events(limit, self.decider, self.decider_id, self.event, self.since, self.correlation_id)
         return found[::-1]
 

@@ -63,7 +63,7 @@ class AsyncEventStore(UngatheredEventStore):
                 call.answer.cancel()
 
     def _next(self) -> list[Call]:
-        """Take the calls that leave together, in their order."""
+        """Take the calls of the next batch, in their order."""
         taken, events, characters = list[Call](), 0, 0
         while self._calls:
             call = self._calls[0]

@@ -1,4 +1,4 @@
-"""Writes values as the JSON text that the store's functions take, and refuses those that have none."""
+"""Writes values as the JSON text that the store's functions take, and refuses values without such a text."""
 
 import json
 import re

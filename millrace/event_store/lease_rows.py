@@ -1,4 +1,4 @@
-"""The rows of leases: what bulk consumers claim of the log, and the streams that they leave out or fail."""
+"""The rows of leases: the ranges that bulk consumers claim, and the streams that they leave out or fail."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class ViewLease(Lease):
 
 @dataclass(frozen=True)
 class LockedStream:
-    """A stream of a bulk view that has a lock, and its log partition."""
+    """A locked stream of a bulk view, and its log partition."""
 
     view: str
     partition: int

@@ -112,7 +112,7 @@ class PlatformStore(EventStore, Views, Rounds):
     def end_locks(
         self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
     ) -> int:
-        """End locks that are in force: all of a rows view, of a decider, or of one stream; return how many."""
+        """End live locks: all of a rows view, of a decider, or of one stream; return their number."""
         return self._value(
             int, "select event_store_platform.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )

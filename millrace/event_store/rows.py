@@ -1,6 +1,6 @@
 """The rows that the event store's functions take and return.
 
-Not here: those of leases (`lease_rows`), and those that say how log and views stand (`status_rows`).
+Not here: the rows of leases (`lease_rows`), and of the state of log and views (`status_rows`).
 
 A field `<name>_json` is the text of the column `<name>`, as Postgres prints it. The attribute `<name>` parses it when
 it is read: Postgres holds JSON that Python cannot parse, and one such row must not fail the others.
@@ -82,7 +82,7 @@ class Event(Struct, frozen=True, dict=True):
 
     @cached_property
     def metadata(self) -> Any:  # noqa: ANN401 - it is what JSON holds
-        """What led to the event, None where `metadata_json` is None.
+        """The value of its metadata, None if `metadata_json` is None.
 
         Raises:
             UnreadableData: Python cannot read it: too many digits or levels.
@@ -100,7 +100,7 @@ class Event(Struct, frozen=True, dict=True):
 
 @dataclass(frozen=True)
 class StreamHead:
-    """The last event of a stream, how many events it had, and whether the last one closed it."""
+    """The last event of a stream, the number of its events so far, and whether the last one closed it."""
 
     last_event_id: UUID
     last_offset: int
@@ -156,7 +156,7 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class EventPosition(LogPosition):
-    """Where an event is in the log; `position` is None where it was not sequenced in time."""
+    """Where an event is in the log; `position` is None if it was not sequenced in time."""
 
     event_id: UUID
 

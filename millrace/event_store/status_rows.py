@@ -21,7 +21,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ViewInfo:
-    """A view: how far it is behind, the states of its streams, and how many consumers it has.
+    """A view: its lag, the states of its streams, and the number of its consumers.
 
     Attributes:
         view: Its name.
@@ -54,7 +54,7 @@ class ViewInfo:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a view is behind in one log partition.
+    """The lag of a view in one log partition.
 
     `behind` counts positions, `lag` the events that it wants and does not have yet, a lower bound unless `exact`.
     `lag_seconds` is the age of the first of these that no dead letter holds; None if there is none.

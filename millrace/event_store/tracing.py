@@ -1,4 +1,4 @@
-"""What led to an event: its metadata, passed on from the event that is handled, or from a caller's trace."""
+"""The cause of an event in its metadata, passed on from the handled event, or from a caller's trace."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ def tracing(traceparent: str | None) -> Iterator[None]:
 
 
 def is_traceparent(text: str) -> bool:
-    """Say whether a text is a W3C traceparent."""
+    """Return whether a text is a W3C traceparent."""
     match = TRACEPARENT.fullmatch(text)
     return match is not None and (match["version"] != "00" or match["more"] is None)
 

@@ -226,7 +226,7 @@ class Views(RowsViews):
         return self._all(ViewInfo, "select * from event_store.view_info(%s, %s)", (view, most))
 
     def view_lag(self, view: str) -> list[PartitionLag]:
-        """Return how far a view is behind, per log partition."""
+        """Return the lag of a view, per log partition."""
         return self._all(PartitionLag, "select * from event_store.view_lag(%s)", (view,))
 
 

@@ -35,7 +35,7 @@ class InStream(Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """Whether a view has an event. If it will never have it by itself, `never` says why, and `detail` gives values.
+    """Whether a view has an event. If it will never get there by itself, `never` says why; `detail` has the values.
 
     `never` is one of unknown, disabled, unwanted, not_stored, parked, retrying; None if it only takes time.
     """

@@ -86,7 +86,7 @@ logger = logging.getLogger(__name__)
 
 
 class PostgresFailed(MillraceError):
-    """The embedded server cannot do what was asked; the message says why."""
+    """An operation of the embedded server failed; the message says why."""
 
 
 class EmbeddedPostgres:
@@ -95,7 +95,7 @@ class EmbeddedPostgres:
     Args:
         directory: Where the cluster is.
         programs: The folder of the server's programs; tests give those of other versions.
-        tcp_port: The port of 127.0.0.1 at which a `start()` lets the login `millrace_reader` in; None for nowhere.
+        tcp_port: The port of 127.0.0.1 at which `start()` lets the login `millrace_reader` in; None for no port.
     """
 
     def __init__(self, directory: Path, programs: Path = PROGRAMS, *, tcp_port: int | None = None) -> None:

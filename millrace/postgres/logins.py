@@ -154,7 +154,7 @@ def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
 def _alone(connection: psycopg.Connection) -> Iterator[None]:
     """Change roles and rights in one transaction; concurrent changes wait, or Postgres would fail one of them."""
     with connection.transaction():
-        # a lock of the whole server, which no login but a superuser can take
+        # a lock for the whole server, which only a superuser can take
         connection.execute("lock table pg_catalog.pg_authid in share row exclusive mode")
         yield
 

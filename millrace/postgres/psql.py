@@ -64,7 +64,7 @@ def psql_command(dsn: str, arguments: Sequence[str] = (), environ: Mapping[str, 
             "The database does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."
         ) from error
     except psycopg.ProgrammingError:
-        # an unreadable DSN may be a password: it is not quoted
+        # an unreadable DSN may be a password: do not quote it
         raise Unreachable("The DSN is unreadable.", hint="Set MILLRACE_DSN to postgresql://… or key=value …") from None
     password = parts.pop("password", None)
     env = {"TERMINFO_DIRS": TERMINALS, **environ}

@@ -5,7 +5,7 @@ import psycopg
 from millrace.errors import MillraceError
 from millrace.postgres.connecting import ANSWER_S, connect
 
-# A pool hands out the session that was used last, or the next one in turn; others may take it in between.
+# A pool hands out the session that was used last, or the next one in turn; another client may take it in between.
 _ROUNDS = 5
 
 

@@ -59,7 +59,7 @@ class IdempotentProducer:
                 self._next = stamp.sequence
 
     def reissue(self, sequence: int) -> ProducerStamp:
-        """Return the stamp of a message that is sent again; the next new one comes after it."""
+        """Return the stamp of a message that is sent again; new messages get later numbers."""
         with self._lock:
             self._next = max(self._next, sequence + 1)
             return self._stamp(sequence)

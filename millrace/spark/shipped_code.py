@@ -90,7 +90,7 @@ def with_their_helpers(
 
 
 def _imported(places: Sequence[Path]) -> set[str]:
-    """Return the first names of the modules that some code imports."""
+    """Return the top-level names of the modules that some code imports."""
     found = set()
     for place in places:
         for path in _modules(place):

@@ -36,7 +36,7 @@ class EventLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
-        # if there are no partitions, Spark asks for one that is not ours
+        # without partitions Spark passes one of its own
         if not isinstance(partition, EventLogInput):
             return
         yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._held)

@@ -41,7 +41,7 @@ def pulled(path: Path, moves: Moves) -> "sql.Composed":
 
 
 class _Pull:
-    """Follows a field back; each rename may lead to several places."""
+    """Follows a field back through the moves; each rename may lead to several places."""
 
     def __init__(self) -> None:
         self._looks = 0

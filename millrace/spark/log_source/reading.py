@@ -177,7 +177,7 @@ def query(
     if between is not None:
         conditions += sql.SQL(' and e."offset" between {} and {}').format(*between)
     if locks_of is not None:
-        # `offset 0` keeps this a probe by primary key per event, whatever statistics say about the locks
+        # `offset 0` keeps this a probe by primary key per event, independent of the statistics of locks
         conditions += sql.SQL(
             " and not exists (select from event_store.stream_locks k"
             " where k.view = {} and k.decider_id = e.decider_id and k.decider = e.decider offset 0)"
@@ -280,6 +280,6 @@ def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
         ).format(decider=decider, event=event, version=versions[-1]["to_version"], upcasts=upcasts)
         for (decider, event), versions in known.items()
     ]
-    # `offset 0`: once for all fields of an event
+    # `offset 0`: computed once for all fields of an event
     join = sql.SQL(" cross join lateral (select case {} else e.data end as data offset 0) u")
     return sql.SQL("u.data"), join.format(sql.SQL(" ").join(moved))

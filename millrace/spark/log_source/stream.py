@@ -118,7 +118,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {p: state.held[p].to_position for p in chosen_partitions(self._options.partitions, state.held)}
 
     def _positions(self, offset: Mapping[str, Any], state: LogState) -> dict[int, int]:
-        """Read an offset of Spark's.
+        """Read one of Spark's offsets.
 
         Raises:
             InvalidOption: It does not name exactly the log partitions that are chosen now.
