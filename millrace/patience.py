@@ -34,7 +34,7 @@ WATCH_S = 15
 AWAY_S = 30
 # for a server that restarts, or is silent during a call; and between two rounds of housekeeping
 PATIENCE_S = 60
-# between two attempts at a state that seldom changes, and two records that Dagster keeps for ever
+# between two attempts at something that seldom changes, and two records that Dagster keeps for ever
 REST_S = 300
 # for a call that is known to be long: a statement that merges many rows, or decodes much of a log
 LONG_S = 1800
