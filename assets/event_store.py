@@ -40,9 +40,9 @@ def event_store_assets(
     """Make the multi-asset of the event store's tables.
 
     Args:
-        log_partitions: How many a new store gets.
+        log_partitions: The number of log partitions of a new store.
         sources: Assets that append events.
-        events: What it registers. One that the store refuses keeps no other back; `deciders` shows it.
+        events: Events to register. One that the store refuses does not stop the others; `deciders` shows it.
     """
     declared = [*events]
 
@@ -93,7 +93,7 @@ def event_store_assets(
 
 
 def table_rows(connection: psycopg.Connection, table: str) -> int:
-    """Return the number of a table's rows by Postgres' own statistics: no scan, and exact unless the server crashed."""
+    """Return the number of a table's rows from Postgres' statistics: no scan, and exact unless the server crashed."""
     row = connection.execute(
         "select n_live_tup from pg_stat_user_tables where schemaname = 'event_store' and relname = %s", (table,)
     ).fetchone()

@@ -13,7 +13,7 @@ from millrace.assets.subscriptions import subscription_specs
 
 
 def specs_shown_only(declared: Declarations, assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetSpec]:
-    """Make what is shown beside the assets that run."""
+    """Make the specs of the assets that are shown and never run."""
     specs = [
         *source_table_specs(declared.captures),
         *event_specs(declared.events),
