@@ -21,7 +21,7 @@ from millrace.drain.build_errors import cause, failures
 from millrace.drain.commit import Commit
 from millrace.drain.limits import Limits
 from millrace.drain.report import DrainReport, PartitionsFailed
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store import PartitionLag
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.push import push_events
@@ -107,7 +107,7 @@ def drain_read_model(
     """
     progress: DrainProgress | None = None
     try:
-        with Consumer(
+        with ViewDrain(
             dsn,
             model,
             lambda: spark.spark_session,

@@ -8,7 +8,7 @@ import psycopg
 
 from millrace.assets import OWNERS, Group
 from millrace.event_schemas.model import DeclaredEvent
-from millrace.event_schemas.registering import standing_of
+from millrace.event_schemas.registering import states_in_store
 from millrace.event_store.migrations import migrate
 from millrace.event_store.platform import PlatformStore
 from millrace.producers import ProducerStore
@@ -70,7 +70,7 @@ def event_store_assets(
         with postgres.connect() as connection:
             refused = {
                 str(each.event): each.said
-                for each in standing_of(PlatformStore(connection), declared, keep=True)
+                for each in states_in_store(PlatformStore(connection), declared, keep=True)
                 if each.is_wrong
             }
             for said in refused.values():

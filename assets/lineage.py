@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 
-from millrace.assets.events import asset_key, field_columns, taken
+from millrace.assets.declared_events import asset_key, field_columns, taken
 from millrace.capture.declaration import Capture
 from millrace.event_schemas.model import DeclaredEvent
 from millrace.read_models.declared.declaration import ReadModel

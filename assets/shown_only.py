@@ -6,8 +6,8 @@ import dagster as dg
 
 from millrace.assets.captures.asset import source_table_specs
 from millrace.assets.declarations import Declarations
+from millrace.assets.declared_events import event_specs
 from millrace.assets.errors_in_runs import stand_ins
-from millrace.assets.events import event_specs
 from millrace.assets.read_models.asset import rollup_specs
 from millrace.assets.subscriptions import subscription_specs
 

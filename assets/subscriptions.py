@@ -53,7 +53,7 @@ def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSp
     ]
 
 
-def standing_of(info: ViewInfo) -> dict[str, float]:
+def figures_of(info: ViewInfo) -> dict[str, float]:
     """Return the state of a view, as metadata that Dagster plots: its lag, as shown everywhere, and its streams."""
     return {
         "lag": info.lag,

@@ -88,7 +88,7 @@ from psycopg.rows import dict_row
 from millrace.commands.decider import Command, Decider, State
 from millrace.commands.trial import Handled, tried
 from millrace.drain.commit import Commit
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import MillraceError
 from millrace.event_store import EventStore, Json, NewEvent, StreamEvents, on
 from millrace.event_store.platform import PlatformStore
@@ -238,10 +238,10 @@ class Given:
             most = max(1, sum(info.events for info in store.partition_info()))
         return random.randint(-(-most // _BATCHES), most)  # noqa: S311  no secret
 
-    def _consumer(self, model: ReadModel) -> Consumer:
+    def _consumer(self, model: ReadModel) -> ViewDrain:
         if isinstance(model, Rollup):
             model = replace(model.of, rollups=(model,))
-        return Consumer(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
+        return ViewDrain(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
 
 
 class Built:

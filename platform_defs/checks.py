@@ -10,9 +10,9 @@ import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.declarations import Declarations, Fault
+from millrace.assets.declared_events import asset_key, by_decider
 from millrace.assets.drains import Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.errors_in_runs import faults_by_asset
-from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
 from millrace.assets.tables import missing_indexes
 from millrace.assets.verdicts import APPROVAL_CHECK, INDEXES_CHECK, LAG_CHECK, LOADS_CHECK, NAMES_CHECK
@@ -22,7 +22,7 @@ from millrace.drain.build_errors import cause, failures
 from millrace.drain.diff import diff_with_serving
 from millrace.errors import MillraceError
 from millrace.event_schemas.model import DeclaredEvent
-from millrace.event_schemas.registering import State, known_schemas, standing_of
+from millrace.event_schemas.registering import State, known_schemas, states_in_store
 from millrace.platform_defs.names import OF_STORE, SLOTS
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.shown.known_names import unknown_names, unknown_properties
@@ -213,7 +213,7 @@ def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChec
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
-            found = standing_of(store, events, keep=False)
+            found = states_in_store(store, events, keep=False)
         wrong = any(each.is_wrong for each in found)
         return dg.AssetCheckResult(
             passed=all(each.state is State.REGISTERED for each in found),

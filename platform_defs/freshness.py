@@ -7,7 +7,7 @@ import dagster as dg
 
 from millrace.assets.declarations import Fault
 from millrace.assets.drains import Objective, lag_evaluation, lag_metadata, late_ones
-from millrace.assets.subscriptions import asset_key, standing_of
+from millrace.assets.subscriptions import asset_key, figures_of
 from millrace.assets.verdicts import LOADS_CHECK, repeat_verdicts
 from millrace.handlers.declaration import Subscription
 from millrace.patience import REST_S, WATCH_S
@@ -74,7 +74,7 @@ def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefin
         with kept_store(postgres) as store:
             infos = {info.view: info for info in store.view_info()}
         told: dict[str, dict[str, float]] = json.loads(context.cursor or "{}")
-        now = {each.view: standing_of(infos[each.view]) for each in subscriptions if each.view in infos}
+        now = {each.view: figures_of(infos[each.view]) for each in subscriptions if each.view in infos}
         absent = sorted(each.view for each in subscriptions if each.view not in infos)
         behind = sorted(view for view, standing in now.items() if standing["lag"])
         said = f"behind: {', '.join(behind)}" if behind else f"none of {len(now)} subscriptions is behind"

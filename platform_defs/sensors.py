@@ -23,7 +23,7 @@ from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.names import PARTITION_TAG, VIEW_TAG
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import stored_upcasts
-from millrace.read_models.stored.versions import standing, with_upcasts
+from millrace.read_models.stored.versions import built_and_next, with_upcasts
 from millrace.resources.kept_store import kept_store
 from millrace.resources.postgres import PostgresResource
 
@@ -186,7 +186,7 @@ def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list
     """Ask the store for the current view of each declared read model; return them under their declared names."""
     with kept_store(postgres) as store:
         upcasts = stored_upcasts(store.connection)
-        found = [standing(store.connection, with_upcasts(store.connection, model, upcasts)) for model in models]
+        found = [built_and_next(store.connection, with_upcasts(store.connection, model, upcasts)) for model in models]
         rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
     return [
         replace(row, view=model.view, due=max(row.due, int(ready)))

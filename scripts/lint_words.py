@@ -16,7 +16,7 @@ PAST = {"CHANGELOG.md", "sql/install.sql", "scripts/lint_words.py"}
 LONGEST_SUBJECT = 72
 SUBJECTS = 20
 INSTEAD = {
-    r"\b[Ww]ho(ever|m|se)?\b|\b([Nn]obody|[Ss]omebody)\b": "name the actor: a process, a session, a writer, an operator",
+    r"\b[Ww]ho(ever|m)?\b|\b([Nn]obody|[Ss]omebody)\b": "name the actor: a process, a session, a writer, an operator",
     r"\b(is|are) no more\b": "say that it is gone, or does not exist",
     r"\b[Bb]esides\b": "say: also, beside, apart from",
     r"\botherwise than\b": "say: differently from",

@@ -9,7 +9,7 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets import drains as consumption
-from millrace.assets.events import asset_key, by_decider, taken
+from millrace.assets.declared_events import asset_key, by_decider, taken
 from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema, rollup_lineage
 from millrace.assets.partitions import VIEW_EVENTS, log_partition_of
 from millrace.assets.runs import release_dead
@@ -19,7 +19,7 @@ from millrace.assets.verdicts import repeat_verdicts
 from millrace.capture.declaration import Capture
 from millrace.drain.commit import Commit
 from millrace.drain.limits import Limits
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import MillraceError, Unreachable
 from millrace.event_schemas.model import DeclaredEvent
 from millrace.read_models.declared.declaration import ReadModel
@@ -86,7 +86,7 @@ def read_model_asset(
             with postgres.store() as store:
                 view = consumption.view_of(store, model)
                 release_dead(context.instance, store.lease_owners(view), store.release_owner)
-            with Consumer(
+            with ViewDrain(
                 postgres.current_dsn(),
                 model,
                 lambda: spark.spark_session,
@@ -156,7 +156,7 @@ def _asset(**said: Any) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]: 
 
 
 def rebuild_partitions(
-    consumer: Consumer, partitions: Sequence[int], wait_s: float
+    consumer: ViewDrain, partitions: Sequence[int], wait_s: float
 ) -> Iterator[Commit | MillraceError]:
     """Rebuild log partitions together, in one job; if that fails, each separately.
 

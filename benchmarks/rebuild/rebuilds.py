@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.event_store.bench import Database
 from benchmarks.rebuild.bench import ORDERS, Bench, Measured, Memory, Result, seconds_of
 from millrace.archive.writer import archive_partition
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 
 if TYPE_CHECKING:
     pass
@@ -46,7 +46,7 @@ def cpu_from_archive(bench: Bench) -> list[Result]:
 
 def drained(bench: Bench, database: Database) -> None:
     """Drain all events."""
-    with Consumer(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    with ViewDrain(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         consumer.drain(budget_s=ENOUGH_S, idle_s=0)
 
 
@@ -69,7 +69,7 @@ def partitions_of(log: Database) -> list[int]:
 def rebuild_rate(bench: Bench, log: Database, events: int, archive: Path | None = None) -> float:
     """Rebuild all log partitions and return the events per second."""
     partitions = partitions_of(log)
-    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
+    with ViewDrain(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
         began = time.perf_counter()
         built = consumer.rebuild(*partitions).events
         seconds = time.perf_counter() - began

@@ -6,7 +6,7 @@ from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
 from millrace.drain.collected import ROUND_CONFIGURATION
 from millrace.drain.loop import Drain
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.spark import spark_session
 
 EVENTS = 100_000
@@ -48,5 +48,5 @@ def _together(dsn: str, views: int) -> None:
 def _own(dsn: str, views: int) -> None:
     with spark_session() as session:
         for model in models(views):
-            with Consumer(dsn, model, lambda: session, f"own {model.view}") as consumer:
+            with ViewDrain(dsn, model, lambda: session, f"own {model.view}") as consumer:
                 consumer.drain(budget_s=3600, idle_s=0)

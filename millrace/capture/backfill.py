@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import psycopg
 
 from millrace.capture.backfilled_rows import BackfilledRows, backfilled_rows
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.pgoutput import Lsn
-from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.prepare import ReadyCapture
 from millrace.capture.source.chunks import Chunk, TableUnreadable, read_chunk
 from millrace.capture.source.connection import oldest_xid

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changed_rows import TableRows
 from millrace.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
     derived_id,
@@ -13,7 +14,6 @@ from millrace.capture.decoding.fields import (
     time_json,
     too_large,
 )
-from millrace.capture.decoding.rows import TableRows
 from millrace.capture.source.chunks import Chunk
 
 

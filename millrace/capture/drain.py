@@ -27,9 +27,9 @@ from millrace.capture.backfill import Backfill
 from millrace.capture.declaration import Capture
 from millrace.capture.decoding.arriving import Arriving
 from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import Lsn
-from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.emitter import Emitter
 from millrace.capture.prepare import have_read_anew, prepare
 from millrace.capture.schema_changes import SchemaStore, schemas_json

@@ -10,8 +10,8 @@ from uuid import uuid4
 from tenacity import RetryCallState
 
 from millrace.capture.declaration import Capture
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.changes import TableRenamed
-from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.capture.source.slot import SlotBusy
 from millrace.errors import CaptureInUse, LeaseLost, Unreachable

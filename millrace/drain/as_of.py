@@ -109,7 +109,7 @@ def build_as_of(
         keep: How long from now it is kept at least.
         archive: The folder of the archive; None: events are read from Postgres alone.
 
-    Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
+    Raises the errors of `ViewDrain.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
         let_work_last(connection, dsn)

@@ -31,7 +31,7 @@ _STATES_OF_SERVERS = frozenset({"08", "0A", "42", "53", "57", "58", "82", "KD"})
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)")
 
 
-class Fault(Enum):
+class Blame(Enum):
     """The side at fault for an error.
 
     EVENTS: Some stream: its data cannot be taken.
@@ -81,25 +81,25 @@ def spark_is_gone(error: Exception) -> Unreachable:
     )
 
 
-def fault_of(error: Exception) -> Fault:
+def blame_of(error: Exception) -> Blame:
     """Return the side at fault for an error of `build_errors`."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 
     if isinstance(error, psycopg.Error):
-        return Fault.EVENTS if isinstance(error, _DATA_ERRORS) else Fault.SERVER
+        return Blame.EVENTS if isinstance(error, _DATA_ERRORS) else Blame.SERVER
     if not isinstance(error, PySparkException):
-        return Fault.UNCLEAR if isinstance(error, TookTooLong) and not error.is_deaf else Fault.SERVER
+        return Blame.UNCLEAR if isinstance(error, TookTooLong) and not error.is_deaf else Blame.SERVER
     if isinstance(error, AnalysisException | ParseException) or is_gone(error):
-        return Fault.SERVER
+        return Blame.SERVER
     if isinstance(error, PythonException):
-        return _fault_in_python(error)
+        return _blame_in_python(error)
     state = (error.getSqlState() or "")[:2]
     if state in _STATES_OF_EVENTS:
-        return Fault.EVENTS
-    return Fault.SERVER if state in _STATES_OF_SERVERS else Fault.UNCLEAR
+        return Blame.EVENTS
+    return Blame.SERVER if state in _STATES_OF_SERVERS else Blame.UNCLEAR
 
 
-def _fault_in_python(error: Exception) -> Fault:
+def _blame_in_python(error: Exception) -> Blame:
     """Return the side at fault for an error that Python raised in a task, by its class."""
     import adbc_driver_manager as adbc
 
@@ -107,12 +107,12 @@ def _fault_in_python(error: Exception) -> Fault:
     module, _, name = found[1].rpartition(".") if found else ("", "", "")
     raised = getattr(sys.modules.get(module) if module else builtins, name, None)
     if not isinstance(raised, type):  # a user's class that this process does not know
-        return Fault.EVENTS
+        return Blame.EVENTS
     servers = (Unreadable, DataLoss, InvalidOption, FileUnreadable, HistoryShortened)
     if issubclass(raised, (*servers, *PASSING)):
-        return Fault.SERVER
+        return Blame.SERVER
     # ADBC says only that writing failed, both if the server is gone and if a time is older than Postgres' times
-    return Fault.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Fault.EVENTS
+    return Blame.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Blame.EVENTS
 
 
 def cause(error: Exception) -> str:

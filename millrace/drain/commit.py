@@ -19,7 +19,7 @@ import pyarrow as pa
 from tenacity import AttemptManager
 
 from millrace.archive.history import LogHistory
-from millrace.drain.build_errors import Fault, cause, fault_of
+from millrace.drain.build_errors import Blame, blame_of, cause
 from millrace.drain.failing_streams import Failure, PartFails
 from millrace.event_store import Lease, LockedPartition, StreamFailure
 from millrace.event_store.platform import PlatformStore
@@ -277,7 +277,7 @@ def try_rows(store: PlatformStore, work: Work, batch: int, staged: Sequence[Stag
                 store.commit_batch(model.view, work.left)
                 (try_replacing if work.rebuild else merge_batch)(store.connection, model, batch, staged)
     except psycopg.Error as error:
-        if fault_of(error) is not Fault.EVENTS:
+        if blame_of(error) is not Blame.EVENTS:
             raise
         raise PartFails(cause(error)) from error
 

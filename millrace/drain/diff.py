@@ -47,7 +47,7 @@ def diff_with_serving(
     Raises:
         NothingToCompare: No version serves, or not as of the moment.
 
-    Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
+    Raises the errors of `ViewDrain.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
         let_work_last(connection, dsn)

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
-from millrace.drain.build_errors import Fault, build_errors, cause, fault_of
+from millrace.drain.build_errors import Blame, blame_of, build_errors, cause
 from millrace.drain.commit import Work
 from millrace.drain.failing_streams import Failure, OutOfTime, Part, PartFails, Source, Stream
 from millrace.drain.limits import Limits
@@ -162,7 +162,7 @@ def _part_fails() -> Iterator[None]:
     try:
         yield
     except build_errors() as error:
-        fault = fault_of(error)
-        if fault is Fault.SERVER:
+        fault = blame_of(error)
+        if fault is Blame.SERVER:
             raise
-        raise PartFails(cause(error), certain=fault is Fault.EVENTS) from error
+        raise PartFails(cause(error), certain=fault is Blame.EVENTS) from error

@@ -46,7 +46,7 @@ class Rebuild:
     marks: Sequence[int] | None = None
 
     def run(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
-        """Build log partitions together, and write one after the other; see `Consumer.rebuild`."""
+        """Build log partitions together, and write one after the other; see `ViewDrain.rebuild`."""
         require_ownership(self.store.connection, self.model)
         try:
             waiting = while_held(PartitionLeased, wait_s, stop=stop)
@@ -73,7 +73,7 @@ class Rebuild:
         The events stay there until the leases end: the log is not shortened below the beginning of the history, and a
         replaced file stays for an hour.
 
-        Raises the errors that `Consumer.rebuild` lists for missing events. If Postgres has all events, the rebuild
+        Raises the errors that `ViewDrain.rebuild` lists for missing events. If Postgres has all events, the rebuild
         warns instead, and proceeds without the archive.
         """
         history = None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.drain.build_errors import Fault, build_errors, cause, fault_of, in_one_line, is_gone, spark_is_gone
+from millrace.drain.build_errors import Blame, blame_of, build_errors, cause, in_one_line, is_gone, spark_is_gone
 from millrace.drain.collected import Built, RoundPlan, fits
 from millrace.drain.commit import Commit, Work, commit
 from millrace.drain.connection import CONFLICTS
@@ -347,7 +347,7 @@ class Rounds:
                 raise
             # one model was tried by itself already
             built, errors = self._build_each(models) if len(known) > 1 else (self._not_built(known[0], error), [error])
-            if len(errors) == len(models) and all(fault_of(one) is Fault.SERVER for one in errors):
+            if len(errors) == len(models) and all(blame_of(one) is Blame.SERVER for one in errors):
                 raise
             return built
 

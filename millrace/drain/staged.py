@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.drain.build_errors import Fault, build_errors, cause, fault_of
+from millrace.drain.build_errors import Blame, blame_of, build_errors, cause
 from millrace.drain.commit import Commit, StagedBatch, Work, commit, commit_failures, commit_rebuild, staging, try_rows
 from millrace.drain.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
 from millrace.drain.leases import lease_keeper
@@ -175,4 +175,4 @@ def _require_some(work: Work, found: Findings[list[StagedRows]], error: Exceptio
 def _may_be_of_events(store: PlatformStore, error: Exception) -> bool:
     if isinstance(error, PartFails):
         return True
-    return not store.connection.closed and fault_of(error) is not Fault.SERVER
+    return not store.connection.closed and blame_of(error) is not Blame.SERVER

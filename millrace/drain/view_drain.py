@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OnCommit = Callable[[Commit], None]
 
 
-class Consumer(Drain):
+class ViewDrain(Drain):
     """One consumer of the version of a read model that its declaration stands for; it makes that version.
 
     The end of a `with` block closes it. Arguments are those of `Drain`.

@@ -22,7 +22,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
+class StateInStore:
     """A declared event and its state in a store; `said` is the error if it is refused, or differs."""
 
     event: DeclaredEvent
@@ -78,7 +78,7 @@ def register_events(store: EventStore, models: Iterable[type[BaseModel]]) -> Non
         _register(store, declared)
 
 
-def standing_of(store: EventStore, events: Iterable[DeclaredEvent], *, keep: bool) -> list[Standing]:
+def states_in_store(store: EventStore, events: Iterable[DeclaredEvent], *, keep: bool) -> list[StateInStore]:
     """Return the state of each declared event; with `keep` register the new ones, one by one, else register nothing.
 
     Without autocommit the caller's transaction decides whether kept registrations stay.
@@ -98,11 +98,11 @@ def standing_of(store: EventStore, events: Iterable[DeclaredEvent], *, keep: boo
             with store.connection.transaction(force_rollback=not keep):
                 _register(store, event)
         except (SchemaDiffers, UpcastDiffers) as refusal:
-            found.append(Standing(event, State.DIFFERS, str(refusal)))
+            found.append(StateInStore(event, State.DIFFERS, str(refusal)))
         except MillraceError as refusal:
-            found.append(Standing(event, State.REFUSED, str(refusal)))
+            found.append(StateInStore(event, State.REFUSED, str(refusal)))
         else:
-            found.append(Standing(event, State.NEW if known is None else State.REGISTERED))
+            found.append(StateInStore(event, State.NEW if known is None else State.REGISTERED))
     return found
 
 

@@ -429,7 +429,7 @@ class UngatheredEventStore(AsyncWaiting):
     ) -> EventUpcast:
         """Set the moves from the previous version's data to those of `to_version`; repeating the call changes nothing.
 
-        Moves are those of `millrace.event_schemas`, or lists of them. Registers the version if it is not registered yet.
+        Moves are those of `millrace.event_schemas`, or lists of them. A version that is new is registered, too.
         """
         return await self._one(
             EventUpcast,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from millrace.event_store.client import EventStore
 from millrace.event_store.lease_rows import ExpiredLease, Lease, LockedPartition
-from millrace.event_store.rounds import Rounds
+from millrace.event_store.rounds import RoundFunctions
 from millrace.event_store.rows import (
     RECORDED,
     STORED,
@@ -24,7 +24,7 @@ from millrace.event_store.status_rows import OldestWriter, Problem, SequencerHol
 from millrace.event_store.views import Views, moment_of, tokens_of
 
 
-class PlatformStore(EventStore, Views, Rounds):
+class PlatformStore(EventStore, Views, RoundFunctions):
     """All calls about events, the log and views."""
 
     def append_json(self, events: str) -> AppendedCount:

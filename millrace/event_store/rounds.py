@@ -7,7 +7,7 @@ from millrace.event_store.sql_functions import SqlFunctions
 from millrace.event_store.status_rows import DrainState, ViewPoll, WantingView
 
 
-class Rounds(SqlFunctions):
+class RoundFunctions(SqlFunctions):
     """The part of `PlatformStore` about many views at once."""
 
     def poll_views(self, views: Sequence[str] | None = None) -> list[ViewPoll]:

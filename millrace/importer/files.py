@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from millrace.archive.bounded import require_small
 from millrace.errors import ImportRefused
-from millrace.importer.rows import ROW_LIMIT, EventFile, Format, Row, refuse_twins
+from millrace.importer.file_rows import ROW_LIMIT, EventFile, Format, Row, refuse_twins
 from millrace.importer.text import open_csv, open_jsonl
 from millrace.importer.xes import open_xes
 

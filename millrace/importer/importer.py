@@ -28,10 +28,10 @@ from millrace.errors import (
     Unreachable,
 )
 from millrace.event_store.platform import PlatformStore
-from millrace.importer.events import Columns, Event, Mapping, name_fault
+from millrace.importer.file_rows import EventFile, Format, Row
 from millrace.importer.files import open_event_file
+from millrace.importer.imported_events import Columns, Event, Mapping, name_fault
 from millrace.importer.rejects import Rejects
-from millrace.importer.rows import EventFile, Format, Row
 from millrace.importer.times import TimeForm
 from millrace.postgres.connecting import connect
 
@@ -74,7 +74,7 @@ class ImportReport:
 
 
 @dataclass(frozen=True)
-class LogFile:
+class ImportedLog:
     """A file to import, and how to read it.
 
     Attributes:
@@ -146,7 +146,7 @@ class LogFile:
 
 def import_events(
     dsn: str,
-    log: LogFile,
+    log: ImportedLog,
     *,
     rejects: Path | None = None,
     batch_size: int = 1000,
@@ -219,7 +219,7 @@ class ImportTrial:
     nearly_numbers: dict[str, list[str]]
 
 
-def try_import(log: LogFile) -> ImportTrial:
+def try_import(log: ImportedLog) -> ImportTrial:
     """Read a whole file as `import_events` does, and append nothing; refusals of the store are not seen.
 
     Raises:
@@ -309,7 +309,7 @@ class _Run:
     """One import under way, and its counts so far."""
 
     store: PlatformStore
-    log: LogFile
+    log: ImportedLog
     rejects: Rejects
     started: float
     rows: int = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from millrace.errors import ImportRefused
-from millrace.importer.rows import Row
+from millrace.importer.file_rows import Row
 
 
 class Rejects:

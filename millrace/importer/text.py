@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from millrace.errors import ImportRefused
-from millrace.importer.rows import ROW_LIMIT, EventFile, Row, refuse_twins
+from millrace.importer.file_rows import ROW_LIMIT, EventFile, Row, refuse_twins
 
 # JSON Lines has no header: its columns are the keys of its first rows.
 HEAD_ROWS = 100

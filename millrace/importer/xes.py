@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from millrace.errors import ImportRefused
-from millrace.importer.rows import ROW_LIMIT, EventFile, Row
+from millrace.importer.file_rows import ROW_LIMIT, EventFile, Row
 from millrace.importer.text import HEAD_ROWS, exact
 
 CHUNK_BYTES = 2**16

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from millrace.assets.declarations import Declarations
 from millrace.capture.declaration import Capture, CapturedTable
-from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.health import capture_health, unread_problems, unread_tables
 from millrace.capture.look import with_registered
 from millrace.capture.prepare import remove, restart

@@ -32,7 +32,7 @@ def check_command(
     field is in no schema of its events is reported, and is a fault where these schemas forbid the field. Also reported:
     read models that would be built anew, and zones of rollups with other clocks in Spark than in Postgres.
     """
-    from millrace.event_schemas.registering import known_schemas, standing_of
+    from millrace.event_schemas.registering import known_schemas, states_in_store
     from millrace.read_models.shown.known_names import unknown_properties
     from millrace.read_models.stored.versions import built_anew
 
@@ -43,7 +43,7 @@ def check_command(
     if known.package is None:
         raise MillraceError("Nothing is declared here that could be compared with the store.", hint=NAME_IT)
     with chosen_store(dsn) as store:
-        found = standing_of(store, known.events, keep=False)
+        found = states_in_store(store, known.events, keep=False)
         schemas = known_schemas(store, known.events)
         rebuilt = built_anew(store.connection, known.models.values())
     wrong = [

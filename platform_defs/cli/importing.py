@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from millrace.importer.rows import Format
+from millrace.importer.file_rows import Format
 from millrace.importer.times import TimeForm, Unit
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import JsonText, print_json, table
@@ -89,10 +89,10 @@ def import_command(
         TimeRemainingColumn,
     )
 
-    from millrace.importer.events import Columns
-    from millrace.importer.importer import LogFile, import_events, try_import
+    from millrace.importer.imported_events import Columns
+    from millrace.importer.importer import ImportedLog, import_events, try_import
 
-    log = LogFile(
+    log = ImportedLog(
         file,
         decider,
         Columns(

@@ -66,7 +66,7 @@ def drain_command(
     """
     from millrace.drain.limits import Limits
     from millrace.drain.report import DrainReport
-    from millrace.drain.view_drain import Consumer
+    from millrace.drain.view_drain import ViewDrain
     from millrace.read_models.stored.versions import current_version
     from millrace.spark import spark_when_needed
 
@@ -77,7 +77,7 @@ def drain_command(
             try:
                 with spark_when_needed() as spark:
                     owner = f"drain {uuid4()}"
-                    with Consumer(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
+                    with ViewDrain(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
                         consumer.drain(budget_s=inf, idle_s=0 if once else inf, on_commit=report.add, stop=stop)
                 # the consumer also ends when an event's schema changed: then build with the new model
                 with chosen_store(builder) as store:

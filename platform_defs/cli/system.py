@@ -35,14 +35,14 @@ def up_command() -> None:
 @app.command("migrate")
 def migrate_command(dsn: DsnOption = None) -> None:
     """Bring the store's schema to this version; register declared events."""
-    from millrace.event_schemas.registering import State, standing_of
+    from millrace.event_schemas.registering import State, states_in_store
     from millrace.event_store.migrations import migrate
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
     done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
     Screen().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
     with chosen_store(dsn) as store:
-        found = standing_of(store, declared_beside(dsn, ["events"]).events, keep=True)
+        found = states_in_store(store, declared_beside(dsn, ["events"]).events, keep=True)
     for each in found:
         if each.state is State.NEW:
             Screen().print(Text(f"Registered: {each.event}."), soft_wrap=True)

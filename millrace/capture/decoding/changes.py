@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 from millrace.capture.declaration import CapturedTable, table_name
 from millrace.capture.decoding.annotations import ANNOTATIONS, annotations_json
 from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import RowChange, TableRows, TableUnfit, why_unfit
 from millrace.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
@@ -41,7 +42,6 @@ from millrace.capture.decoding.pgoutput import (
     relation_of_one_row,
     values_of_one_row,
 )
-from millrace.capture.decoding.rows import RowChange, TableRows, TableUnfit, why_unfit
 from millrace.capture.decoding.schemas import Schemas, changed_body
 from millrace.capture.decoding.transactions import SHORT_XIDS, Transaction, whole_xid
 from millrace.errors import MillraceError

@@ -13,9 +13,9 @@ from psycopg import sql
 from psycopg.errors import CharacterNotInRepertoire, UntranslatableCharacter
 
 from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changed_rows import TableUnfit, why_unfit
 from millrace.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 from millrace.capture.decoding.pgoutput import Lsn, Relation, WholeRow
-from millrace.capture.decoding.rows import TableUnfit, why_unfit
 from millrace.capture.source.ordering import KeyPart, KeyUnordered, behind, key_parts, ordered_by
 from millrace.capture.source.publication import condition
 from millrace.capture.source.tables import SourceTable, find_table

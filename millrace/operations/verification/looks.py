@@ -60,7 +60,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Fault:
+class BrokenPromise:
     """A promise that does not hold: its kind, and a text with the fault, its place and the remedy."""
 
     kind: str
@@ -93,14 +93,14 @@ class Report:
     models: int = 0
     rows: int = 0
     found: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[BrokenPromise] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     stopped: bool = False
 
     def add(self, kind: str, text: str) -> None:
         """Record a fault."""
         self.found += 1
-        self.faults.append(Fault(kind, text))
+        self.faults.append(BrokenPromise(kind, text))
 
     def note(self, looked: Looked) -> int:
         """Record the faults that a call found, at most twenty of a kind; return how much it checked."""
@@ -108,7 +108,7 @@ class Report:
         for kind, place in looked.faults:
             what, remedy = KINDS[kind]
             if sum(fault.kind == kind for fault in self.faults) < 20:
-                self.faults.append(Fault(kind, f"{what}: {place}. {remedy}"))
+                self.faults.append(BrokenPromise(kind, f"{what}: {place}. {remedy}"))
         return looked.looked
 
 

@@ -18,7 +18,7 @@ import psycopg
 
 from millrace.archive.history import log_history
 from millrace.errors import MillraceError, UnknownView, ViewInUse
-from millrace.event_schemas.registering import standing_of
+from millrace.event_schemas.registering import states_in_store
 from millrace.event_store.json_text import written
 from millrace.event_store.platform import PlatformStore
 from millrace.patience import PAUSE_S
@@ -96,7 +96,7 @@ def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadM
     missing = {(one.decider, one.event) for one in model.unregistered}
     events = [each for each in model.declared_events or () if (each.decider, each.event) in missing]
     try:
-        said = [each.said for each in standing_of(PlatformStore(connection), events, keep=True) if each.is_wrong]
+        said = [each.said for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong]
     except psycopg.errors.InsufficientPrivilege as error:
         said = [str(error).strip()]
     model = with_upcasts(connection, replace(model, upcasts=None))
@@ -118,7 +118,7 @@ def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
     return model.at_version(found.version, found.view) if found else None
 
 
-def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
+def built_and_next(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
     """Return the model as the version of its declaration, if there is one, and whether `serve_if_caught_up` is due.
 
     It is due if that version is ready to serve, or if a rollup or an index of it is new or changed.

@@ -83,7 +83,7 @@ def history_command(
     for fault in known.faults:
         screen.print(Text(f"A file of read models fails to load: {fault}", style="red"), soft_wrap=True)
     rows = [
-        (v.view, v.mode, place(v.partition, v.position), f"{v.owed:,}", v.first_owed, standing(v))
+        (v.view, v.mode, place(v.partition, v.position), f"{v.owed:,}", v.first_owed, state_text(v))
         for v in history.views
     ]
     screen.print(table("Views", VIEWS, rows))
@@ -106,7 +106,7 @@ def _read(store: PlatformStore, decider: str, decider_id: str, limit: int, model
     return History(head, events, rows, views)
 
 
-def standing(view: StreamView) -> str:
+def state_text(view: StreamView) -> str:
     """Return the state of a view on a stream."""
     if view.parked_at is not None:
         return f"dead letter since {in_utc(view.parked_at)}, after {view.attempts} attempts: {view.last_error}"
@@ -136,5 +136,5 @@ def _fields(history: History) -> Mapping[str, object]:
             {"model": each.model, "rows": [JsonText(row) for row in each.rows], "note": each.note}
             for each in history.rows
         ],
-        "views": [{**asdict(view), "state": standing(view)} for view in history.views],
+        "views": [{**asdict(view), "state": state_text(view)} for view in history.views],
     }

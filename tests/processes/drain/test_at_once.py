@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace.drain import loop as draining
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import LeaseLost, PartitionLeased
 from millrace.event_store.platform import PlatformStore
 from tests.long import seeds
@@ -46,7 +46,7 @@ def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
 
     def rebuild(times: int) -> None:
         model = TOGETHER[(seed + times) % len(TOGETHER)]
-        with suppress(PartitionLeased, LeaseLost), Consumer(dsn, model, lambda: spark, "rebuilding") as consumer:
+        with suppress(PartitionLeased, LeaseLost), ViewDrain(dsn, model, lambda: spark, "rebuilding") as consumer:
             consumer.rebuild(partition, wait_s=1)
 
     partition = busiest(things)

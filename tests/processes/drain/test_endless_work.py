@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from millrace.drain.limits import Limits
 from millrace.drain.loop import Drain
 from millrace.drain.report import PartitionsFailed
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import Unreachable
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.built import fold_task
@@ -89,7 +89,7 @@ def test_in_a_run_of_its_own_only_the_endless_stream_waits(
     told = tmp_path / "told"
     append_events(warm, [hang_at(told, stubborn=False), thing("endless"), thing("other")])
     # a round for few events gives up soon
-    with Consumer(dsn, Hanging, lambda: spark, "own", limits=Limits(round_s=4)) as consumer:
+    with ViewDrain(dsn, Hanging, lambda: spark, "own", limits=Limits(round_s=4)) as consumer:
         report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.failed_streams, report.failed) == (1, {})
     ((stream, error),) = rows(warm.connection, "select decider_id, last_error from event_store.stream_locks")
@@ -103,7 +103,7 @@ def test_a_deaf_one_alone_fails_a_partition(warm: PlatformStore, dsn: str, spark
     told = tmp_path / "told"
     append_events(warm, [hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (
-        Consumer(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
+        ViewDrain(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
         pytest.raises(PartitionsFailed, match=NOT_ENDED) as failed,
     ):
         consumer.drain(budget_s=patience(), idle_s=0)
@@ -159,7 +159,7 @@ def test_an_endless_rebuild_is_cancelled(things: PlatformStore, dsn: str, spark:
         things.connection, 'select partition from event_store.event_log where "offset" = %s', event.offset
     )
     with (
-        Consumer(dsn, Hanging, lambda: spark, "own", limits=Limits(build_s=15)) as consumer,
+        ViewDrain(dsn, Hanging, lambda: spark, "own", limits=Limits(build_s=15)) as consumer,
         pytest.raises(PartitionsFailed, match="Spark had not ended after 15 s"),
     ):
         consumer.rebuild(partition)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import MillraceError, PositionOutOfRange
 from millrace.event_store.platform import PlatformStore
 from millrace.postgres.embedded import EmbeddedPostgres
@@ -69,7 +69,7 @@ def draining(dsn: str, spark: SparkSession) -> Iterator[list[Exception]]:
     def run() -> None:
         while not stop.is_set():
             try:
-                with Consumer(dsn, Everything, lambda: spark, "a run", lease_s=5) as consumer:
+                with ViewDrain(dsn, Everything, lambda: spark, "a run", lease_s=5) as consumer:
                     consumer.drain(budget_s=600, idle_s=600, stop=stop)
             except (MillraceError, psycopg.OperationalError) as error:
                 failed.append(error)
@@ -88,7 +88,7 @@ def writers() -> list[Appender]:
 
 
 def drain_rest(dsn: str, spark: SparkSession) -> None:
-    with Consumer(dsn, Everything, lambda: spark, "the last run") as consumer:
+    with ViewDrain(dsn, Everything, lambda: spark, "the last run") as consumer:
         consumer.drain(budget_s=patience(), idle_s=0)
 
 

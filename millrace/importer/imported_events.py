@@ -11,7 +11,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from millrace.importer.rows import Row
+from millrace.importer.file_rows import Row
 from millrace.importer.text import json_object
 from millrace.importer.times import TimeForm
 
