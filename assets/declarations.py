@@ -1,4 +1,4 @@
-"""Finds and loads what a user declared in a package: events, read models, captures, objects of Dagster and more.
+"""Finds and loads a user's package of declarations: events, read models, captures, objects of Dagster and more.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
       events/               Pydantic models; a file each, or one module events.py; each of these is optional
@@ -9,9 +9,9 @@
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
-A file that fails to load costs only itself: the others load, and nothing of it is removed from the store. Of two things
-of one name in one room neither counts, and of two rooms that of the later one does not. An object of Dagster outside of
-`defs` does not count. A `Fault` says each.
+A file that fails to load costs only itself: the others load, and nothing of it is removed from the store. If two things
+in one room have the same name, neither counts; in two rooms, only that of the earlier room. An object of Dagster counts
+in `defs` only. Each is a `Fault`.
 """
 
 import importlib
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from millrace.read_models.declared.rollups import Rollup
 
 ROOMS = ("events", "read_models", "captures", "subscriptions", "defs")
-# what a package may have besides; `millrace up` and the command line load them by themselves
+# further files of a package; `millrace up` and the command line load them separately
 FILES = ("services", "commands")
 
-# what helps where nothing names a package
+# the remedy if no package is named
 NAME_IT = (
     'Name it by MILLRACE_DECLARATIONS, or by declarations = "…" in [tool.millrace] of the pyproject.toml above; or be in'
     " the folder where `millrace up` runs."
@@ -50,7 +50,7 @@ NAME_IT = (
 
 
 class InvalidDeclarations(MillraceError):
-    """A package of declarations is not there, or is empty."""
+    """A package of declarations is missing, or is empty."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Fault:
     """A file of declarations that fails to load.
 
     Attributes:
-        room: Which part of the package it is in, such as `read_models` or `services`.
-        name: The file's name without its suffix, which by convention is that of what it declares.
-        file: Where the error is, which may be another file that this one imports.
-        line: Its line, counted from 1; 0 if Python does not say.
-        error: What Python says.
+        room: The part of the package that it is in, such as `read_models` or `services`.
+        name: The file's name without its suffix, by convention also the name of its declaration.
+        file: The file with the error, which may be another file that this one imports.
+        line: The line of the error, counted from 1; 0 if Python does not say.
+        error: Python's error.
     """
 
     room: str
@@ -72,7 +72,7 @@ class Fault:
     error: str
 
     def __str__(self) -> str:
-        """Say where and what on one line, as compilers do."""
+        """Return place and error on one line, as compilers do."""
         return f"{self.file}:{self.line}: {self.error}"
 
 
@@ -93,18 +93,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Declarations:
-    """What a package declares.
+    """The declarations of a package.
 
     Attributes:
-        models: The read models by name, each with its rollups: with all of them, unless a file of theirs fails to load.
+        models: The read models by name, each with its rollups, except those in a file that fails to load.
         rollups: The rollups by name.
         captures: The captures by name.
         subscriptions: The subscriptions by view.
         parts: The objects of Dagster, by the files of `defs`.
-        faults: The files that fail to load; what they declared before stays as it is in the store.
-        events: The events, each version by itself.
-        package: The name of the package; None where nothing is declared.
-        files: Where each thing was found, by its kind and name, such as `read model orders`.
+        faults: The files that fail to load; their earlier declarations stay as they are in the store.
+        events: The events, each version separately.
+        package: The name of the package; None if nothing is declared.
+        files: The file of each thing, by its kind and name, such as `read model orders`.
     """
 
     models: "Mapping[str, ReadModel]" = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Declarations:
         """Return a read model.
 
         Raises:
-            MillraceError: There is none of this name; the text names those that there are.
+            MillraceError: No read model has this name; the text lists the declared ones.
         """
         if name in self.rollups:
             of = self.rollups[name].of.name
@@ -140,18 +140,18 @@ class Declarations:
 
 
 def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declarations:
-    """Import a package of declarations and return what it declares, in the order of names.
+    """Import a package of declarations and return its declarations, in the order of names.
 
     Args:
         package: Its name, as `Settings.declared_package` has it; None declares nothing.
-        rooms: Which rooms to load; `defs` imports Dagster, which takes seconds.
+        rooms: The rooms to load; `defs` imports Dagster, which takes seconds.
 
     Raises:
-        InvalidDeclarations: There is no such package, or there is nothing in it.
+        InvalidDeclarations: There is no such package, or it is empty.
     """
     if package is None:
         return Declarations()
-    # Spark comes with the one: the command line's help does without
+    # not at the top: one of these imports Spark, and the command line's help needs none
     from millrace.capture.declaration import Capture
     from millrace.event_schemas.model import declared_event
     from millrace.handlers.declaration import Subscription
@@ -160,7 +160,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
     find_package(package)
     found, faults = _Found(package), []
-    # how a model's rows read is decided by the upcasts of its events, too
+    # a read model also depends on the upcasts of its events
     wanted = ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms
     for room in [room for room in wanted if room != "defs"]:
         for module in _with_those_below(load_part(package, room), room):
@@ -177,7 +177,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
         del rollups[rollup.name]
     parts = [*_parts(package)] if "defs" in rooms else []
     faults += [*found.faults, *(part for part in parts if isinstance(part, Fault))]
-    # what is declared in a file that fails stays as it is
+    # declarations in a file that fails stay as they are
     broken = {fault.room for fault in faults}
     events = [*filter(None, map(declared_event, things))]
     upcast = None if "events" in broken else tuple(event for event in events if event.upcasts)
@@ -207,10 +207,10 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
 
 def find_package(package: str) -> ModuleType:
-    """Import a package of declarations, without what is in it.
+    """Import a package of declarations, without its parts.
 
     Raises:
-        InvalidDeclarations: It is not there, it fails to load, or it has none of the parts that declare something.
+        InvalidDeclarations: It is missing, it fails to load, or it has none of the parts that declare something.
     """
     remedy = (
         "Set MILLRACE_DECLARATIONS to a package that Python can import: install it, or start in the folder it is in."
@@ -250,7 +250,7 @@ def load_part(package: str | None, part: str) -> ModuleType | Fault | None:
 
 
 def fault_in(package: str, part: str, error: Exception) -> Fault:
-    """Return where an error that a function of a package raised was raised."""
+    """Return the place of an error that a function of a package raised."""
     return _fault(error, f"{package}.{part}", part, _folders(package))
 
 
@@ -258,14 +258,14 @@ class _Found:
     def __init__(self, package: str) -> None:
         self.package = package
         self.things: list[tuple[str, object]] = []
-        # of all models, and of views without a declaration
+        # the sensors of all models, and of views without a declaration
         self.files = dict.fromkeys(("sensor poll_read_models", "sensor poll_views"), Path("Millrace"))
         self._rooms: dict[str, str] = {}
         self.faults: list[Fault] = []
         self._twice: set[str] = set()
 
     def look_through(self, room: str, module: ModuleType) -> None:
-        """Take what a module declares; what it imports from another file of the room is not declared twice."""
+        """Take a module's declarations; one that it imports from another file of the room does not count twice."""
         for named, value in vars(module).items():
             if is_of_dagster(value):
                 file = Path(module.__file__ or module.__name__)
@@ -289,17 +289,17 @@ class _Found:
                 self.things.append((room, value))
 
     def refuse(self, room: str, thing: object, why: str, file: Path | None = None) -> None:
-        """Note what does not count, and why."""
+        """Record a declaration that does not count, and why."""
         name = str(getattr(thing, "name", room))
         self.faults.append(Fault(room, name, file or self.files[f"read model {name}"], 0, why))
 
     def once(self) -> list[tuple[str, object]]:
-        """Return the things with their rooms that have all their names for themselves."""
+        """Return the things without a clash of names, each with its room."""
         return [(room, thing) for room, thing in self.things if not self._twice & set(_names(room, thing))]
 
 
 def _names(room: str, value: object) -> Iterator[str]:
-    """Give the names that a value takes, each with its kind, if it is a declaration."""
+    """Yield the names that a declaration takes, each with its kind; none for another value."""
     if room == "events":
         from millrace.event_schemas.model import declared_event
 
@@ -334,9 +334,9 @@ def is_of_dagster(value: object) -> bool:
 
 
 def _parts(package: str) -> Iterator[Part | Fault]:
-    """Give the objects of Dagster of each file of `defs`, and of each folder that a `defs.yaml` describes, by itself.
+    """Yield the objects of Dagster in each file of `defs`, and in each folder that a `defs.yaml` describes.
 
-    Dagster's own loader of such a folder fails as a whole where one file does.
+    Dagster's own loader of such a folder fails as a whole if one file fails.
     """
     seen: set[int] = set()
     for module in _with_those_below(load_part(package, "defs"), "defs"):
@@ -346,7 +346,7 @@ def _parts(package: str) -> Iterator[Part | Fault]:
         component = _component_of(module)
         file = component or Path(module.__file__ or module.__name__)
         name = module.__name__.removeprefix(f"{package}.")
-        # what a file imports from another one is not declared twice
+        # an object that a file imports from another one does not count twice
         own = {key: value for key, value in vars(module).items() if id(value) not in seen}
         seen |= {id(value) for value in own.values() if is_of_dagster(value)}
         try:
@@ -355,7 +355,7 @@ def _parts(package: str) -> Iterator[Part | Fault]:
                 warnings.simplefilter("ignore")
                 definitions = _of_component(package, module) if component else _of_module(module.__name__, own)
         except Exception as error:  # noqa: BLE001  whatever a user's component does wrong
-            # what a component raised has a tree of components around it
+            # Dagster wraps an error of a component
             yield _fault(error.__cause__ or error, module.__name__, "defs", _folders(package))
         else:
             yield Part(name, file, definitions)

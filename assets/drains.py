@@ -21,7 +21,7 @@ from millrace.drain.build_errors import cause, failures
 from millrace.drain.commit import Commit
 from millrace.drain.limits import Limits
 from millrace.drain.report import DrainReport, PartitionsFailed
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store import PartitionLag
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.push import push_events
@@ -35,17 +35,17 @@ from millrace.settings import Settings
 
 
 class DrainConfig(dg.Config):
-    """How long a drain runs, in seconds."""
+    """The time budget of a drain, in seconds."""
 
     budget_s: float = 600
     idle_s: float = 30
 
 
 def view_events_asset(declared: Declarations, settings: Settings) -> dg.AssetsDefinition:
-    """Make the asset whose partition `<view>` is a drain of that view.
+    """Make the asset with a partition for each view: materializing it drains the view.
 
-    A view of a declared read model is built into its table, any other one is pushed to its URL. A drain that finds no
-    history in Postgres reads it from the archive.
+    A view of a declared read model is built into its table, any other view is pushed to its URL. If Postgres no longer
+    has the history, the drain reads it from the archive.
     """
     models = {model.view: model for model in declared.models.values()}
 
@@ -107,7 +107,7 @@ def drain_read_model(
     """
     progress: DrainProgress | None = None
     try:
-        with Consumer(
+        with ViewDrain(
             dsn,
             model,
             lambda: spark.spark_session,
@@ -129,7 +129,7 @@ def drain_read_model(
             ShownPartitions(context.instance, context.run, model).make_red(error.causes)
         raise
     except failures() as error:
-        # no log partition is to blame: each that made no progress waits for the same
+        # the error is of no single log partition: all that made no progress wait for the same reason
         said = cause(error)
         with _all_the_same(context, "its log partitions cannot be shown as failed"):
             behind = progress.behind() if progress else _waiting(dsn, model, settings.log_partitions)
@@ -139,7 +139,7 @@ def drain_read_model(
 
 @contextmanager
 def _all_the_same(context: dg.AssetExecutionContext, said: str) -> Iterator[None]:
-    # what it cannot show must not hide why the drain failed
+    # an error while showing must not hide why the drain failed
     try:
         yield
     except Exception as error:  # noqa: BLE001  whatever Dagster's storage, or a server that went away, raises
@@ -147,7 +147,7 @@ def _all_the_same(context: dg.AssetExecutionContext, said: str) -> Iterator[None
 
 
 def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
-    """Return the log partitions with events for a model: all, where no drain has made this version of it yet."""
+    """Return the log partitions with events for a model: all, if no drain has made this version of it yet."""
     with connect(dsn) as connection:
         built = current_version(connection, model)
         if built is None:
@@ -158,9 +158,9 @@ def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
 class DrainProgress(Progress[DrainReport]):
     """Shows a running drain in Dagster, and its state in the end.
 
-    Each time it records a materialization of the drain's own asset with numbers that plot, of the read model's log
-    partitions that moved, and how the model stands to its objective. A log partition that is not green becomes so with
-    its first rows, or at once if it is up to date.
+    Each time it records a materialization of the drain's own asset with numbers to plot, of the read model's log
+    partitions that moved, and the model's lag against its objective. A log partition that is not green becomes green
+    with its first rows, or at once if it is up to date.
     """
 
     def __init__(
@@ -179,20 +179,20 @@ class DrainProgress(Progress[DrainReport]):
         self._sofar = DrainReport()
         self._events: Counter[int] = Counter()
         self._shown = ShownPartitions(context.instance, context.run, model, column_lineage(model, captures))
-        # what Dagster shows as green, as far as this drain knows; None: it has to ask
+        # log partitions that Dagster shows as green, as far as this drain knows; None: ask Dagster
         self._green: set[int] | None = None
         self._lags: Sequence[PartitionLag] | None = None
         self._table: Mapping[str, object] = {}
 
     def begin(self) -> None:
-        """Make the log partitions green that are up to date and are not shown so; ask Dagster anew which are."""
+        """Ask Dagster again which log partitions are green, and make the others green that are up to date."""
         with connect(self._dsn) as connection:
             self._look(connection)
             self._show_partitions(PlatformStore(connection).view_lag(self._view), ())
 
     def add(self, commit: Commit) -> None:
-        """Take note of a commit, and report if it is time."""
-        # where all that was wanted failed, the log partitions are not shown as built
+        """Count a commit, and report if it is time."""
+        # if all wanted events failed, the log partitions are not shown as built
         built = commit.leases if commit.rows or not commit.failures else ()
         for lease in built:
             self._events[lease.partition] += lease.to_position - lease.from_position
@@ -215,14 +215,14 @@ class DrainProgress(Progress[DrainReport]):
             self._write({lease.partition: lease.to_position for lease in missing})
 
     def behind(self) -> list[int]:
-        """Return the log partitions that made no progress and have events that the view wants."""
+        """Return the log partitions that made no progress although they have events that the view wants."""
         with connect(self._dsn) as connection:
             lags = PlatformStore(connection).view_lag(self._view)
         moved = self._sofar.moved
         return [lag.partition for lag in lags if lag.lag_seconds is not None and lag.partition not in moved]
 
     def finish(self) -> None:
-        """Show the state of the drain in the end, if that is not what it showed last."""
+        """Show the final state of the drain, unless it was shown last."""
         if self._lags is None or any(lag.lag for lag in self._lags):
             self.show(self._sofar)
 
@@ -233,7 +233,7 @@ class DrainProgress(Progress[DrainReport]):
             waiting = waiting_metadata(store, self._view)
             self._look(connection)
         metadata = lag_metadata(lags)
-        # the drain's own first: Dagster takes an asset that is older than its upstream for out of date
+        # the drain's own asset first: Dagster calls an asset outdated that is older than its upstream
         self._context.log_event(
             dg.AssetMaterialization(
                 VIEW_EVENTS, partition=self._model.view, metadata={**drain_metadata(sofar), **waiting, **metadata}
@@ -247,10 +247,10 @@ class DrainProgress(Progress[DrainReport]):
         self._table = table_metadata(connection, built) if built else {}
 
     def _show_partitions(self, lags: Sequence[PartitionLag], moved: Collection[int]) -> None:
-        """Write of log partitions only what changed: those that moved, and those that became up to date elsewhere."""
+        """Write only changed log partitions: those that moved, and those that another run brought up to date."""
         states = self._shown.states([lag.partition for lag in lags])
         self._green = {partition for partition, state in states.items() if state == GREEN}
-        # a rebuild that runs says in its end how it went
+        # a running rebuild records its own result in the end
         known = {partition for partition, state in states.items() if state in {GREEN, RUNNING}}
         self._write(
             {
@@ -275,13 +275,13 @@ class DrainProgress(Progress[DrainReport]):
 
 @dataclass(frozen=True)
 class Objective:
-    """How long an event may wait for a view.
+    """The longest time that an event may wait for a view.
 
     Attributes:
-        asset: What shows it.
-        stands_for: What the store calls late: a read_model or a view, and its name.
-        max_lag_s: After how many seconds it is late.
-        view: Finds the view in the event store; None where there is none yet.
+        asset: The asset that shows it.
+        stands_for: The subject that the store calls late: a read_model or a view, and its name.
+        max_lag_s: The seconds after which it is late.
+        view: Finds the view in the event store; returns None if there is none yet.
     """
 
     asset: dg.AssetKey
@@ -291,7 +291,7 @@ class Objective:
 
 
 def model_objective(model: ReadModel) -> Objective:
-    """Return the objective of a read model: of the version that its declaration is."""
+    """Return the objective of a read model, for the declared version."""
 
     def view(store: PlatformStore) -> str | None:
         built = current_version(store.connection, model)
@@ -301,12 +301,12 @@ def model_objective(model: ReadModel) -> Objective:
 
 
 def late_ones(store: PlatformStore) -> set[tuple[str, str]]:
-    """Return what is late, as the store judges, each as `Objective.stands_for`."""
+    """Return the late subjects, as the store judges, each as `Objective.stands_for`."""
     return {(each.about, each.subject) for each in store.standing() if each.kind == "late"}
 
 
 def lag_evaluation(objective: Objective, lag: Mapping[str, float], *, passed: bool) -> dg.AssetCheckEvaluation:
-    """Say how a view stands to its objective, as its check does; `lag` is what `lag_metadata` returns."""
+    """Return the verdict on a view's lag against its objective, as its check does; `lag` is from `lag_metadata`."""
     return dg.AssetCheckEvaluation(
         asset_key=objective.asset,
         check_name=LAG_CHECK,
@@ -320,12 +320,12 @@ def lag_evaluation(objective: Objective, lag: Mapping[str, float], *, passed: bo
 
 
 def view_of(store: PlatformStore, model: ReadModel) -> str:
-    """Return the event store's view that a read model is consumed as: that of the version that its declaration is."""
+    """Return the event store's view of a read model, for the declared version."""
     return (current_version(store.connection, model) or model).view
 
 
 def drain_metadata(report: DrainReport) -> dict[str, float]:
-    """Return the numbers of a drain's work, under names that plot."""
+    """Return the numbers of a drain's work, as metadata that Dagster plots."""
     return {
         "events": report.events,
         "rows": report.rows,
@@ -336,13 +336,13 @@ def drain_metadata(report: DrainReport) -> dict[str, float]:
 
 
 def waiting_metadata(store: PlatformStore, view: str) -> dict[str, float]:
-    """Return how many streams of a view wait for an operator, under names that plot."""
+    """Return the number of a view's streams that wait for an operator, as metadata that Dagster plots."""
     (info,) = store.view_info(view)
     return {"dead_letters": info.dead_letters}
 
 
 def lag_metadata(lags: Sequence[PartitionLag]) -> dict[str, float]:
-    """Return how far a view is behind, under names that plot: events that it wants, the age of the oldest in s."""
+    """Return a view's lag, as metadata that Dagster plots: pending events that it wants, age of the oldest in s."""
     return {
         "lag": sum(lag.lag for lag in lags),
         "lag_seconds": round(max((lag.lag_seconds or 0.0 for lag in lags), default=0.0), 3),

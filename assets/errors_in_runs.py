@@ -12,7 +12,7 @@ GROUP = "not_loaded"
 
 
 def faults_by_asset(declared: Declarations) -> dict[dg.AssetKey, list[Fault]]:
-    """Return the files that fail by the asset that stands for each, which is named as the file is."""
+    """Return the files that fail, by the asset that stands for each and has the file's name."""
     found: dict[dg.AssetKey, list[Fault]] = {}
     for fault in declared.faults:
         found.setdefault(dg.AssetKey([fault.room, fault.name]), []).append(fault)
@@ -20,7 +20,7 @@ def faults_by_asset(declared: Declarations) -> dict[dg.AssetKey, list[Fault]]:
 
 
 def stand_ins(declared: Declarations, taken: Sequence[dg.AssetKey]) -> list[dg.AssetSpec]:
-    """Make an asset of each file that fails, but where another file declares an asset of that name."""
+    """Make an asset of each file that fails, unless another file declares an asset of that name."""
     return [
         dg.AssetSpec(
             key,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 
-from millrace.assets.events import asset_key, field_columns, taken
+from millrace.assets.declared_events import asset_key, field_columns, taken
 from millrace.capture.declaration import Capture
 from millrace.event_schemas.model import DeclaredEvent
 from millrace.read_models.declared.declaration import ReadModel
@@ -17,7 +17,7 @@ COLUMN_LINEAGE = "dagster/column_lineage"
 
 
 def column_schema(model: ReadModel) -> dg.TableSchema:
-    """Return the columns of a read model with their types, each described by what it is computed from."""
+    """Return the columns of a read model with their types, each with a text about its computation."""
     said = {origin.column: origin.said for origin in origins(model)}
     return dg.TableSchema([dg.TableColumn(name, type_, said[name]) for name, type_ in model.public_columns().items()])
 
@@ -25,7 +25,7 @@ def column_schema(model: ReadModel) -> dg.TableSchema:
 def column_lineage(
     model: ReadModel, captures: Iterable[Capture] = (), events: Iterable[DeclaredEvent] = ()
 ) -> dg.TableColumnLineage:
-    """Return the fields of events that each column is computed from, and behind them the captured columns."""
+    """Return for each column the fields of events that it is computed from, and the captured columns behind them."""
     known, declared = list(captures), taken(model, events)
     return dg.TableColumnLineage(
         {
@@ -43,7 +43,7 @@ def column_lineage(
 
 
 def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
-    """Return the columns of its read model that each column is computed from."""
+    """Return for each column of a rollup the columns of its read model that it is computed from."""
     key = dg.AssetKey(["read_models", rollup.of.name])
     return dg.TableColumnLineage(
         {
@@ -56,7 +56,7 @@ def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
 def _fields(
     model: ReadModel, column: str, source: str, declared: Sequence[DeclaredEvent]
 ) -> Iterator[dg.TableColumnDep]:
-    """Yield the declared fields that a source is, each once for all versions of its event."""
+    """Yield the declared fields of a source, each once for all versions of its event."""
     wanted = model.columns[column].events if column in model.columns else None
     name = source.removeprefix("data.").split(".", maxsplit=1)[0]
     found = {

@@ -1,7 +1,7 @@
-"""The checks of read models on Dagster's pages: the last verdict stays to be seen beside what is materialized after it.
+"""The checks of read models on Dagster's pages: the last verdict stays visible after newer materializations.
 
-Dagster shows a verdict only of an asset's newest materialization, and drains record one each few minutes. A verdict
-that is said again names the materialization that it is of: clocks do not decide whether it is seen.
+Dagster shows verdicts only for an asset's newest materialization, and drains record one every few minutes. A repeated
+verdict names its materialization: so clocks do not decide whether it is visible.
 """
 
 import json
@@ -20,10 +20,10 @@ _DONE = {"SUCCEEDED", "FAILED"}
 
 
 def repeat_verdicts(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey], run_id: str | None = None) -> None:
-    """Say the last verdict of each check of these assets again where something newer hides it.
+    """Repeat the last verdict of each check of these assets if a newer materialization hides it.
 
-    Killed anywhere, the next call goes on. A check that is under way judges by itself, but in the run `run_id`, whose
-    checks are planned and judge nothing.
+    After a kill at any point the next call continues. A running check will give its own verdict, except in the run
+    `run_id`: its checks are planned but give no verdict.
     """
     records = {record.asset_entry.asset_key: record.asset_entry for record in instance.get_asset_records(assets)}
     names = (LAG_CHECK, NAMES_CHECK, APPROVAL_CHECK, LOADS_CHECK, INDEXES_CHECK)

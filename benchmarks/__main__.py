@@ -14,7 +14,7 @@ WHICH = {
 
 
 def main() -> None:
-    """Hand over to the measurement that is named first, with all that follows."""
+    """Run the measurement that the first argument names, with the other arguments."""
     which = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if which not in WHICH:
         told = "\n".join(f"  {name:<10} {what}" for name, what in WHICH.items())

@@ -4,52 +4,52 @@
     from millrace.errors import StreamClosed
     from millrace.testing import given
 
-Public are the names here, in `millrace.errors`, `rows`, `tracing`, `reports`, `ops` and `testing`, and those that the
-rooms `capture`, `event_schemas`, `producers`, `archive`, `read_models` and `spark` export; nothing else is. The names
-here are looked up when they are first used: every process imports this package, and few need Spark or Dagster.
+Only these names are public: the ones here, in `millrace.errors`, `rows`, `tracing`, `reports`, `ops` and `testing`, and
+the exports of the rooms `capture`, `event_schemas`, `producers`, `archive`, `read_models` and `spark`. The names here
+are imported at their first use: every process imports this package, and few need Spark or Dagster.
 
-The three ideas, and the files that are each:
+The three ideas, and their files:
 
     1  One writer gives committed events dense positions,       sql/functions/event_store/log/sequence_events.sql
-       so that a reader meets no gap that fills later.          sequencer.py
-    2  A view's rows and its checkpoint are one transaction:    sql/functions/drain/commit_batch.sql
-       what is consumed is consumed exactly once.               drain/commit.py
-    3  Columns that merge: a batch of new events is added to    read_models/declared/columns.py
-       the rows, and gives what a rebuild of all events gives.  read_models/stored/merge.py
+       so that a reader never sees a gap that fills later.      sequencer.py
+    2  A view's rows and its checkpoint commit together:        sql/functions/drain/commit_batch.sql
+       each event takes effect exactly once.                    drain/commit.py
+    3  Columns that merge: adding a batch of new events to      read_models/declared/columns.py
+       the rows gives the same as a rebuild of all events.      read_models/stored/merge.py
 
-The rooms, from top to bottom; each imports only those below it, which tests/test_architecture.py holds:
+The rooms, from top to bottom; each imports only those below it, as tests/test_architecture.py checks:
 
     platform_defs       what Dagster loads, the command line, the services of `millrace up`
     assets              Dagster's assets: event store, drains, read models, captures, events
     resources           Dagster's resources: Postgres and Spark
     testing.py          models, deciders and handlers in tests
-    operations          what is wrong in a store: alerts, metrics, verification
+    operations          the problems of a store: alerts, metrics, verification
     drain               claims, builds in Spark and commits: keeps read models fresh, and rebuilds them
-    commands            deciders, and what a command leads to
-    read_models         what a read model is: declaration, columns, plans, tables, versions
-    backup              all of a store as of one moment, and back
-    archive             the log in files: writing, reading, purging what is archived
+    commands            deciders: from a command to its events
+    read_models         read models: declaration, columns, plans, tables, versions
+    backup              backup of a store as of one moment, and restore
+    archive             the log in files: writing, reading, purging archived events
     capture             changes of other databases as events
     importer            event logs in files as events
-    reports.py          a day's rows in place of what was there
+    reports.py          tables with one set of rows per day
     sequencer.py        the loop of the one writer
     handlers            functions and services that are called for each event of a view
     producers           messages that are stored once, however often they are sent
-    event_schemas       events as Pydantic models, and how data of old versions become new
-    spark               sessions, the code that they bring along, and the log as a source (log_source)
+    event_schemas       events as Pydantic models, and upcasts of old versions' data
+    spark               sessions, the code that they ship, and the log as a source (log_source)
     event_store         the client of the SQL functions, its rows, its migrations
-    postgres            which database, the embedded server, connections that notice silence
-    errors.py           what is refused, as types
-    settings.py         what a deployment can set
-    patience.py         how long a wait takes, and how it is tried again
-    processes.py        children that are waited for
+    postgres            the choice of the database, the embedded server, connections that notice silence
+    errors.py           all public errors
+    settings.py         the settings of a deployment
+    patience.py         the lengths of waits, and retries
+    processes.py        waiting for child processes
     redact.py           texts without passwords and without control characters
-    signing.py          how messages to receivers are signed
-    times.py            which texts are which moment
+    signing.py          signatures of messages to receivers
+    times.py            reading texts as times
     user_code.py        whether a call of a user's function runs its body
 
-None of them but the first three knows Dagster. In a room, `store.py` calls the SQL functions of the folder with its
-name, and `declaration.py` is what a user writes.
+Only the first three know Dagster. In a room, `store.py` calls the SQL functions of the folder with its name, and
+`declaration.py` is what a user writes.
 """
 
 from importlib.util import find_spec
@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING
 
 from millrace.late_imports import imported_late
 
-# a checkout on a file system without links, or an archive of one, has small text files in their place
+# without symbolic links a checkout, or an archive of it, has small text files in their place
 if find_spec("millrace.resources") is None:
     raise ImportError(
         f"{__path__[0]} has no folder `resources`: it is a checkout without symbolic links, or was built from one."
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
         top,
     )
 else:
-    # unseen by a type checker, which would take every name for one of ours
+    # hidden from type checkers, which would accept every name
     __getattr__ = imported_late(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""The exceptions of Millrace, each with the SQLSTATE by which the event store raises it.
+"""The exceptions of Millrace, each with its SQLSTATE in the event store.
 
     MillraceError
     ├── Conflict                 MR001   another writer was first, or previous_id is wrong
@@ -8,37 +8,37 @@
     ├── Malformed                MR005   an argument is null, empty, out of range or unreadable
     ├── ForbiddenChange          MR006   events are never changed or removed
     ├── UnknownView              MR010
-    ├── LeaseLost                MR011   somebody else took the lease over
+    ├── LeaseLost                MR011   another owner took the lease over
     ├── WrongMode                MR012   the view is consumed in the other mode
     ├── UnknownPartition         MR013
-    ├── PartitionLeased          MR014   somebody holds the lease
+    ├── PartitionLeased          MR014   the lease is already held
     ├── PositionOutOfRange       MR015   the log does not hold the position, or the checkpoint cannot move there
-    ├── NotInFlight              MR016   the event was not delivered, was answered before, or is somebody else's now
-    ├── ViewInUse                MR017   something of the view is leased or in flight
+    ├── NotInFlight              MR016   the event was not delivered, was answered before, or has another consumer now
+    ├── ViewInUse                MR017   a part of the view is leased or in flight
     ├── NotParked                MR018   the stream is no dead letter
     ├── BelongsToReadModel       MR019   the view's position belongs to the rows of a read model
     ├── HistoryNeeded            MR020   events below the position are not archived, or a view needs them
     ├── NotEmpty                 MR021   a backup is restored into an empty store only
-    ├── BackupDamaged            MR022   a backup, or what was loaded of it, is not whole
-    ├── UnknownProducer          MR023   or nobody registered it with that epoch
+    ├── BackupDamaged            MR022   a backup, or the part of it that was loaded, is incomplete
+    ├── UnknownProducer          MR023   the producer is not registered, or not with that epoch
     ├── ProducerFenced           MR024   another instance of the producer has registered
     ├── UnknownTransaction       MR026   never begun, lost with a crash of the server, or ended long ago
     ├── TransactionEnded         MR027   committed, abandoned, aborted, expired or superseded
-    ├── MessageDiffers           MR028   the number of a message came before with another content
+    ├── MessageDiffers           MR028   a message with the same number had another content
     ├── SequenceGap              a message comes before the one that must come first
     ├── UnknownCapture           MR030
-    ├── CaptureInUse             MR031   somebody else holds the lease of the capture
-    ├── ChangesDiffer            MR032   the source gives other changes than those that are stored
+    ├── CaptureInUse             MR031   another owner holds the lease of the capture
+    ├── ChangesDiffer            MR032   the source's changes differ from the stored ones
     ├── StreamWentOn             MR033   later changes of the stream are events already
     ├── DeciderCaptured          MR034   the decider belongs to a capture
     ├── NotQuarantined           MR035
-    ├── ChangesWaiting           MR036   stored changes are no events yet
+    ├── ChangesWaiting           MR036   stored changes have not become events yet
     ├── NotViewOwner             MR041   the view belongs to a role that the login is no member of
     ├── NotProducerOwner         MR045   the producer belongs to a role that the login is no member of
     ├── NotDeciderOwner          MR046   the decider, or the event, belongs to a role that the login is no member of
     ├── VerificationOver         MR049   another verification of the captured table began
     ├── DataRefused              MR050   the data do not fit the schema of the event
-    ├── UpcastNeeded             MR051   by the schema data of the version before cannot be read
+    ├── UpcastNeeded             MR051   the schema cannot read data of the version before
     ├── UpcastDiffers            MR052   the version of the event has another upcast
     ├── UpcastMissing            MR053   there is no upcast to a version before
     ├── SchemaDiffers            MR054   the version of the event has another schema
@@ -47,21 +47,21 @@
     ├── ImportRefused            a file cannot be imported as asked
     ├── UnreadableData           JSON that Postgres holds and Python cannot read
     ├── SchemaMismatch           the database and the code do not fit
-    ├── GaveUp                   other writers were first each time that a command was tried
+    ├── GaveUp                   other writers were first in each attempt of a command
     ├── HistoryPurged            a state cannot be computed: the stream's first events were purged
-    ├── InvalidSubscription
-    ├── HandlersHang             too many handlers are stuck
+    ├── InvalidSubscription      a declared subscription cannot work
+    ├── HandlersHang             too many handlers hang
     ├── MessageInDoubt           the store did not say whether it stored a message
-    ├── ArchiveDamaged
+    ├── ArchiveDamaged           a file of the archive is missing, torn or changed
     ├── ForeignArchive           the folder holds the archive of another event store
     ├── LogIncomplete            archive and log together lack some events
-    ├── InvalidSetting           an environment variable MILLRACE_… has a value that it cannot have
+    ├── InvalidSetting           an environment variable MILLRACE_… has an invalid value
     └── Unreachable              a server does not answer
 
     ValueError                   of declarations: InvalidCapture, InvalidEvent, InvalidReadModel
 
 `TryLater` is no error: a handler raises it to get the event again later.
-An exception that one module alone raises is declared in that module, below `MillraceError` too:
+An exception that only one module raises is declared in that module, below `MillraceError` too:
 
     read_models      AheadOfLog, EventsNotRegistered, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost,
                      WrongView, FunctionFailed, LookupFailed, NothingToApprove, NothingToCompare, Overtaken,
@@ -88,10 +88,10 @@ if TYPE_CHECKING:
 
 
 class MillraceError(Exception):
-    """Something Millrace refuses. Its text is the message, the detail and the remedy.
+    """A refusal by Millrace. Its text is the message, the detail and the remedy.
 
     Attributes:
-        message: What is refused.
+        message: The refusal.
         detail: The values that led to it, or None.
         hint: The remedy, or None.
     """
@@ -104,7 +104,7 @@ class MillraceError(Exception):
 
 
 class Conflict(MillraceError):
-    """Another writer was first, or the stream is not where previous_id or expected_version say."""
+    """Another writer was first, or the stream's head is not the stated previous_id or expected_version."""
 
 
 class StreamClosed(MillraceError):
@@ -132,7 +132,7 @@ class UnknownView(MillraceError):
 
 
 class LeaseLost(MillraceError):
-    """Somebody else took the lease over, or it was given back."""
+    """Another owner took the lease over, or it was released."""
 
 
 class WrongMode(MillraceError):
@@ -144,7 +144,7 @@ class UnknownPartition(MillraceError):
 
 
 class PartitionLeased(MillraceError):
-    """Somebody holds the lease of the log partition."""
+    """The lease of the log partition is already held."""
 
 
 class PositionOutOfRange(MillraceError):
@@ -152,11 +152,11 @@ class PositionOutOfRange(MillraceError):
 
 
 class NotInFlight(MillraceError):
-    """The event was not delivered, was answered before, or somebody else got it after its lock ended."""
+    """The event was not delivered, was answered before, or went to another consumer after its lock ended."""
 
 
 class ViewInUse(MillraceError):
-    """Something of the view is leased or in flight, so it cannot be moved or removed."""
+    """A part of the view is leased or in flight, so the view cannot be moved or removed."""
 
 
 class NotParked(MillraceError):
@@ -164,7 +164,7 @@ class NotParked(MillraceError):
 
 
 class BelongsToReadModel(MillraceError):
-    """The view's position belongs to the rows of a read model: neither moves without the other."""
+    """The view's position belongs to the rows of a read model: both move only together."""
 
 
 class HistoryNeeded(MillraceError):
@@ -172,11 +172,11 @@ class HistoryNeeded(MillraceError):
 
 
 class NotEmpty(MillraceError):
-    """The store holds something: a backup is restored into an empty one only."""
+    """The store is not empty: a backup is restored into an empty store only."""
 
 
 class BackupDamaged(MillraceError):
-    """A backup, or what was loaded of it, is not whole."""
+    """A backup, or the part of it that was loaded, is incomplete."""
 
 
 class UnknownProducer(MillraceError):
@@ -188,7 +188,7 @@ class ProducerFenced(MillraceError):
 
 
 class UnknownTransaction(MillraceError):
-    """The transaction was never begun, went with a crash of the server, or ended without an effect long ago."""
+    """The transaction was never begun, was lost with a crash of the server, or ended without effect long ago."""
 
 
 class TransactionEnded(MillraceError):
@@ -196,14 +196,14 @@ class TransactionEnded(MillraceError):
 
 
 class MessageDiffers(MillraceError):
-    """The number of a message came before with another content: a number names one message for ever."""
+    """A message with the same number had another content: a number names one message for ever."""
 
 
 class SequenceGap(MillraceError):
-    """A message left some out.
+    """A message skips others that must come first.
 
     Attributes:
-        expected: The sequence that must come first.
+        expected: The sequence that must come next.
     """
 
     def __init__(self, message: str, *, expected: int, detail: str | None = None, hint: str | None = None) -> None:
@@ -216,21 +216,21 @@ class UnknownCapture(MillraceError):
 
 
 class CaptureInUse(MillraceError):
-    """Somebody else holds the lease of the capture, or works on it."""
+    """Another owner holds the lease of the capture, or works on it."""
 
 
 class ChangesDiffer(MillraceError):
-    """The source gives other changes than those that are stored: it has another history."""
+    """The source's changes differ from the stored ones: it has another history."""
 
 
 class StreamWentOn(MillraceError):
-    """Later changes of the stream are events already: this one comes too late."""
+    """Later changes of the stream are already events: this change comes too late."""
 
 
 class DeciderCaptured(MillraceError):
-    """The decider is that of a captured table: only its capture appends to it, and no other capture has it.
+    """The decider belongs to a captured table: only that capture appends to it, and no other capture may take it.
 
-    Nor has a table whose rows are named otherwise than the decider's live streams are.
+    Neither may a table that names its rows differently from the decider's live streams.
     """
 
 
@@ -243,7 +243,7 @@ class VerificationOver(MillraceError):
 
 
 class ChangesWaiting(MillraceError):
-    """Changes of the slot before are stored and no events yet."""
+    """Stored changes of the previous slot have not become events yet."""
 
 
 class NotViewOwner(MillraceError):
@@ -255,7 +255,7 @@ class NotProducerOwner(MillraceError):
 
 
 class NotDeciderOwner(MillraceError):
-    """The decider, or the event whose shape it is, belongs to a role that the login is no member of."""
+    """The decider, or the event that gets a schema or upcast, belongs to a role that the login is no member of."""
 
 
 class DataRefused(MillraceError):
@@ -263,19 +263,19 @@ class DataRefused(MillraceError):
 
 
 class UpcastNeeded(MillraceError):
-    """Who reads by the schema cannot read data of the version before, and no upcast leads from there."""
+    """A reader of this schema cannot read data of the version before, and no upcast leads from there."""
 
 
 class UpcastDiffers(MillraceError):
-    """The version of the event has another upcast: it has one, until an operator withdraws it."""
+    """The version of the event already has another upcast, until an operator withdraws that."""
 
 
 class UpcastMissing(MillraceError):
-    """An upcast to a version before is missing: data of old versions could not be moved that far."""
+    """An upcast to an earlier version is missing: data of old versions could not be moved that far."""
 
 
 class SchemaDiffers(MillraceError):
-    """The version of the event has another schema: it has one, until an operator withdraws it."""
+    """The version of the event already has another schema, until an operator withdraws that."""
 
 
 class NeverSeen(MillraceError):
@@ -291,11 +291,11 @@ class NeverSeen(MillraceError):
 
 
 class TransactionOpen(MillraceError):
-    """The connection is in a transaction, where what others commit cannot be waited for."""
+    """The connection is in a transaction, which cannot wait for commits of others."""
 
 
 class ImportRefused(MillraceError):
-    """A file cannot be imported as asked."""
+    """A file cannot be imported with these options."""
 
 
 class UnreadableData(MillraceError):
@@ -315,7 +315,7 @@ class InvalidCapture(ValueError):
 
 
 class GaveUp(MillraceError):
-    """Other writers were first each time that a command was tried."""
+    """Other writers were first in each attempt of a command."""
 
 
 class HistoryPurged(MillraceError):
@@ -323,7 +323,7 @@ class HistoryPurged(MillraceError):
 
 
 class HandlersHang(MillraceError):
-    """Too many handlers are stuck; restart the process."""
+    """Too many handlers hang; restart the process."""
 
 
 class InvalidSubscription(MillraceError):
@@ -331,11 +331,11 @@ class InvalidSubscription(MillraceError):
 
 
 class TryLater(Exception):
-    """Raised by a handler: not now, and no failed attempt. The event is delivered again after some seconds.
+    """Raised by a handler to postpone an event, without a failed attempt. It is delivered again after some seconds.
 
     Args:
-        why: What operators see as the stream's last error.
-        after_s: How many seconds the stream waits, at most a year.
+        why: The text that operators see as the stream's last error.
+        after_s: The seconds that the stream waits, at most a year.
     """
 
     def __init__(self, why: str, *, after_s: float = 5.0) -> None:
@@ -345,11 +345,11 @@ class TryLater(Exception):
 
 
 class InvalidEvent(ValueError):
-    """An event, or what becomes of it, is declared in a way that cannot work; the text says what is allowed."""
+    """An event, or its upcast, is declared in a way that cannot work; the text says what is allowed."""
 
 
 class MessageInDoubt(MillraceError):
-    """The store could not be reached, so that nobody knows whether a message was stored.
+    """The store could not be reached: the message may or may not be stored.
 
     Attributes:
         stamp: The message: send it again with this stamp, before any other of its producer.
@@ -381,4 +381,4 @@ class InvalidReadModel(ValueError):
 
 
 class InvalidSetting(MillraceError):
-    """A setting has a value that it cannot have."""
+    """A setting has an invalid value."""

@@ -1,6 +1,6 @@
 """Running Millrace from code of your own: migrations, consumers, resources of Dagster, services and commands.
 
-Names are looked up when they are first used: few processes need Dagster, Spark and the command line at once.
+Names are imported at their first use: few processes need Dagster, Spark and the command line at once.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from millrace.resources.postgres import PostgresResource
     from millrace.resources.spark import SparkResource
 else:
-    # unseen by a type checker, which would take every name for one of ours
+    # hidden from type checkers, which would accept every name
     __getattr__ = imported_late(
         __name__,
         {

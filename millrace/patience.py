@@ -1,6 +1,6 @@
-"""How long Millrace waits, and how it tries again: every wait of the product has one of these lengths.
+"""The lengths of all waits of the product, and its ways to retry.
 
-Tasks of Spark import this where Tenacity need not be installed.
+Spark's tasks import this, possibly where Tenacity is not installed.
 """
 
 import threading
@@ -10,43 +10,43 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying
 
-# by an error, whether another try may succeed
+# whether a retry may succeed after an error
 Passes = Callable[[BaseException], bool]
 Errors = type[BaseException] | tuple[type[BaseException], ...]
 
-# between two looks at what ends in a moment, such as a child process: nobody notices so short a time
+# between two checks for an end that is near, such as that of a child process: too short to be noticed
 GLANCE_S = 0.05
-# between two questions to a server that sends no word of what is new; and for a lock that may as well come later
+# between two polls of a server that sends no notifications; and for a lock that may just as well come later
 POLL_S = 0.2
-# between two looks of who watches over something: often enough for people, and below Postgres' deadlock_timeout
+# between two checks of a watcher: often enough for people, and below Postgres' deadlock_timeout
 LOOK_S = 0.5
-# what was in the way a moment ago is tried again; a word that would have ended the wait may be lost
+# before a retry of a call that was just blocked; and the longest wait for a notification, which may be lost
 PAUSE_S = 1
-# what was told to stop, or to be stopped, ends: nobody needs it any more, so it gets no more than it needs to say so
+# for the end of a process or call that was told to stop: its result is not needed, so it gets only time to clean up
 FAREWELL_S = 2
-# for a connection, or an answer that costs a server nothing; what it could not do it is asked for again so much later
+# for a connection, or an answer that costs a server nothing; and before the retry of a request that failed
 ASK_S = 5
-# for what somebody else has and gives back soon, such as a lock, a slot, or the turn of a busy process
+# for a resource that another process will release soon, such as a lock, a slot, or the turn of a busy process
 BUSY_S = 10
-# between two looks at how all goes, for people who read of it later
+# between two checks of the overall state, which people read later
 WATCH_S = 15
-# between two tries while a server stays away, at most; a connection that says nothing is believed for so long
+# the longest backoff while a server is away; and how long a silent connection is trusted
 AWAY_S = 30
-# for a server that restarts, or says nothing to a call; and between two times that something is put in order
+# for a server that restarts, or is silent during a call; and between two rounds of housekeeping
 PATIENCE_S = 60
-# between two tries of what seldom changes, and two notes of what Dagster keeps for ever
+# between two attempts at something that seldom changes, and two records that Dagster keeps for ever
 REST_S = 300
-# for a call that is known to be long: one statement merges many rows, or decodes much of a log
+# for a call that is known to be long: a statement that merges many rows, or decodes much of a log
 LONG_S = 1800
 
 
 def while_away(
     passes: Passes, stop: threading.Event, tell: "Callable[[RetryCallState], None]", *, quietly: bool = False
 ) -> "Retrying":
-    """Try again until `stop` is set what fails as long as a server is away; then raise the last error.
+    """Retry a call that fails while a server is away, until `stop` is set; then raise the last error.
 
-    Nobody knows how long a server is away, and who runs beside it has nothing else to do. If `quietly`, None is
-    returned instead: for a loop that is over when it was stopped.
+    There is no time limit: without the server the caller has nothing else to do. If `quietly`, return None instead of
+    raising: for a loop that simply ends when it is stopped.
     """
     import tenacity
 
@@ -68,9 +68,9 @@ def while_held(
     stop: threading.Event | None = None,
     tell: "Callable[[RetryCallState], None] | None" = None,
 ) -> "Retrying":
-    """Try again for so long what somebody else is in the way of, who will be done soon; then raise the last error.
+    """Retry a call that another process blocks for a short time, for `for_s` seconds; then raise the last error.
 
-    The pauses let those go first who queued behind a try. Once `stop` is set there are none.
+    The pauses let sessions proceed that queued behind an attempt. Once `stop` is set there are no pauses.
     """
     import tenacity
 
@@ -89,7 +89,7 @@ def while_held(
 
 
 def anew(passes: Passes, attempts: int | None = None) -> "Retrying":
-    """Do a transaction anew that another one, or an index, was in the way of; by chance one of two begins first."""
+    """Retry a transaction that lost to another one, or to an index; random pauses separate two competitors."""
     import tenacity
 
     return tenacity.Retrying(

@@ -1,4 +1,4 @@
-"""Processes: whether others live, waiting for their end, being the only one that does something, files of one's own."""
+"""Processes: whether others live, waiting for their end, exclusive locks between them, private files."""
 
 import atexit
 import fcntl
@@ -16,7 +16,7 @@ from millrace.patience import GLANCE_S
 
 
 def alive(process: psutil.Process) -> bool:
-    """Return whether the very same process still runs; a zombie does not, even if no parent ever reaps it."""
+    """Return whether the very same process still runs; a zombie does not count, even if no parent ever reaps it."""
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -24,7 +24,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def wait_ended(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait until all have ended or the time is over; return those that still live.
+    """Wait until all processes have ended or the time is over; return those that still live.
 
     Unlike `psutil.wait_procs` this does not wait for a slow init to reap orphans.
     """
@@ -41,12 +41,12 @@ def only_one(path: Path, *, held: Callable[[str], Exception] | None = None, note
     """Hold the lock of a file during the block. The kernel frees the lock of a killed process.
 
     Args:
-        path: The file; it is made if need be, and stays.
+        path: The file; it is made if it is missing, and stays.
         held: Makes the exception to raise while another process holds the lock, from that process's note. Without it
             the call waits for the lock.
         note: The text of the file while this process holds the lock.
     """
-    # never what a link names: its text would be lost
+    # never follow a link: its target would be overwritten
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     with os.fdopen(opened, "r+") as lock:
         try:
@@ -64,7 +64,7 @@ def only_one(path: Path, *, held: Callable[[str], Exception] | None = None, note
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Let files that this process and its children make during the block be for this account alone."""
+    """Make files private to this account that this process and its children make during the block."""
     before = os.umask(0o077)
     try:
         yield
@@ -73,11 +73,11 @@ def private_files() -> Iterator[None]:
 
 
 def folder_of_code() -> Path:
-    """Make a private temporary folder that goes with this process; remove those of processes that were killed."""
-    # a number of a process means something within its container; several may share the folder of temporary files
+    """Make a private temporary folder that is removed with this process; remove those of killed processes."""
+    # a process id is valid within its container only, and containers may share the folder of temporary files
     ours = f"millrace-code-{Path('/proc/self/ns/pid').stat().st_ino}-"
     found = [*Path(tempfile.gettempdir()).glob(f"{ours}*")]
-    # asked later: whoever is making a folder now is among them
+    # listed after the folders: so every process that has one and lives is among them
     living = {str(pid) for pid in psutil.pids()}
     for left in found:
         if left.name.removeprefix(ours).partition("-")[0] not in living:

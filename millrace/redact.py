@@ -1,4 +1,4 @@
-"""Texts that people see: without passwords, and without what makes a terminal do something."""
+"""Texts that people see: without passwords, and without characters that control a terminal."""
 
 import re
 import unicodedata
@@ -6,11 +6,11 @@ import unicodedata
 # the password of a URL, and that of a list of key=value or of a URL's parameters
 _IN_URL = re.compile(r"(?<=://)([^\s/:@]*):[^\s/]*@")
 _NAMED = re.compile(r"(?i)\b(password|sslpassword)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)")
-# what a URL has where its password should be, whatever is in it: a mistyped one is cut elsewhere
+# the password's place in a URL, with any characters: a mistyped URL is split elsewhere
 _MISTYPED = re.compile(r"://[^:@]*:(.*)@", re.DOTALL)
 _QUOTED = re.compile(r'"([^"]*)"')
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
-# marks that turn the direction of what follows
+# marks that change the direction of the following text
 _DIRECTIONS = set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -19,8 +19,8 @@ def masked(text: str, *dsns: str) -> str:
 
     Args:
         text: An error's text, for example.
-        dsns: Connection strings that the text may be about: of one that is mistyped, Postgres quotes parts of the
-            password as something else.
+        dsns: Connection strings that the text may be about: from a mistyped one Postgres quotes parts of the password
+            as something else.
     """
     text = _NAMED.sub(r"\1\2***", _IN_URL.sub(r"\1:***@", text))
     secrets = [secret for dsn in dsns for secret in (*_MISTYPED.findall(dsn), *(m[3] for m in _NAMED.finditer(dsn)))]
@@ -32,14 +32,14 @@ def masked(text: str, *dsns: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters (C0, C1, DEL) replaced, but for the ends of lines and tabs."""
+    """Return a text with control characters (C0, C1, DEL) replaced, except ends of lines and tabs."""
     if text.isprintable() and text.isascii():
         return text
     return "".join(_REPLACED if _acts(character) else character for character in text)
 
 
 def escaped(json_text: str) -> str:
-    """Return a JSON text with what `printable` replaces written by number instead: its values stay the same."""
+    """Return a JSON text with the characters that `printable` replaces as escapes: its values stay the same."""
     if json_text.isprintable() and json_text.isascii():
         return json_text
     return "".join(f"\\u{ord(each):04x}" if _acts(each) else each for each in json_text)

@@ -1,4 +1,4 @@
-"""The tables of reports: rows of a day, written in place of what was there."""
+"""The tables of reports: a day's rows, which replace the earlier rows of that day."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -9,12 +9,12 @@ import psycopg
 from psycopg import sql
 from psycopg.errors import DuplicateObject, DuplicateSchema, DuplicateTable, UniqueViolation
 
-# the column that says which day a row is of
+# the column with a row's day
 DAY = "day"
 
 
 class Values(Protocol):
-    """A row whose values are found by name: a mapping, or a row as Spark collects it."""
+    """A row with values by name: a mapping, or a row as Spark collects it."""
 
     def __getitem__(self, name: str, /) -> Any:  # noqa: ANN401 - of whatever type
         """Return the value of a column."""
@@ -29,23 +29,23 @@ def replace_day(
     *,
     key: Sequence[str] = (),
 ) -> int:
-    """Put the rows of a day in place of those that the table had of it, in one transaction.
+    """Replace the rows of a day in a table, in one transaction.
 
-    Makes the table and its schema if they are not there, readable by `event_store_reader`. Two runs for one table write
-    one after the other: the later one wins, and both are whole.
+    Makes a missing table and schema, readable by `event_store_reader`. Two runs for one table write one after the
+    other: the later one wins, and each is complete.
 
     Args:
-        connection: Where the table is.
+        connection: A connection to the table's database.
         table: `schema.table`, each a plain name.
-        columns: The columns in their order: name → (Postgres type, what it says). One of them is `day`, a date. None
+        columns: The columns in their order: name → (Postgres type, description). One of them is `day`, a date. None
             may be null.
         day: The day.
         rows: Its rows: the values of all columns but `day`, by name.
-        key: The columns that tell rows of one day apart; the primary key is `day` and these. Used when the table is
-            made.
+        key: The columns that distinguish rows of one day; the primary key is `day` and these. Used only to make the
+            table.
 
     Returns:
-        How many rows the table has now, of all days.
+        The number of rows in the table, of all days.
 
     Raises:
         ValueError: The name has no schema, or there is no column `day`.
@@ -59,11 +59,11 @@ def replace_day(
     others = [column for column in columns if column != DAY]
     with connection.transaction():
         ((known,),) = connection.execute("select to_regclass(%s) is not null", (whole.as_string(),)).fetchall()
-        if not known:  # once it is there, nobody needs the right to make schemas any more
-            # of two that make it at once the later one waits for the earlier one, and is told that it is there
+        if not known:  # an existing table needs no right to make schemas
+            # of two concurrent runs the later one waits for the earlier one, and gets an error that the table exists
             with suppress(DuplicateSchema, DuplicateTable, DuplicateObject, UniqueViolation), connection.transaction():
                 _make(connection, schema, whole, columns, key)
-        # one after the other; a lock that needs a right to the table, for a key could be held by any login
+        # one after the other; a table lock needs a right to the table, while any login could hold an advisory lock
         connection.execute(sql.SQL("lock table {} in share row exclusive mode").format(whole))
         connection.execute(sql.SQL("delete from {} where {} = %s").format(whole, sql.Identifier(DAY)), (day,))
         with connection.cursor() as cursor:
@@ -86,7 +86,7 @@ def _make(
     columns: Mapping[str, tuple[str, str]],
     key: Sequence[str],
 ) -> None:
-    # where it is there, nobody needs the right to make one
+    # an existing schema needs no right to make schemas
     if connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone() is None:
         connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(schema)))
     parts = [

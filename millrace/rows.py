@@ -1,4 +1,4 @@
-"""The rows that an event store takes and returns, and the types of what they hold: to annotate code with."""
+"""The rows that an event store takes and returns, and the types of their values, for annotations."""
 
 from millrace.commands.decider import Decided
 from millrace.event_store import (

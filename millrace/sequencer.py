@@ -20,29 +20,29 @@ from millrace.patience import GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, while_away
 from millrace.postgres import connecting
 from millrace.producers import ProducerStore
 
-# after so long consumers work for themselves
+# without a sign of the sequencer for this long, consumers sequence and dispatch themselves
 ATTENDED_S = 2
-# a look takes a tenth of the time at most
+# a look at all views may take at most a tenth of the time
 LOOK_SHARE = 10
-# for how long it dispatches until it sequences again
+# how long it dispatches before it sequences again
 SLICE_S = 0.05
-# a call passes so many positions of a log partition at least, if there are 1,024: where it passed fewer, it passed all
+# a call's window with 1,024 log partitions, the least one: a call that passed fewer positions has passed all
 WINDOW = 19
-# how often a view is dispatched that nothing is new for: its done locks go; after 15 s consumers would do it themselves
+# how often to dispatch a view without new events, to remove its done locks; after 15 s consumers would do it themselves
 DISPATCH_ALL_EVERY_S = 10
-# so nobody is woken more than a hundred times a second
+# so no consumer is woken more than a hundred times a second
 SHORTEST_PAUSE_S = 0.01
-# while events come more often than that, to sleep costs more than it saves
+# while events come more often than this, sleeping costs more than it saves
 AWAKE_S = 0.05
 
 logger = logging.getLogger(__name__)
 
 
 def run_sequencer(dsn: str, stop: threading.Event, *, pause_s: float = POLL_S) -> None:
-    """Sequence and dispatch until `stop` is set; wake who waits for positions. While no event is new it sleeps.
+    """Sequence and dispatch until `stop` is set; wake consumers that wait for positions. Sleep while no event is new.
 
-    An append ends its sleep. Where no word of it can come, it looks every `pause_s` seconds. The loop outlasts restarts
-    of the server, a server that says nothing, and one that takes no writes for a while.
+    An append ends the sleep. Where notifications cannot come, the sequencer looks every `pause_s` seconds. The loop
+    survives restarts of the server, a silent server, and one that takes no writes for a while.
     """
     patiently = while_away(connecting.passes, stop, before_sleep_log(logger, logging.WARNING), quietly=True)
     patiently(_run, dsn, stop, pause_s)
@@ -57,7 +57,7 @@ def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
         pause = SHORTEST_PAUSE_S
         while not stop.is_set():
             sleeps = appends.listening and pause >= AWAKE_S
-            # before it looks: what was committed before it said so wakes nobody
+            # before the look: events committed before this call do not wake the sequencer
             look_soon = rounds.attend(sleeps=sleeps)
             # after an event the next one usually comes soon
             pause = SHORTEST_PAUSE_S if rounds.work() else min(pause * 2, pause_s)
@@ -72,22 +72,22 @@ def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
 
 
 class _Rounds:
-    """What one connection does again and again."""
+    """The sequencer's rounds on one connection."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self.store, self.producers = PlatformStore(connection), ProducerStore(connection)
         # the views to dispatch, by owner: owners take turns, and a view keeps its place
         self.pending: dict[str, dict[str, None]] = {}
-        # view -> how long it waits after its last error, and until when
+        # view -> the backoff after its last error, and the end of that backoff
         self.aside: dict[str, tuple[float, float]] = {}
-        # what was announced last, and what was when nothing was pending
+        # the marks that were announced last, and the last ones announced while nothing was pending
         self.marks: list[int] = []
         self.settled: list[int] = []
         self.expire_at = self.look_at = self.dispatch_all_at = time.monotonic()
         self.attend_at = 0.0
 
     def work(self) -> int:
-        """Sequence, dispatch for a slice of time, and announce what is new; return how much there was, and is left."""
+        """Sequence, dispatch for a slice of time, and announce new positions; return how much was done and is left."""
         if time.monotonic() >= self.expire_at:
             self.producers.expire_transactions()
             self.expire_at = time.monotonic() + PATIENCE_S
@@ -107,13 +107,13 @@ class _Rounds:
                 behind = {view.view for view in polled if view.due > view.retries}
                 self._want(each for each in every if each.view in behind)
             took = time.monotonic() - now
-            # a view that is new is not waited for: who fetches its events dispatches them meanwhile
+            # a new view need not wait for this: until then the consumer that fetches its events dispatches them
             self.look_at = now + max(PAUSE_S, LOOK_SHARE * took)
         passed = self._dispatch()
-        # who was told while views were pending may have found nothing: he is told again
+        # a consumer that was woken while views were pending may have found nothing: wake it again
         known, self.marks = self.marks, self.store.announce_positions(self.marks if self.pending else self.settled)
         if not moved and self.marks != known:
-            # another one sequenced, who announces nothing
+            # another process sequenced, which announces nothing
             self._want(self.store.wanting_views(known))
         if not self.pending:
             self.settled = self.marks
@@ -126,10 +126,10 @@ class _Rounds:
                 self.pending.setdefault(each.owner, {})[each.view] = None
 
     def _dispatch(self) -> int:
-        """Hand over what is new, an owner's view after another's, until the time is up; return how much it was.
+        """Dispatch new events, owners in turn, until the time slice is over; return the number of positions passed.
 
-        So many views of one owner delay neither those of others nor the log: what is left is done after the next look
-        at it.
+        Many views of one owner delay neither views of other owners nor the log: the rest follows after the log was
+        sequenced again.
         """
         passed = 0
         again = []
@@ -150,7 +150,7 @@ class _Rounds:
         return passed
 
     def _dispatched(self, view: str) -> int:
-        """Dispatch to one view; an error that only it has sets it aside, and holds nobody else up."""
+        """Dispatch to one view; an error of this view alone sets it aside, and does not delay other views."""
         try:
             positions = self.store.dispatch_events(view)
         except (UnknownView, WrongMode):  # unregistered, or changed, after it was named
@@ -168,23 +168,23 @@ class _Rounds:
         return positions
 
     def attend(self, *, sleeps: bool) -> bool:
-        """Say that this loop is at work, where it was not said just now; return whether to look again soon."""
+        """Record that this loop is at work, unless that was done just now; return whether to look again soon."""
         now = time.monotonic()
         if not sleeps and now < self.attend_at:
             return True
-        # appends see that it sleeps until they see otherwise
+        # appends take it as asleep until the next call
         self.attend_at = 0.0 if sleeps else now + ATTENDED_S / 2
         return self.store.attend_log(ATTENDED_S, sleeps)
 
     def leave(self) -> None:
-        """Say that consumers are on their own."""
+        """Record that no sequencer is at work: consumers sequence and dispatch themselves."""
         self.store.attend_log(0)
 
 
 def held_up(store: PlatformStore, *, seconds: float = 2 * PAUSE_S) -> SequencerHolder | None:
-    """Return the session whose transaction holds up the whole log; None if nobody does for so many seconds.
+    """Return the session with a transaction that blocks the whole log for `seconds`; None if there is none.
 
-    A call of a sequencer that is far behind takes less.
+    Even a sequencer that is far behind holds the row for less time in a call.
     """
     first = store.sequencer_holder()
     deadline = time.monotonic() + seconds

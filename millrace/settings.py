@@ -1,4 +1,4 @@
-"""What a deployment can set, read from the environment when it is asked for, never at import."""
+"""The settings of a deployment, read from the environment when needed, never at import."""
 
 import ipaddress
 import re
@@ -14,16 +14,16 @@ from millrace.errors import InvalidSetting
 
 # the folder with the package's files, among them `sql/` and `platform_defs/`
 PACKAGE = Path(__file__).resolve().parent
-# where pushes of the embedded store may go: receivers of this machine are those of whoever runs it
+# where pushes of the embedded store may go: receivers on this machine belong to its operator
 THIS_MACHINE = "127.0.0.0/8, ::1"
-# what `millrace up` declares in a home that it makes, if nothing names another package
+# the package that `millrace up` declares in a new home if no other one is named
 EXAMPLE = "millrace.examples.shop"
-# the file in a home that names the package which `millrace up` declared there
+# the file in a home with the name of the package that `millrace up` declared there
 NOTE = "declarations"
 PREFIX = "MILLRACE_"
-# characters of a token that guards the UI
+# the least number of characters in the UI's token
 SHORTEST_TOKEN = 16
-# characters of a value that cannot be used
+# the number of characters that an error quotes of an invalid value
 QUOTED = 100
 
 
@@ -62,7 +62,7 @@ def _networks(text: str) -> str:
 
 
 def listed(text: str | None) -> list[str]:
-    """Return what a text lists, with commas or spaces between."""
+    """Return the items of a text, separated by commas or spaces."""
     return (text or "").replace(",", " ").split()
 
 
@@ -70,8 +70,8 @@ class Settings(BaseSettings):
     """The environment variables `MILLRACE_…` with their defaults.
 
     Raises:
-        InvalidSetting: One has a value that it cannot have; the text names it, the value unless that may be a secret,
-            and what is allowed.
+        InvalidSetting: A variable has an invalid value; the text has its name, the value unless that may be a secret,
+            and the allowed values.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", allow_inf_nan=False)
@@ -91,7 +91,7 @@ class Settings(BaseSettings):
 
     home: Annotated[Path, AfterValidator(_absolute)] = Field(
         default=Path(".millrace"),
-        # the folder that is the current one when it is read
+        # the current folder at the time of reading
         validate_default=True,
         description="Where the local servers keep their data; by default in the current folder.",
     )
@@ -124,15 +124,15 @@ class Settings(BaseSettings):
     )
     ui_hosts: Annotated[str, AfterValidator(_hosts)] | None = Field(
         default=None,
-        description="Names besides this machine's own under which the UI and metrics are reached, such as that of a proxy,"
+        description="Names under which the UI and metrics are reached beside this machine's own, such as that of a proxy,"
         " with commas.",
     )
     ui_token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
-        default=None, description="What everybody must show to use the UI; none means nobody must."
+        default=None, description="Token required for the UI; none means that no token is required."
     )
     push_allow: Annotated[str, AfterValidator(_networks)] | None = Field(
         default=None,
-        description="Networks and hosts that pushes may go to besides public addresses, with commas.",
+        description="Networks and hosts that pushes may go to, beside public addresses; with commas.",
     )
     alert_url: SecretStr | None = Field(
         default=None,
@@ -168,22 +168,22 @@ class Settings(BaseSettings):
 
     @property
     def archive_folder(self) -> Path:
-        """Where the archive is."""
+        """The folder of the archive."""
         return (self.archive_dir or self.home / "archive").resolve()
 
     @property
     def listed_ui_hosts(self) -> list[str]:
-        """The names in `ui_hosts`, one by one."""
+        """The names in `ui_hosts`, as a list."""
         return listed(self.ui_hosts)
 
     @property
     def listed_push_allow(self) -> list[str]:
-        """What is in `push_allow`, one by one."""
+        """The networks and hosts in `push_allow`, as a list."""
         return listed(self.push_allow)
 
     @property
     def ui_address(self) -> str:
-        """Where people find the UI."""
+        """The address of the UI as people reach it."""
         return self.ui_url or f"http://127.0.0.1:{self.port}"
 
     @property
@@ -193,10 +193,10 @@ class Settings(BaseSettings):
 
     @property
     def declared_package(self) -> str | None:
-        """The package to take declarations from, if any is named: here, in the home, or in the pyproject.toml above.
+        """The package of declarations, if any is named: here, in the home, or in the pyproject.toml above.
 
         Raises:
-            InvalidSetting: Home and pyproject.toml name two, or the example is named for the store of another package.
+            InvalidSetting: Home and pyproject.toml name two packages, or the example would go into another one's store.
         """
         noted = None
         with suppress(OSError):
@@ -218,7 +218,7 @@ class Settings(BaseSettings):
 
 
 def _of_project(folder: Path) -> tuple[Path, str | None]:
-    """Return the nearest pyproject.toml above a folder with `declarations` in [tool.millrace], and what it says."""
+    """Return the nearest pyproject.toml above a folder with `declarations` in [tool.millrace], and that value."""
     for path in (above / "pyproject.toml" for above in (folder, *folder.parents)):
         try:
             named = tomllib.loads(path.read_text()).get("tool", {}).get("millrace", {}).get("declarations")

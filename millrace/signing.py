@@ -1,4 +1,4 @@
-"""Signing what is sent to receivers, as the specification Standard Webhooks says (https://www.standardwebhooks.com)."""
+"""Signing messages to receivers by the specification Standard Webhooks (https://www.standardwebhooks.com)."""
 
 import binascii
 import secrets
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from standardwebhooks import Webhook
 
 PREFIX = "whsec_"
-# of a secret
+# allowed lengths of a secret
 BYTES = range(24, 65)
 MADE_BYTES = 32
 
@@ -20,7 +20,7 @@ def made_secret() -> str:
 
 
 def fault_of(secret: str) -> str | None:
-    """Say what is wrong with a secret, without quoting it; None if nothing. The library would sign with anything."""
+    """Say what is wrong with a secret, without quoting it; None if it is valid. The library would take any text."""
     if not secret.startswith(PREFIX):
         return f"does not begin with {PREFIX}"
     try:
@@ -33,14 +33,14 @@ def fault_of(secret: str) -> str | None:
 
 
 def signed(message_id: str, body: bytes, keys: Sequence[str]) -> dict[str, str]:
-    """Return the headers of a message that is signed with each of these secrets: a receiver needs to know one.
+    """Return the headers of a message, signed with each of these secrets: a receiver needs to know only one.
 
     Args:
-        message_id: Names the message; each try has the same one.
-        body: What is sent.
+        message_id: Names the message; each retry has the same one.
+        body: The message's body.
         keys: The secrets.
     """
-    # the library takes the digits of a time for UTC, whatever its zone is
+    # the library ignores the zone of a time, and takes its digits as UTC
     now = datetime.now(UTC)
     return {
         "webhook-id": message_id,

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 _DAY = r"(?!0000)([0-9]{4})-(0?[1-9]|1[0-2])-(0?[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9])(?:[.]([0-9]+))?)?"
 OFFSET = r"[+-](?:0[0-9]|1[0-5])(?::?[0-5][0-9])?"
-# `$` is also before a line break, and `\Z` is so to Java
+# not `$`, which also matches before a line break, as `\Z` does in Java
 END = r" *(?![\s\S])"
 DAY_FORM = f"^ *{_DAY}{END}"
 TIME_FORM = f"^ *{_DAY}(?:[T ]{_CLOCK}(?: ?(?:Z|UTC|GMT|({OFFSET})))?)?{END}"
@@ -26,7 +26,7 @@ _FORM = re.compile(TIME_FORM)
 
 
 def iso_text(text: str) -> str | None:
-    """Return a time as ISO 8601 with its offset and every digit of the second, a day as a day; None for other texts."""
+    """Return a time as ISO 8601 with its offset and all digits of the second, or a day; None for other texts."""
     parts = _FORM.match(text)
     return parts and written(*parts.groups(""))
 
@@ -34,7 +34,7 @@ def iso_text(text: str) -> str | None:
 def written(
     year: str, month: str, day: str, hour: str, minute: str, second: str, fraction: str, offset: str
 ) -> str | None:
-    """Return what `iso_text` says of parts that a pattern found, "" for one that is missing; None for no such day."""
+    """Return the result of `iso_text` for the parts of a match, "" for a missing part; None if there is no such day."""
     days = f"{year}-{month.zfill(2)}-{day.zfill(2)}"
     if not hour:
         return days if _is(days) else None
@@ -42,12 +42,12 @@ def written(
     seconds = f"{days}T{hour.zfill(2)}:{minute}:{second or '00'}"
     if not _is(f"{seconds}{zone}"):
         return None
-    # as isoformat writes it: no fraction that is zero, and six digits at least
+    # like isoformat: no zero fraction, and at least six digits
     return f"{seconds}.{fraction.ljust(6, '0')}{zone}" if fraction.strip("0") else f"{seconds}{zone}"
 
 
 def moment(text: str) -> datetime | None:
-    """Return the time of a text to the microsecond, finer digits left out; a day's is its midnight in UTC."""
+    """Return the time of a text, cut to the microsecond; for a day its midnight in UTC."""
     iso = iso_text(text)
     if iso is None:
         return None
@@ -56,12 +56,12 @@ def moment(text: str) -> datetime | None:
 
 
 def bound(text: str) -> datetime | str | None:
-    """Return the moment of a text, and the infinities of Postgres as they are; None for other texts."""
+    """Return the moment of a text, or an infinity of Postgres unchanged; None for other texts."""
     return text if text in {"-infinity", "infinity"} else moment(text)
 
 
 def day(text: str) -> date | None:
-    """Return the day of a text that is a day alone."""
+    """Return the day of a text without a time; None for other texts."""
     iso = iso_text(text) if re.match(DAY_FORM, text) else None
     return None if iso is None else date.fromisoformat(iso)
 
@@ -69,7 +69,7 @@ def day(text: str) -> date | None:
 def _is(iso: str) -> bool:
     try:
         found = datetime.fromisoformat(iso)
-        # an offset may lead beyond these years
+        # an offset may move the time out of these years
         if found.year in {1, 9999} and found.tzinfo:
             found.astimezone(UTC)
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Passing on what led to an event: correlation, causation and W3C traces."""
+"""Passing on the cause of an event: correlation, causation and W3C traces."""
 
 from millrace.event_store import causing, tracing
 

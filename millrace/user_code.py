@@ -1,4 +1,4 @@
-"""What users declare, before it is called: its name for the store, and whether a call of it runs its body."""
+"""Users' classes and functions: their names in the store, and whether a call runs the body."""
 
 import inspect
 import re
@@ -13,29 +13,29 @@ Result = TypeVar("Result")
 
 
 class NeverRan(MillraceError):
-    """A function returned, but its work is not done: its result says that it still has to run."""
+    """A function returned, but its work is not done: its result, such as a coroutine, still has to run."""
 
 
 def snake_case(name: str) -> str:
-    """Return the name of what a class or a function declares."""
+    """Return the snake_case name for a class or a function."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 def is_async(function: object) -> bool:
-    """Return whether a call gives a coroutine: `async def`, or an object whose `__call__` is one."""
+    """Return whether a call returns a coroutine: `async def`, or an object with an `async def __call__`."""
     return any(map(inspect.iscoroutinefunction, _called(function)))
 
 
 def is_generator(function: object) -> bool:
-    """Return whether a call gives a generator, synchronous or not."""
+    """Return whether a call returns a generator, synchronous or not."""
     return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _called(function))
 
 
 def finished(result: Result) -> Result:
-    """Return what a function returned.
+    """Return a function's result, unless the function still has to run.
 
     Raises:
-        NeverRan: It is a coroutine, another awaitable, a generator or a future.
+        NeverRan: The result is a coroutine, another awaitable, a generator or a future.
     """
     if not (inspect.isawaitable(result) or isinstance(result, (Generator, AsyncGenerator, Future))):
         return result
@@ -49,7 +49,7 @@ def finished(result: Result) -> Result:
 
 
 def _called(function: object) -> tuple[object, object]:
-    """Return what may be the code of a call: the function, or the `__call__` of its type."""
+    """Return the candidates for the code of a call: the function, and the `__call__` of its type."""
     while isinstance(function, partial):
         function = function.func
     return function, type(function).__call__ if callable(function) else None

@@ -29,7 +29,7 @@ from millrace.settings import Settings
 
 
 def assembled(found: Declarations, settings: Settings, resources: Mapping[str, object] | None) -> dg.Definitions:
-    """Put together what is declared; tests pass their own declarations, settings and resources."""
+    """Assemble the declarations; tests pass their own declarations, settings and resources."""
     partitions, archive = log_partitions(settings.log_partitions), settings.archive_folder
     limits = Limits.of(settings)
     models, captures = found.models.values(), found.captures
@@ -41,7 +41,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
         *([as_of_asset(found, archive)] if models else []),
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
-    # mypy takes what the base class has as a field for an argument
+    # mypy takes a field of the base class for an argument
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
     everything = {**servers, "archive_folder": archive, "io_manager": InstanceFolder(), **(resources or {})}
     together = shared_drain_job(found, archive, limits, everything)
@@ -54,7 +54,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings)],
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
-        # a process per step would double what a run costs
+        # a process per step would double the cost of a run
         executor=while_it_runs,
         # the UI shows it with the code location
         metadata={"declarations": found.package or "none", "files that fail": [str(fault) for fault in found.faults]},

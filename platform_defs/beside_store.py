@@ -1,4 +1,4 @@
-"""What alerts tell beside the store's judgement: the services of `millrace up`, and Dagster."""
+"""The sources of alerts outside the event store: the services of `millrace up`, and Dagster."""
 
 import os
 import threading
@@ -13,11 +13,11 @@ from millrace.settings import Settings
 
 
 class ServicesSource:
-    """The services of the `millrace up` in a home: those that are not ready."""
+    """Finds the services of the `millrace up` in a home that are not ready."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        # of two homes on one store each has its own word
+        # two homes on one store are two sources
         self.name = f"services of {home}"
 
     def found(self) -> Sequence[Finding]:
@@ -34,7 +34,7 @@ class ServicesSource:
 
 
 class DagsterSource:
-    """The Dagster instance that DAGSTER_HOME names, asked again and again in a thread of its own."""
+    """Asks the Dagster instance that DAGSTER_HOME names, repeatedly and in a separate thread."""
 
     name = "dagster"
 
@@ -45,13 +45,13 @@ class DagsterSource:
         self._thread: threading.Thread | None = None
 
     def found(self) -> Sequence[Finding]:
-        """Return what Dagster said last; raise the error that its storage answered with.
+        """Return Dagster's last findings; raise the error that its storage answered with.
 
         Raises:
-            TimeoutError: It has not answered yet, or not for too long.
+            TimeoutError: Dagster has not answered yet, or its last answer is too old.
         """
         if self._thread is None:
-            # a daemon: the process ends, whatever the storage does
+            # a daemon thread: the process can end while the storage hangs
             self._thread = threading.Thread(target=self._ask, name="dagster-alerts", daemon=True)
             self._thread.start()
         if time.monotonic() > self._answered_at + self._patience_s:
@@ -70,14 +70,14 @@ class DagsterSource:
 
                 standing = standing or DagsterStanding(DagsterInstance.get())
                 self._answer = standing.found()
-            except Exception as error:  # noqa: BLE001  whatever the storage is and raises; whoever asks is told
+            except Exception as error:  # noqa: BLE001  any storage, any error; `found` raises it
                 self._answer = error
             self._answered_at = time.monotonic()
             time.sleep(WATCH_S)
 
 
 def sources_of_alerts(settings: Settings) -> list[Source]:
-    """Return what the process that asks knows beside the store."""
-    # we are one of them
+    """Return the sources of this process, beside the store."""
+    # only a service of `millrace up` has the mark
     services = [ServicesSource(settings.home)] if MARK in os.environ else []
     return [*services, *([DagsterSource()] if os.environ.get("DAGSTER_HOME") else [])]

@@ -1,4 +1,4 @@
-"""The sensors that say in Dagster when a view becomes late, when it is fresh again, and how subscriptions stand."""
+"""The sensors that report to Dagster when a view becomes late or fresh again, and the state of subscriptions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ import dagster as dg
 
 from millrace.assets.declarations import Fault
 from millrace.assets.drains import Objective, lag_evaluation, lag_metadata, late_ones
-from millrace.assets.subscriptions import asset_key, standing_of
+from millrace.assets.subscriptions import asset_key, figures_of
 from millrace.assets.verdicts import LOADS_CHECK, repeat_verdicts
 from millrace.handlers.declaration import Subscription
 from millrace.patience import REST_S, WATCH_S
@@ -18,9 +18,9 @@ from millrace.resources.postgres import PostgresResource
 def freshness_sensor(
     objectives: Sequence[Objective], faults: Mapping[dg.AssetKey, Sequence[Fault]]
 ) -> dg.SensorDefinition:
-    """Make the sensor `watch_freshness` of what may become late; its cursor is what of it was called late.
+    """Make the sensor `watch_freshness` of views with objectives; its cursor is the names that were reported late.
 
-    Its first tick after a load says, too, which declarations fail to load.
+    Its first tick after a load also reports which declarations fail to load.
     """
 
     @dg.sensor(
@@ -40,14 +40,14 @@ def freshness_sensor(
             for objective in objectives:
                 name = objective.asset.to_user_string()
                 view = objective.view(store)
-                # nobody can judge a view that is not there: what was said of it stays
+                # a missing view cannot be judged: its last report stays
                 is_late = name in called if view is None else objective.stands_for in standing
                 late |= {name} if is_late else set()
                 if view is not None and is_late != (name in called):
                     figures = lag_metadata(store.view_lag(view))
                     evaluation = lag_evaluation(objective, figures, passed=not is_late)
                     context.instance.report_runless_asset_event(evaluation)
-        # what ended before it could say so, or materializes without us
+        # for a run that ended before it could report, or an asset that is materialized without us
         repeat_verdicts(context.instance, [*(objective.asset for objective in objectives), *faults])
         keys = {dg.AssetCheckKey(asset, LOADS_CHECK): said for asset, said in faults.items()}
         for key in keys.keys() - context.instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys]):
@@ -62,7 +62,7 @@ def freshness_sensor(
 
 
 def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefinition:
-    """Make the sensor `watch_subscriptions`, which observes views that changed; its cursor is what it told last."""
+    """Make the sensor `watch_subscriptions`, which observes views that changed; its cursor is its last report."""
 
     @dg.sensor(
         name="watch_subscriptions",
@@ -74,7 +74,7 @@ def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefin
         with kept_store(postgres) as store:
             infos = {info.view: info for info in store.view_info()}
         told: dict[str, dict[str, float]] = json.loads(context.cursor or "{}")
-        now = {each.view: standing_of(infos[each.view]) for each in subscriptions if each.view in infos}
+        now = {each.view: figures_of(infos[each.view]) for each in subscriptions if each.view in infos}
         absent = sorted(each.view for each in subscriptions if each.view not in infos)
         behind = sorted(view for view, standing in now.items() if standing["lag"])
         said = f"behind: {', '.join(behind)}" if behind else f"none of {len(now)} subscriptions is behind"

@@ -1,4 +1,4 @@
-"""The definitions of a package of declarations, without what Dagster does not take of it."""
+"""The definitions of a package of declarations, without those that Dagster refuses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from millrace.assets.declarations import Declarations, Fault, Part, declared
 from millrace.platform_defs.assembly import assembled
 from millrace.settings import Settings
 
-# what Dagster raises for an object that it does not take
+# errors that Dagster raises for an object that it refuses
 REFUSALS = (dg.DagsterError, CheckError, ValueError, TypeError)
 
 
@@ -23,7 +23,7 @@ def build_defs(
     """Make the definitions; tests pass their own declarations, settings and resources.
 
     Raises:
-        InvalidDeclarations: The package that the settings name is not there, or is empty.
+        InvalidDeclarations: The package that the settings name is missing or empty.
     """
     settings = settings or Settings()
     found = declared(settings.declared_package) if declarations is None else declarations
@@ -33,20 +33,20 @@ def build_defs(
 def loadable(
     found: Declarations, settings: Settings, resources: Mapping[str, object] | None = None
 ) -> tuple[Declarations, dg.Definitions]:
-    """Return what Dagster takes of declarations, the rest as faults, and the definitions of that.
+    """Return the declarations that Dagster accepts, with the rest as faults, and their definitions.
 
-    A part of `defs` costs itself alone that needs a resource that is not there, or has the name of another thing.
+    Of `defs`, only a file is left out that needs a missing resource, or an object of which has the name of another.
     """
     ours = assembled(found, settings, resources)
 
     def tried(parts: Sequence[Part]) -> dg.Definitions:
         defs = dg.Definitions.merge(ours, *(part.definitions for part in parts))
-        # what Dagster does with it next, and keeps
+        # Dagster's own next step; it caches the result
         defs.get_repository_def()
         return defs
 
     def fitting(taken: tuple[Part, ...], parts: Sequence[Part]) -> tuple[tuple[Part, ...], list[Fault]]:
-        """Return the parts that load together with those that are taken; by halves where they do not."""
+        """Return `taken` with those parts that load beside it; search by halves for the others."""
         try:
             tried([*taken, *parts])
         except REFUSALS as error:

@@ -1,4 +1,4 @@
-"""What runs by the clock."""
+"""The schedules: jobs that run by the clock."""
 
 import dagster as dg
 
@@ -26,9 +26,9 @@ PRUNE_RUNS = dg.ScheduleDefinition(
 
 
 def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
-    """Make the schedule that asks every hour for one run over all log partitions, if one has something to archive.
+    """Make the schedule that requests one run over all log partitions every hour, if one has events to archive.
 
-    It is off unless `archive_dir` says where the archive is.
+    It is off unless `archive_dir` is set.
     """
 
     @dg.schedule(
@@ -50,7 +50,7 @@ def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
             return dg.SkipReason("Everything that has a position is archived.")
         return dg.RunRequest(
             run_key=context.scheduled_execution_time.isoformat(),
-            # log partitions in between that are not behind: the run finds nothing to write for them
+            # the range may include log partitions that are not behind: the run writes nothing for them
             tags={
                 "dagster/asset_partition_range_start": log_partition_key(behind[0]),
                 "dagster/asset_partition_range_end": log_partition_key(behind[-1]),

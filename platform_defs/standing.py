@@ -1,6 +1,6 @@
-"""What is wrong as Dagster's own storage says it, judged by one table: alerts and metrics are made from it.
+"""What is wrong according to Dagster's own storage, judged by one table: alerts and metrics are made from it.
 
-A check that shows a row of `standing.sql` is left to the store, which answers also while Dagster is dead.
+A check that shows a row of `standing.sql` is left to the store, which also answers while Dagster is dead.
 """
 
 import time
@@ -19,7 +19,7 @@ from millrace.platform_defs.liveness import beats, silent_locations, ticking
 
 
 class Kind(NamedTuple):
-    """From how many seconds on something is wrong, how bad it is, and what helps."""
+    """The threshold in seconds, the severity and the remedy of a kind of finding."""
 
     wrong_from: float
     severity: str
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
 
 TICKS = "Its ticks in the UI, below Automation, have the error."
-# of a sensor and a schedule it is no time, but ticks that failed in a row
+# for a sensor and a schedule the threshold is failed ticks in a row, not seconds
 KINDS = {
     "daemon": Kind(DAEMON_IDLE_S, "page", "Start the service `daemon`, without which no drain, capture or schedule starts; its"
                    " log says why it ended."),
@@ -38,7 +38,7 @@ KINDS = {
     "schedule": Kind(1, "ticket", TICKS),
     "run": Kind(0, "ticket", "Its page in the UI has the cause and the log; run it again there once the cause is repaired."),
     "check": Kind(0, "ticket", "The check in the UI has its figures; docs/operating.md says what helps."),
-    "slot": Kind(0, "page", "`millrace capture status` has the problem and its remedy; a slot that nobody reads fills its"
+    "slot": Kind(0, "page", "`millrace capture status` has the problem and its remedy; a slot without a reader fills its"
                  " source's disk."),
 }  # fmt: skip
 
@@ -51,7 +51,7 @@ class DagsterStanding:
         self._runs = FailedRuns(instance)
 
     def found(self) -> list[Finding]:
-        """Look once; sensors and schedules die with their daemon, and nobody knows of them while it is dead."""
+        """Return the findings; none of sensors and schedules while the daemon is dead: their state is unknown then."""
         now, found, alive = time.time(), list[Finding](), list[Finding]()
         dead_s, beat = KINDS["daemon"].wrong_from, beats(self.instance)
         if silent := {name: at for name, at in sorted(beat.items()) if now - at >= dead_s}:
@@ -69,7 +69,7 @@ class DagsterStanding:
         return [*found, *alive, *self.failed_runs(), *self.breached_checks()]
 
     def _automation(self, now: float) -> Iterator[Finding]:
-        """Return the code locations none of whose sensors ticks, and the sensors and schedules that fail."""
+        """Return the code locations without a sensor that ticks, and the sensors and schedules that fail."""
         there = ticking(self.instance)
         silent = silent_locations(there, now, KINDS["location"].wrong_from)
         for location, since in silent.items():
@@ -77,7 +77,7 @@ class DagsterStanding:
             cause = f"None of its sensors has ticked for {age(now - since)}, though Dagster's daemon lives."
             yield _found("location", location, since, what, cause, "/deployment/locations")
         for each in there:
-            # while its location is silent nobody knows better
+            # while its location is silent, whether it is still declared is unknown
             known = each.location in silent or each.is_declared(now)
             if known and each.failures >= KINDS[each.kind].wrong_from:
                 name = f"the {each.kind} {each.name}"
@@ -86,13 +86,13 @@ class DagsterStanding:
                 yield _found(each.kind, name, None, f"{name} fails again and again", cause, page)
 
     def failed_runs(self) -> Iterator[Finding]:
-        """Return the newest failed run of each name within a week, unless a run did since what it had to do."""
+        """Return the newest failed run of each name within a week, unless a later run did its work."""
         for name, record, cause in self._runs.look():
             since, page = record.update_timestamp.timestamp(), f"/runs/{record.dagster_run.run_id}"
             yield _found("run", name, since, f"The run {name} failed", cause, page)
 
     def breached_checks(self) -> Iterator[Finding]:
-        """Return the checks whose newest evaluation failed, if the store does not say the same."""
+        """Return the checks whose newest evaluation failed, unless the store reports the same."""
         for evaluation, at in breached(self.instance):
             page = f"/assets/{'/'.join(quote(part, safe='') for part in evaluation.asset_key.path)}?view=checks"
             for (kind, name), cause in causes(evaluation).items():

@@ -1,1 +1,1 @@
-"""The resources of Dagster: Postgres and Spark. What they give is made in `millrace.postgres` and `millrace.spark`."""
+"""The resources of Dagster: Postgres and Spark. `millrace.postgres` and `millrace.spark` do their work."""

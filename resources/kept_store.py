@@ -1,7 +1,6 @@
 """One connection to the event store that all sensors of a process share, replaced when it is lost.
 
-A new connection for each tick costs Postgres 20 to 30 ms of CPU, which is most of what sensors cost while nothing
-happens.
+A new connection for each tick costs Postgres 20 to 30 ms of CPU, most of the cost of idle sensors.
 """
 
 import atexit
@@ -15,13 +14,13 @@ from millrace.event_store.platform import PlatformStore
 from millrace.resources.postgres import PostgresResource
 
 _LOCK = threading.Lock()
-# by DSN: a process has one, but tests
+# by DSN: a process has one; tests have several
 _KEPT: dict[str, psycopg.Connection] = {}
 
 
 @contextmanager
 def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
-    """Lend the connection, to one at a time, in autocommit: only for calls that never wait for somebody else.
+    """Lend the connection, to one caller at a time, in autocommit: only for calls that never wait for other sessions.
 
     Raises:
         Unreachable: The server does not answer.
@@ -35,7 +34,7 @@ def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
             try:
                 connection.execute("")
             except psycopg.Error:
-                # the server was started again, or somebody ended the session
+                # the server was restarted, or the session was ended
                 connection.close()
                 connection = None
         if connection is None:
@@ -43,7 +42,7 @@ def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
         try:
             yield PlatformStore(connection)
         except BaseException:
-            # its state is not known
+            # its state is unknown
             connection.close()
             raise
 

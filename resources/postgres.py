@@ -1,7 +1,7 @@
 """The event store as a Dagster resource, which opens connections for assets and sensors.
 
-The resource has no field: a field is run config, and whoever launches a run would set where it connects to, also from
-variables of the environment that the run's error then quotes.
+The resource has no field. A field is run config: the launcher of a run could set the server, also from variables of the
+environment that the run's error then quotes.
 """
 
 from collections.abc import Iterator
@@ -22,10 +22,10 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
     """The event store's Postgres: the deployment's own, looked up at each use."""
 
     def current_dsn(self) -> str:
-        """Return the connection string in force, that of the drains' login.
+        """Return the current connection string, that of the drains' login.
 
         Raises:
-            Unreachable: There is none: MILLRACE_DSN is not set, and the embedded Postgres does not run.
+            Unreachable: There is no event store: MILLRACE_DSN is not set, and the embedded Postgres does not run.
         """
         return drain_dsn(Settings())
 
@@ -53,7 +53,7 @@ class PostgresResource(ConfigurableResource["PostgresResource"]):
                 "The event store does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."
             ) from None
         except psycopg.ProgrammingError:
-            # an unreadable DSN may be a password: it is not quoted
+            # an unreadable DSN may be a password: do not quote it
             raise Unreachable(
                 "The DSN is unreadable.", hint="Set MILLRACE_DSN to postgresql://… or key=value …"
             ) from None

@@ -1,7 +1,6 @@
 """Spark as a Dagster resource.
 
-It has no field, for a field is run config, and Spark's settings start programs and choose who gets the connection
-string.
+It has no field. A field is run config, and Spark's settings start programs and decide where the connection string goes.
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 class SparkResource(LazyPySparkResource):
     """A session that is opened when a run first needs it and closed when the run ends."""
 
-    # of the class, so that it is none of its fields
+    # a class variable, so that it is no field
     spark_config: ClassVar[dict[str, Any]] = {}  # type: ignore[misc]
     _spark_session: "SparkSession | None" = PrivateAttr(default=None)
 

@@ -1,11 +1,11 @@
-"""Break lines of the product, one at a time, and see which tests notice.
+"""Break lines of the product, one at a time, and record which test fails.
 
     python scripts/mutate.py mutants.jsonl --mutants 300
 
 Samples mutants of the rooms below by a seed, each in turn, runs the room's tests on each, and writes a line of JSON
-for each mutant: where, what became of it, and the test that failed; null if none did. A second run goes on where the
-first one ended; with the file of an earlier commit it tells which mutants that died then live now. The tree must have
-no other change.
+for each mutant: its place and texts, and the test that failed; null if none did. A second run resumes where the first
+one ended; with the file of an earlier commit it shows which mutants that died then survive now. The tree must have no
+other change.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 SQL = ["tests/sql/properties", "tests/sql/isolation", "tests/sql/access", "tests/sql/test_arguments.py"]
-# what is broken, and the tests that are to notice, the nearest first
+# folder to break -> tests that should fail, the nearest first
 ROOMS = {
     "millrace/drain": ["tests/drain"],
     "millrace/read_models": ["tests/read_models", "tests/drain"],
@@ -40,12 +40,12 @@ OF_SQL = [
     (r" - 1\b", ""), (r"\btrue\b", "false"), (r"\bfalse\b", "true"), (r"\bunion all\b", "union"),
 ]  # fmt: skip
 
-# where in a file a text begins and ends, and what takes its place
+# begin and end of a text in a file, and its replacement
 Mutant = tuple[int, int, str]
 
 
 def of_python(text: str) -> Iterator[Mutant]:
-    """Yield the mutants of a module: comparisons, conditions, numbers, calls that are left out."""
+    """Yield the mutants of a module: comparisons, conditions, numbers, omitted calls."""
     starts = [0]
     for line in text.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -87,7 +87,7 @@ def of_sql(text: str) -> Iterator[Mutant]:
 
 
 def tested(folders: list[str]) -> str | None:
-    """Run tests until one fails; return its name, None if none does."""
+    """Run tests until one fails; return its name, or None."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-p", "no:cacheprovider", *folders]
     try:
         run = subprocess.run(  # noqa: S603 - our own tests
@@ -106,7 +106,7 @@ def all_mutants(room: str) -> list[tuple[Path, Mutant]]:
 
 
 def main() -> None:
-    """Try mutants that were not tried yet."""
+    """Try mutants that are not in the file yet."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("results", type=Path)
     asked.add_argument("--mutants", type=int, default=300)

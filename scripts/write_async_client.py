@@ -4,10 +4,10 @@
 
 Belongs here: how the one source becomes the other. Not here: what a client does.
 
-The classes and functions that `TARGETS` names are taken as they stand, comments included. Their methods become
-coroutines, and what calls one of them awaits it: by its name alone, so nothing else that is called there has such a
-name. Generators become asynchronous ones, and names are those of psycopg's asynchronous half. All else is imported from
-the module where it stands.
+The classes and functions that `TARGETS` names are copied, comments included. Their methods become coroutines, and each
+call of one gets an `await`. Only the called name decides, so no other callee there may have such a name. Generators
+become asynchronous ones, and names change to those of psycopg's asynchronous half. Everything else is imported from
+its own module.
 """
 
 import ast
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-# names whose asynchronous half has another one
+# names with another name in the asynchronous half
 NAMES = {
     "psycopg.Connection": "psycopg.AsyncConnection",
     "psycopg.Cursor": "psycopg.AsyncCursor",
@@ -27,21 +27,21 @@ NAMES = {
     "contextmanager": "asynccontextmanager",
     "time.sleep": "asyncio.sleep",
 }
-# what psycopg's objects, or asyncio, do asynchronously
+# calls that are asynchronous in psycopg or asyncio
 AWAITED = {"execute", "fetchall", "set_autocommit", "sleep"}
 ENTERED = {"connection", "cursor", "transaction"}
-# these run at once also there
+# functions that stay synchronous
 PLAIN = {"__init__"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A file to write: what it is, and which classes and functions of which files are in it, with their new names."""
+    """A file to write: its docstring, and the classes and functions of each source file in it, with their new names."""
 
     path: str
     docstring: str
     taken: Mapping[str, Mapping[str, str]]
-    # what else is called, and is asynchronous, in another file
+    # further asynchronous callees, which are in other files
     called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -82,7 +82,7 @@ Written by `scripts/write_async_client.py` from `handling`: change that.
 
 @dataclass(frozen=True)
 class Edit:
-    """A text to put in the place of the characters [start, end) of a source."""
+    """A replacement for the characters [start, end) of a source."""
 
     start: int
     end: int
@@ -90,7 +90,7 @@ class Edit:
 
 
 class Source:
-    """A module, and where its nodes stand in its text."""
+    """A module, and the places of its nodes in its text."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -102,11 +102,11 @@ class Source:
 
     @property
     def module(self) -> str:
-        """The name that others import it by."""
+        """The name for imports of the module."""
         return self.path.removesuffix(".py").replace("/", ".")
 
     def at(self, line: int, column: int) -> int:
-        """Return the place of a node's beginning or end, whose columns count bytes."""
+        """Return the place of a node's begin or end; its columns count bytes."""
         begin = self._lines[line - 1]
         whole = self.text[begin : self._lines[line]]
         return begin + len(whole.encode()[:column].decode())
@@ -120,7 +120,7 @@ class Source:
         return self.at(node.end_lineno or 0, node.end_col_offset or 0)
 
     def definitions(self, names: Sequence[str]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-        """Give the classes and functions of these names, as they stand."""
+        """Yield the classes and functions of these names, unchanged."""
         for node in self.tree.body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
                 yield node
@@ -166,7 +166,7 @@ def written(target: Target) -> str:
 
 
 def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Give the functions, or the methods, that have an asynchronous form."""
+    """Yield the functions or methods that have an asynchronous form."""
     found = node.body if isinstance(node, ast.ClassDef) else [node]
     for function in found:
         if isinstance(function, ast.FunctionDef) and function.name not in PLAIN:
@@ -215,7 +215,7 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def _imports(source: Source, taken: Mapping[str, str]) -> Iterator[str]:
-    """Give what a module imports, and the import of what stands in it and is not taken; too much goes again."""
+    """Yield a module's imports, and an import of its names that are not taken; unused imports are removed later."""
     for node in source.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.If):
             yield source.text[source.start(node) : source.end(node)]
@@ -231,7 +231,7 @@ def _imports(source: Source, taken: Mapping[str, str]) -> Iterator[str]:
 
 
 def formatted(target: Target) -> str:
-    """Return the text of a file as the formatter leaves it."""
+    """Return the formatted text of a file."""
     name = str(PROJECT / target.path)
     text = written(target)
     for command in (

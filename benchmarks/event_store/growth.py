@@ -1,8 +1,8 @@
 """Whether a call costs more in a large store: a store with 100,000 events and one with many more take turns.
 
 Each round appends some events and takes them through the log, a rows view and a bulk view that are not behind. Batches
-come with random ids and with ids that rise with time. The numbers are CPU of the backend. Then the WAL of an event of a
-batch, a purge, and the bytes per event of each table and index.
+have random ids or ids that rise with time. The numbers are CPU of the backend. Also measured are the WAL of an event of
+a batch, a purge, and the bytes per event of each table and index.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ LOOKS: dict[str, LiteralString] = {
 
 
 def calls(bench: Bench) -> list[Result]:
-    """Each call in the large store against the small one, and the sizes of both."""
+    """Measure each call in the large store against the small one, and the sizes of both."""
     few, many = bench.size(FEW, 500), max(bench.events, bench.size(FEW, 500))
     large, small = Store(bench, many), Store(bench, few)
     bench.in_turn(large.measure, small.measure)
@@ -68,7 +68,7 @@ def calls(bench: Bench) -> list[Result]:
 
 
 class Store:
-    """A store of so many events, two views at its end, and the CPU that calls took."""
+    """A store with `events` events, two views at its end, and the CPU that calls took."""
 
     def __init__(self, bench: Bench, events: int) -> None:
         self._bench = bench
@@ -88,7 +88,7 @@ class Store:
         self.connection = self._database.connect()
 
     def measure(self) -> float:
-        """Append a batch and take it through everything."""
+        """Append a batch and take it through the log and both views."""
         some = self._bench.size(BATCH, 20)
         self._take("append_event", self._append, some)
         self._take("append_events, random ids, an event of 1,000", partial(self._fill, RANDOM), 1000)
@@ -106,7 +106,7 @@ class Store:
         return 0
 
     def wal(self, ids: LiteralString) -> float:
-        """Return how many bytes of WAL an event of a batch takes, after a checkpoint."""
+        """Return the bytes of WAL per event of a batch, after a checkpoint."""
         self.connection.execute("checkpoint")
         before = self._wal_position()
         for _ in range(10):
@@ -114,7 +114,7 @@ class Store:
         return (self._wal_position() - before) / 10_000
 
     def purge(self) -> float:
-        """Delete the oldest events of a log partition, once the views have had all; return the CPU per event."""
+        """Delete the oldest events of a log partition, once the views have consumed all; return the CPU per event."""
         self._sequence()
         self._claim()
         self._dispatch()

@@ -1,7 +1,7 @@
-"""Many clients that meet: hundreds behind a pool in transaction mode, and 32 that all append to one stream.
+"""Many concurrent clients: hundreds behind a pool in transaction mode, and 32 that all append to one stream.
 
 One append in ten of the hundreds goes to one of a hundred shared streams, where all but one are refused. The sequencer
-runs beside them, and sessions that wait for a lock are looked for all the time.
+runs meanwhile, and the benchmark polls for sessions that wait for a lock.
 """
 
 import tempfile
@@ -35,7 +35,7 @@ ON_ONE_STREAM = 32
 
 @dataclass
 class Run:
-    """What one crowd did, the longest waits that were seen, and the CPU per event of server and pooler."""
+    """The result of one crowd: its appends, the longest waits seen, and the CPU per event of server and pooler."""
 
     done: Appended
     waits: Waits
@@ -45,7 +45,7 @@ class Run:
 
 
 def behind_a_pool(bench: Bench) -> list[Result]:
-    """500 clients against 50, on as many sessions of the server."""
+    """Measure 500 clients against 50, on the same number of server sessions."""
     if PROGRAM is None:
         bench.console.log("  pgbouncer is not installed: apt-get install pgbouncer")
         return []
@@ -80,12 +80,12 @@ def behind_a_pool(bench: Bench) -> list[Result]:
 
 
 def cpu(runs: dict[int, list[Run]], clients: int, kind: str) -> tuple[float, float]:
-    """Return the least that an event cost beside so many clients, and beside a tenth of them."""
+    """Return the lowest CPU per event with `clients` clients, and with a tenth of them."""
     return min(getattr(run, kind) for run in runs[clients]), min(getattr(run, kind) for run in runs[clients // 10])
 
 
 def appended(bench: Bench, database: Database, crowd: Crowd) -> Run:
-    """Let a crowd append behind a pool, and watch."""
+    """Run a crowd of writers behind a pool, and watch for waits."""
     with (
         tempfile.TemporaryDirectory(prefix="pool-") as folder,
         pooled(database.dsn, Path(folder), SESSIONS, crowd.clients + 10) as address,
@@ -102,7 +102,7 @@ def appended(bench: Bench, database: Database, crowd: Crowd) -> Run:
 
 
 def watched(database: Database, crowd: Crowd, address: str) -> tuple[Appended, Waits]:
-    """Let a crowd append in processes of its own, and look who waits."""
+    """Run a crowd of writers in separate processes, and watch which sessions wait."""
     waits = Waits()
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool, database.connect() as watching:
         bounds = [crowd.clients * n // PROCESSES for n in range(PROCESSES + 1)]
@@ -122,7 +122,7 @@ def watched(database: Database, crowd: Crowd, address: str) -> tuple[Appended, W
 
 
 def on_one_stream(bench: Bench) -> list[Result]:
-    """32 clients on one stream: what a conflict takes against a stored event, and how long who waits for a lock."""
+    """Measure 32 clients on one stream: the cost of a conflict against a stored event, and the waits for locks."""
     crowd = Crowd(ON_ONE_STREAM, bench.size(20, 2), streams=1, shared=1, shared_part=1)
     runs: list[tuple[Appended, Waits]] = []
     number = bench.size(1000, 20)
@@ -155,12 +155,12 @@ def on_one_stream(bench: Bench) -> list[Result]:
 
 
 def less(what: str, ours: float, other: float, unit: str, most: float) -> Result:
-    """Return a line whose first number may be so many times the other one at most."""
+    """Return a line whose first number may be at most `most` times the other one."""
     return Result(what, ours, other, unit, other / max(ours, 0.001), 1 / most)
 
 
 def refused(connection: psycopg.Connection, stream: str, previous: UUID | None, number: int) -> None:
-    """Try so many appends after an event that is not the last one any more."""
+    """Try `number` appends after an event that is no longer the last one."""
     for _ in range(number):
         try:
             append_chain(connection, stream, previous, 1)

@@ -1,6 +1,6 @@
-"""A rebuild on a standalone master with two workers of one core each, beside the same in a local session.
+"""A rebuild on a standalone master with two workers of one core each, against the same in a local session.
 
-All share this machine's cores, so CPU seconds and the shares of tasks say more than the time it takes.
+All share this machine's cores, so CPU seconds and the shares of tasks say more than the elapsed time.
 """
 
 import json
@@ -30,13 +30,13 @@ from millrace.settings import Settings
 from millrace.spark.java import find_java
 
 CORES = 2
-# as `make run` bounds the heap of Spark's driver
+# the limit of `make run` for the heap of Spark's driver
 HEAP = "1g"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One rebuild: time on a CPU, the most memory, and how long each task took, by stage, in milliseconds."""
+    """One rebuild: CPU time, peak memory, and the milliseconds of each task, by stage."""
 
     seconds: Seconds
     memory: Memory
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def tasks(self) -> str:
-        """What there is to say of the tasks."""
+        """A description of the tasks."""
         longest = max(max(stage) / sum(stage) for stage in self.stages if len(stage) >= CORES)
         skew = max(max(stage) / median(stage) for stage in self.stages if len(stage) >= CORES)
         fewer = sum(len(stage) < CORES for stage in self.stages[:-1])
@@ -53,7 +53,7 @@ class Run:
 
 
 def rebuilds(bench: Bench) -> list[Result]:
-    """Rebuild the largest log from Postgres and from the archive, on the cluster and in a local session."""
+    """Measure rebuilds of the largest log from Postgres and from the archive, on the cluster and in a local session."""
     results = []
     for events in bench.sizes[-2:]:
         log = bench.log(events)
@@ -91,7 +91,7 @@ def _told(what: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Result]
 
 
 def run(bench: Bench, log: Database, events: int, archive: str, master: str, home: Path) -> Run:
-    """Rebuild in a process of its own, in a session of a master."""
+    """Rebuild in a separate process, in a session of a master."""
     with tempfile.TemporaryDirectory(dir=home) as written:
         configuration = {
             "spark.driver.memory": HEAP,
@@ -153,7 +153,7 @@ def _now_ms() -> int:
 
 
 def _stages(log: Path, begun: int, ended: int) -> tuple[tuple[int, ...], ...]:
-    """Return how long the tasks took that Spark's event log has of a time, by stage in order."""
+    """Return the durations of the tasks in Spark's event log between two times, by stage in order."""
     stages: dict[int, list[int]] = defaultdict(list)
     for line in log.read_text().splitlines():
         event = json.loads(line)
@@ -166,7 +166,7 @@ def _stages(log: Path, begun: int, ended: int) -> tuple[tuple[int, ...], ...]:
 
 @contextmanager
 def _watched(bench: Bench, pid: int) -> Iterator[list[Memory]]:
-    """Look at the memory of a driver, of all executors and Python workers, and of Postgres; the list has the most."""
+    """Poll the memory of a driver, of all executors and Python workers, and of Postgres; the list has the peaks."""
     peak, done = [Memory()], threading.Event()
 
     def watch() -> None:

@@ -1,7 +1,7 @@
-"""Measures what many views cost on one machine, and prints each line beside its target.
+"""Measures the cost of many views on one machine, and prints each line beside its target.
 
-A temporary Postgres and a Spark Connect server run as `millrace up` has them. Seconds are of all processes on a CPU:
-the drain, Spark's server, its Python workers, Postgres. Two ways are measured in turn, on stores with the same events.
+A temporary Postgres and a Spark Connect server run as in `millrace up`. Seconds are CPU time of all processes: the
+drain, Spark's server, its Python workers, Postgres. Two ways are measured in turn, on stores with the same events.
 
     python -m benchmarks round [--only NAME …] [--views 1 8 40] [--rounds 20] [--postgres DIR]
 """
@@ -19,13 +19,13 @@ from benchmarks.round import backlog, latency, rounds
 from benchmarks.round.bench import Bench, Cpu, bench
 from millrace.postgres.embedded import PROGRAMS
 
-# seconds on a CPU that a round of 200 events may take, and median and 99 % from append to row, by views
+# targets by views: seconds of CPU for a round of 200 events; median and 99 % from append to row
 ROUND_TARGETS = {1: 0.4, 8: 0.6, 40: 1.0}
 LATENCY_TARGETS = {8: (0.7, 2.0), 40: (1.5, None)}
-# so many views have a drain of their own each, too; more would take minutes
+# up to this many views are also measured with a drain each; more would take minutes
 MOST_OWN = 8
 APPENDS = 100
-# CPU of a backlog of ten views, in drains of one view
+# CPU of a backlog of ten views, as a multiple of the drain of one view
 BACKLOG_TARGET = 3.5
 BACKLOGS = 2
 
@@ -34,14 +34,14 @@ Lines = list[tuple[str, str, str, str]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for."""
+    """The requested measurements."""
 
     views: Sequence[int]
     rounds: int
 
 
 def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure a round of new events: rounds for all views, beside a drain for each."""
+    """Measure a round of new events: rounds for all views against a drain for each."""
     lines: Lines = []
     for views in wanted.views:
         say(f"rounds of {views} views")
@@ -63,7 +63,7 @@ def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> L
 
 
 def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure the way from append to row, while all views trickle."""
+    """Measure the latency from append to row, while all views trickle."""
     lines: Lines = []
     for views in wanted.views:
         say(f"latency of {views} views")
@@ -81,7 +81,7 @@ def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) ->
 
 
 def backlog_lines(servers: Bench, _: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure a backlog of ten views, beside a drain for each, and beside one of these drains."""
+    """Measure a backlog of ten views, against a drain for each, and against one of these drains."""
     say(f"a backlog of {backlog.VIEWS} views")
     taken = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
     together, own, one = taken["together"], taken["own"], taken["one"]
@@ -103,7 +103,7 @@ LINES = {
 
 
 def main() -> None:
-    """Measure the lines that were asked for and print the table."""
+    """Measure the requested lines and print the table."""
     parser = argparse.ArgumentParser(description="What many views cost on one machine.")
     parser.add_argument("--only", nargs="+", choices=LINES, metavar="NAME", help=f"of {', '.join(LINES)}")
     parser.add_argument("--views", nargs="+", type=int, default=[1, 8, 40], help="how many views (1 8 40)")
@@ -123,7 +123,7 @@ def main() -> None:
             for name in arguments.only or LINES:
                 lines += LINES[name](servers, wanted, console.log)
     finally:
-        # also what was measured before a Ctrl-C
+        # also shows the lines measured before a Ctrl-C
         table = Table("line", "measured", "target", "beside", title="Many views on one machine")
         for line in lines:
             table.add_row(*line)

@@ -1,4 +1,4 @@
-"""A backlog of several views: rounds for all against a drain of each view's own."""
+"""A backlog of several views: rounds for all views against a drain for each."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
 from millrace.drain.collected import ROUND_CONFIGURATION
 from millrace.drain.loop import Drain
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.spark import spark_session
 
 EVENTS = 100_000
@@ -14,7 +14,7 @@ VIEWS = 10
 
 
 def of_views(bench: Bench, rounds: int) -> dict[str, list[Cpu]]:
-    """Return the seconds on a CPU for ten views together, for a drain of each, and for one of them alone."""
+    """Return the seconds of CPU for ten views together, for a drain of each, and for one of them alone."""
     log = bench.store()
     append(log, Shop().events(EVENTS))
     ways: dict[str, Callable[[str], None]] = {
@@ -23,7 +23,7 @@ def of_views(bench: Bench, rounds: int) -> dict[str, list[Cpu]]:
         "one": lambda dsn: _own(dsn, 1),
     }
     taken: dict[str, list[Cpu]] = {}
-    # the first round is for warming up
+    # the first round warms up
     for number in range(1 + rounds):
         for way, work in ways.items():
             dsn = bench.copy(log)
@@ -48,5 +48,5 @@ def _together(dsn: str, views: int) -> None:
 def _own(dsn: str, views: int) -> None:
     with spark_session() as session:
         for model in models(views):
-            with Consumer(dsn, model, lambda: session, f"own {model.view}") as consumer:
+            with ViewDrain(dsn, model, lambda: session, f"own {model.view}") as consumer:
                 consumer.drain(budget_s=3600, idle_s=0)

@@ -1,4 +1,4 @@
-"""How late a row is: from the commit of an append to the row in a read model, while many views trickle."""
+"""The latency from the commit of an append to the row in a read model, while many views trickle."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ WARM_UP = 10
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from an append's commit to its row, rising, and what that took of a CPU, in cores."""
+    """Sorted seconds from an append's commit to its row, and the CPU used meanwhile, in cores."""
 
     seconds: Sequence[float]
     cores: float
@@ -40,7 +40,7 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
     """Append an order and some other events, wait for the order's row, and so on."""
     shop, dsn = Shop(), bench.store()
     append(dsn, shop.events(2000))
-    # as often as a round may begin
+    # rounds may begin as often as possible
     declared = [replace(model, pooling_delay_s=0) for model in models(views)]
     stop = threading.Event()
     with (
@@ -49,7 +49,7 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
         ThreadPoolExecutor(1) as thread,
         psycopg.connect(dsn, autocommit=True) as connection,
     ):
-        # makes the tables
+        # make the tables
         shared.run(budget_s=PATIENCE_S, idle_s=0)
         drain = thread.submit(shared.run, budget_s=3600, idle_s=3600, stop=stop)
         try:

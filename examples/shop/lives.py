@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from millrace.examples.shop.events import FINAL
 from millrace.rows import Json
 
-# few enough that a customer comes back and keys cross streams
+# few enough that customers order again and keys cross streams
 CUSTOMERS = 200
 NAMES = ("Ada", "Bram", "Chiara", "Dogan", "Elif", "Femke", "Goran", "Hanna", "Ivo", "Joke", "Kees", "Lena")
 CHANNELS = ("web", "web", "web", "app", "app", "phone", "store")
@@ -29,7 +29,7 @@ PRODUCTS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One event of a life that is still to come."""
+    """One future event of a life."""
 
     decider: str
     decider_id: str
@@ -55,8 +55,8 @@ def plan_life(chance: random.Random, number: str) -> Life:
     """Plan the life of order `order-<number>`: placed, paid for, confirmed, delivered, or cancelled on the way.
 
     Args:
-        chance: Decides everything.
-        number: What its ids end with.
+        chance: The random generator that decides everything.
+        number: The end of its ids.
     """
     order, payment, shipment = f"order-{number}", f"payment-{number}", f"shipment-{number}"
     whom = chance.randint(1, CUSTOMERS)

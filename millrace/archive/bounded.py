@@ -1,4 +1,4 @@
-"""Reads Parquet that somebody else may have written, in bounded memory.
+"""Reads Parquet that another program may have written, in bounded memory.
 
 A column that repeats one value has it once in the file: some kilobytes decode to any number of gigabytes. So texts are
 read as their dictionary has them, and the sizes in the footer and in each page's header are judged before anything is
@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 
 from millrace.archive.page_headers import UnreadableHeader, page_sizes
 
-# of a column in one row group: ours have about 8 MiB, or one row
+# the most bytes of a column in one row group: files that Millrace writes have about 8 MiB, or one row
 CHUNK_BYTES = 256 * 2**20
-# a value that an event, a result or a state may have takes a sixteenth of it
+# the most bytes of a value: an event, a result or a state may have values of a sixteenth of this size
 VALUE_BYTES = 16 * 2**20
-# what a batch's texts have when decoded, or one row
+# bytes of a batch's texts when decoded, or one row
 BATCH_BYTES = 16 * 2**20
 
 
@@ -50,7 +50,7 @@ class BoundedFile:
     def batches(
         self, batch_size: int, row_groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Read some row groups (None: all) and columns (None: all), at most so many rows at once.
+        """Read some row groups (None: all) and columns (None: all), at most `batch_size` rows at once.
 
         Raises:
             TooLarge: There is a larger value, or a larger column, than Millrace writes.
@@ -86,7 +86,7 @@ class BoundedFile:
 
 
 def bounded_batches(path: Path, batch_size: int = 65_536) -> Iterator[pa.RecordBatch]:
-    """Read a whole file in batches of at most so many rows.
+    """Read a whole file in batches of at most `batch_size` rows.
 
     Raises:
         TooLarge: It has larger values or columns than Millrace writes.
@@ -109,13 +109,13 @@ def require_small(
     Args:
         path: The file.
         metadata: Its footer.
-        column_bytes: How much a column of a row group may have in all its pages; None for any.
-        row_groups: Those that are looked at; None for all.
-        columns: Those that are looked at, as Arrow names them; None for all.
+        column_bytes: How many bytes a column of a row group may have in all its pages; None for any number.
+        row_groups: The row groups to check; None for all.
+        columns: The columns to check, as Arrow names them; None for all.
 
     Raises:
         TooLarge: A page or a column has more.
-        pa.ArrowInvalid: A page does not say how much it has.
+        pa.ArrowInvalid: A page does not state its size.
     """
     most = math.inf if column_bytes is None else column_bytes
     with Path(path).open("rb") as file:

@@ -1,4 +1,4 @@
-"""Fields of `data` that have a column of their own in a file of the archive, so that nobody parses `data` for them.
+"""Fields of `data` that have a column of their own in a file of the archive, so that reading them parses no `data`.
 
 The column has the text that Postgres' `data #>> array[<field>]` gives, for each event: null where the event has no such
 field, and where it is a JSON null. The fields are chosen before the file is written: those that are a short scalar in
@@ -13,15 +13,15 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-# in the footer of a file
+# the key in the footer of a file
 METADATA = b"millrace.fields"
-# without a dot: Arrow would take what stands before one for a column, and read all that begin so
+# without a dot: Arrow would take the text before a dot for a column, and read all columns that begin with it
 PREFIX = "data:"
 NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
-# of a file: with a column, and altogether
+# the most fields of a file: those with a column, and all
 MOST_COLUMNS = 64
 MOST_FIELDS = 1000
-# of a field's name, in UTF-8, and of its value, as Postgres stores it
+# the most bytes of a field's name, in UTF-8, and of its value, as Postgres stores it
 NAME_BYTES = 100
 VALUE_BYTES = 1024
 
@@ -40,34 +40,34 @@ class Fields:
 
     Attributes:
         columns: Those with a column.
-        others: Those without; None if it is not known which these are.
+        others: Those without a column; None if they are not known.
     """
 
     columns: tuple[str, ...] = ()
     others: tuple[str, ...] | None = None
 
     def hold(self, path: Sequence[str]) -> bool:
-        """Say whether the value at a path is known without `data`: from a column, or because no event has one."""
+        """Return whether the value at a path is known without `data`: from a column, or because no event has one."""
         if len(path) != 1:
             return False
         (name,) = path
         if name in self.columns or self.others is None or name in self.others:
             return name in self.columns
-        # the column of another field would be taken for its column
+        # the column of another field would be taken for this field's
         return folded(name) not in map(folded, self.columns)
 
     @property
     def metadata(self) -> dict[bytes, bytes]:
-        """What the footer of a file says."""
+        """The entry in the footer of a file."""
         stated = {"columns": self.columns, "others": self.others}
         return {METADATA: json.dumps(stated, ensure_ascii=False).encode()}
 
 
 class RangeFields:
-    """The fields of a range of events: the columns are chosen, the others are all known when the range is read.
+    """The fields of a range of events: the columns are chosen before it is read, the others are collected meanwhile.
 
     Args:
-        chosen: The columns, and others that are known already; None for these if nothing can tell all of them.
+        chosen: The columns, and other fields that are known already; None for these if not all of them can be found.
 
     Attributes:
         columns: The fields with a column.
@@ -79,11 +79,11 @@ class RangeFields:
 
     @property
     def known(self) -> list[str] | None:
-        """The fields that nobody has to tell of any more; None if nothing is to be told."""
+        """The fields that events no longer have to report; None if nothing is to be reported."""
         return None if self._others is None else sorted({*self.columns, *self._others})
 
     def add(self, told: pa.StringArray) -> None:
-        """Take note of what events tell: a JSON array of fields that are not known, or a JSON null for an array.
+        """Note the reports of events: a JSON array of fields that are not known, or a JSON null for an array.
 
         Any field may be an element of an array, by its number.
         """
@@ -98,7 +98,7 @@ class RangeFields:
 
     @property
     def stated(self) -> Fields:
-        """What the footer of the range's file says, when all events have told."""
+        """The fields to state in the footer of the range's file, once all events have reported."""
         return Fields(self.columns, None if self._others is None else tuple(sorted(self._others)))
 
 
@@ -108,7 +108,7 @@ def column_of(field: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Return what is the same for names that some readers take for one."""
+    """Return a text that is the same for names that some readers take for one."""
     return name.lower().casefold()
 
 
@@ -135,7 +135,7 @@ def chosen_fields(found: Iterable[FoundField], *, arrays: bool) -> Fields:
 
 
 def stated_fields(schema: pa.Schema) -> Fields:
-    """Return what a file says of its fields; none are known of a file without the columns that it names."""
+    """Return the fields that a file states; none are known of a file without the columns that it names."""
     try:
         stated = json.loads((schema.metadata or {})[METADATA])
         columns, others = stated["columns"], stated["others"]

@@ -1,4 +1,4 @@
-"""One file of the archive: writes, reads and checks a range of one log partition in Parquet, whose name is the range.
+"""One file of the archive: writes, reads and checks a range of one log partition in Parquet; its name is the range.
 
 The same range of the same log gives the same content.
 """
@@ -40,15 +40,15 @@ _ARROW = {
     "boolean": pa.bool_(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-# names, order and types of the source event_log; and numbers from 1, for readers that know columns by these
+# names, order and types of the source event_log; and numbers from 1, for readers that find columns by number
 SCHEMA = pa.schema(
     [
         pa.field(name, _ARROW[type_], metadata={"PARQUET:field_id": str(number)})
         for number, (name, (type_, _)) in enumerate(COLUMNS.items(), 1)
     ]
 )
-# Of a range the first event of so many is looked at to choose its fields, of a small one every event. A prime: events
-# come in patterns, such as of four events a stream.
+# The fields of a range are chosen by one event in this many, those of a small range by every event. A prime number:
+# events come in patterns, such as of four events a stream.
 LOOKED_AT = 17
 SMALL_RANGE = 5_000
 # a few of these are in memory at once, or one event if that is larger
@@ -62,7 +62,7 @@ _RANGE = sql.SQL(
     " order by l.position"
 )
 # the top-level fields of data of some events, and whether each is a short scalar in all of them that have it; the row
-# without a field is of the events whose data has none, and says whether it is an array in one of them
+# without a field stands for events with no fields in data, and says whether data is an array in one of them
 _FIELDS = sql.SQL(
     """
     select
@@ -76,7 +76,7 @@ _FIELDS = sql.SQL(
     group by f.key order by f.key is not null, count(*) desc, f.key collate "C" limit {most}
     """
 )
-# what an event tells of its fields that are not known, if there are any: see RangeFields.add
+# an event's report of its fields that are not known, if there are any: see RangeFields.add
 _UNKNOWN = sql.SQL(
     """
     case jsonb_typeof(e.data)
@@ -105,7 +105,7 @@ class LogFile:
 
 
 def range_of(name: str) -> LogRange | None:
-    """Return the range that a file's name states; None for a name that no file of ours has."""
+    """Return the range that a file's name states; None for a name that Millrace gives no file."""
     found = _NAME.fullmatch(name)
     return LogRange(*map(int, found.groups())) if found else None
 
@@ -116,7 +116,7 @@ def is_temporary(name: str) -> bool:
 
 
 def range_fields(cursor: Any, wanted: LogRange) -> RangeFields:  # noqa: ANN401 - ADBC has no types
-    """Choose the fields of `data` that get a column in a range's file: the same ones for the same range."""
+    """Choose the fields of `data` that get a column in a range's file: always the same ones for the same range."""
     cursor.execute(PLAN)
     cursor.fetchall()
     step = LOOKED_AT if wanted.size > SMALL_RANGE else 1
@@ -130,11 +130,11 @@ def range_fields(cursor: Any, wanted: LogRange) -> RangeFields:  # noqa: ANN401 
 def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
     """Read a range from Postgres in order, through an ADBC cursor within a transaction, a batch at a time.
 
-    The columns of some fields of `data` come after the others; the fields learn of those that have none.
+    The columns of some fields of `data` come after the others; `fields` collects those that have no column.
     """
     from adbc_driver_postgresql import StatementOptions
 
-    # by index and in its order, whatever the statistics say: a range is a small part of the log
+    # by index and in its order, for any statistics: a range is a small part of the log
     cursor.execute(PLAN)
     cursor.fetchall()
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
@@ -150,7 +150,7 @@ def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None)
     known = fields.known
     if known is not None:
         values.append(_UNKNOWN.format(known=sql.Literal(known)))
-    # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
+    # by numbers: Postgres keeps only 63 bytes of a name
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     # without bind parameters, because ADBC reads by COPY only then
     cursor.execute(_RANGE.format(columns=sql.SQL(", ").join(columns), **vars(wanted)).as_string())
@@ -188,17 +188,17 @@ def write_file(
 ) -> LogFile:
     """Write a range as a file below the root, sync it, and read it back.
 
-    The new file replaces an older one of the range, as `whole_file` says. The batches have the columns of the fields,
-    which know the others when all batches have come. By their numbers readers find columns in each file of an archive.
+    The new file replaces an older one of the range, as in `whole_file`. The batches have the columns of `fields`, which
+    know the other fields after the last batch. Readers find columns by `numbers` in each file of an archive.
 
     Raises:
-        ArchiveDamaged: The batches are not exactly the range, or the file reads back as something else.
+        ArchiveDamaged: The batches are not exactly the range, or the file reads back differently.
     """
     path = root / path_of(wanted)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole_file(path, ready=ready) as sink:
         schema = with_columns(SCHEMA, fields.columns if fields else (), numbers)
-        # Arrow's own copy of the schema would hide what the footer says in the end, and Parquet knows all of our types
+        # Arrow's own copy of the schema would hide the footer's final metadata, and Parquet knows all of our types
         with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True, store_schema=False) as writer:
             for batch in _exactly(wanted, batches, str(path)):
                 writer.write_batch(batch, row_group_size=len(batch))
@@ -206,21 +206,21 @@ def write_file(
                 writer.add_key_value_metadata(fields.stated.metadata)
         size = sink.tell()
     if path.stat().st_size != size:
-        raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is somebody else writing there?")
+        raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is another program writing there?")
     require_range(path, wanted)
     return LogFile(size, file_checksum(path))
 
 
 @contextmanager
 def whole_file(path: Path, *, ready: Callable[[], object] = bool, new: bool = False) -> Iterator[BinaryIO]:
-    """Write a file that is whole or not there, even after a kill or a power failure.
+    """Write a file that is complete or absent, even after a kill or a power failure.
 
     The block writes under a temporary name, which readers ignore. After the block the content is synced, the file gets
     its name, and the folder is synced. If the block or `ready` raises, nothing has changed.
 
     Args:
         path: The file's name; its folder must exist.
-        ready: Called when only the name is missing.
+        ready: Called when only the renaming is left.
         new: Refuse to replace a file of that name.
 
     Raises:
@@ -243,7 +243,7 @@ def whole_file(path: Path, *, ready: Callable[[], object] = bool, new: bool = Fa
 
 
 def require_range(path: Path, wanted: LogRange) -> None:
-    """Read a file to its end: every page by its checksum, every position of the range once, in order.
+    """Read a file to its end: check the checksum of each page, and that each position occurs once, in order.
 
     Raises:
         ArchiveDamaged: The file is not whole.

@@ -1,6 +1,6 @@
-"""The folder of an archive: whose archive it is, and which database extends it.
+"""The folder of an archive: the store that it belongs to, and the database that extends it.
 
-`archive.json` says so: {"archive": "<identity of the store>", "database": "<cluster>/<database>"}
+`archive.json` states both: {"archive": "<identity of the store>", "database": "<cluster>/<database>"}
 """
 
 import json
@@ -16,12 +16,12 @@ MARKER = "archive.json"
 
 
 def claim_folder(root: Path, archive_id: UUID, database: str) -> None:
-    """Make a folder the archive of this store, which only this database extends; several callers may do so at once.
+    """Make a folder the archive of this store, which only this database extends; concurrent calls are allowed.
 
-    A copy of a database has the same store identity, and would replace and sweep the files of the other one.
+    A copy of a database has the same store identity, and would replace and sweep files of the original.
 
     Raises:
-        ForeignArchive: The archive is another store's or another database's, or the folder holds other files.
+        ForeignArchive: The archive belongs to another store or another database, or the folder holds other files.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     marker = root / MARKER
@@ -72,7 +72,7 @@ def require_folder(root: Path, archive_id: UUID) -> str | None:
 
 
 def database_name(identity: DatabaseIdentity) -> str:
-    """Return the name by which a folder knows the database that extends it; no copy of the database has it."""
+    """Return the name by which a folder knows the database that extends it; a copy of the database has another name."""
     return f"{identity.system_identifier}/{identity.database_oid}"
 
 

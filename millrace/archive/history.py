@@ -67,7 +67,7 @@ class LogHistory:
         return {each.partition: (min(max(each.end, first), last), last) for each, first, last in cuts}
 
     def readable(self) -> "LogHistory":
-        """Return this history if archive and log hold it, else the same from Postgres alone if Postgres has all of it.
+        """Return this history if archive and log hold it, else the same from Postgres alone if that has all of it.
 
         Raises:
             LogIncomplete: Events are neither in a listed file nor in the log.
@@ -84,7 +84,7 @@ class LogHistory:
         return self
 
     def require_whole(self) -> None:
-        """Refuse a history that archive and log do not hold; the errors are those of `readable`."""
+        """Refuse a history with events that neither archive nor log holds; the errors are those of `readable`."""
         for each in self.partitions:
             require_whole(each)
         files = self.files
@@ -97,7 +97,7 @@ class LogHistory:
                 )
 
     def is_whole(self, file: ArchivedFile) -> bool:
-        """Say whether all positions of a file are to be read."""
+        """Return whether all positions of a file are to be read."""
         first, last = self.cuts[file.range.partition]
         return first <= file.range.from_position and file.range.to_position <= last
 
@@ -114,7 +114,7 @@ def read_history(
     extract: Mapping[str, Sequence[str]] | None = None,
     min_partitions: int = 1,
 ) -> "DataFrame":
-    """Read the log from its first event up to its high-water marks of this moment, each event once, in no order.
+    """Read the log from its first event up to its present high-water marks, each event once, in no order.
 
     Args:
         spark: The session; it knows the source `event_log`.
@@ -148,7 +148,7 @@ def read_history(
 
 
 def log_history(connection: psycopg.Connection, root: Path, partitions: Sequence[int] | None = None) -> LogHistory:
-    """Return all that archive and log hold now of some log partitions, None for all."""
+    """Return all present events of some log partitions, None for all, in archive and log."""
     held = [archived(connection, partitions[0])] if partitions is not None and len(partitions) == 1 else None
     if held is None:
         found = grouped(ArchiveStore(connection).archive_state())
@@ -188,10 +188,10 @@ def history_frame(
 ) -> "DataFrame":
     """Read a history as `read_history` does; with `between`, events appended at other times may be left out.
 
-    With `upcasts`, which are those of the source's option, data of older versions of events come as the newest one's.
+    With `upcasts`, those of the source's option, data of older event versions is returned as the newest version's.
 
-    A job proves first that the files are the listed ones (`whole_files`). Spark's own reader takes those that are read
-    whole and have columns of all wanted fields; Python tasks take the others, and all files where `between` is given
+    A job first proves that the files are the listed ones (`whole_files`). Spark's own reader takes files that are read
+    whole and have columns of all wanted fields; Python tasks take the others, and all files if `between` is given
     (`spark_reader`).
 
     The history stays readable for a while: a lease keeps the log from being purged above the lease's beginning, and a
@@ -230,14 +230,14 @@ def history_frame(
 
 
 def file_tasks(spark: "SparkSession", history: LogHistory) -> list[list[FilePart]]:
-    """Prove that the files of a history are those that were listed; share what is read of them over tasks."""
+    """Prove that the files of a history are the listed ones; divide their parts among tasks."""
     return shared(history.root, proven_fields(spark, history.root, history.files), history.cuts)
 
 
 def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile, Fields]) -> list[ArchivedFile]:
-    """Return the files that Spark's own reader takes, of those that are known to be the listed ones."""
+    """Return the proven files that Spark's own reader takes."""
     names = {path[0] for _, path in wanted.extract}
-    # of a day only a few row groups are read; upcasts need `data`
+    # for a day only a few row groups are read; upcasts need `data`
     if (
         wanted.between is not None
         or wanted.upcasts != "[]"
@@ -254,7 +254,7 @@ def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile
 
 
 def require_whole(held: ArchivedPartition) -> None:
-    """Refuse a log partition whose events are not all in a file or in the log.
+    """Refuse a log partition that has events neither in a file nor in the log.
 
     Raises:
         LogIncomplete: The text names the missing positions.

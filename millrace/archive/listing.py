@@ -68,7 +68,7 @@ def grouped(rows: Sequence[ArchiveState]) -> list[ArchivedPartition]:
 
 
 def require_files(root: Path, held: ArchivedPartition, to_position: int) -> int:
-    """Check the checksums of the files that hold the log's positions below one; return how many files these are.
+    """Check the checksums of the files with the log's positions below `to_position`; return how many files these are.
 
     Raises:
         ArchiveDamaged: A file is missing or changed.

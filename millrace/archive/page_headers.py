@@ -1,6 +1,6 @@
-"""What each page of a Parquet file says of its own size: Arrow makes room for as much before it decodes a page.
+"""Reads the size that each page of a Parquet file states: Arrow allocates as much before it decodes the page.
 
-Arrow goes by these sizes, not by the footer's. Of Thrift's compact protocol only what such a header needs is read.
+Arrow goes by these sizes, not by the footer's. This reads only the part of Thrift's compact protocol that they need.
 """
 
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from contextlib import suppress
 from io import SEEK_END
 from typing import BinaryIO
 
-# nearly all headers fit the first; Arrow writes no statistics into a header that would need more than the second
+# nearly all headers fit the first size; Arrow writes no statistics into a header that would need more than the second
 _READS = (2**10, 2**20)
-# of PageHeader
+# numbers of the fields of PageHeader
 _UNCOMPRESSED, _COMPRESSED = 2, 3
 
 
@@ -19,7 +19,7 @@ class UnreadableHeader(ValueError):
 
 
 def page_sizes(file: BinaryIO, begin: int, length: int) -> Iterator[int]:
-    """Yield how many bytes each page of a column chunk has when decompressed, as its header says.
+    """Yield the decompressed size in bytes of each page of a column chunk, as its header states it.
 
     Raises:
         UnreadableHeader: There is no such page.
@@ -41,7 +41,7 @@ def _header(file: BinaryIO, begin: int) -> "_Header":
 
 
 class _Header:
-    """The header at the beginning of some bytes; IndexError where it is longer than these."""
+    """The header at the beginning of some bytes; IndexError if it is longer than these."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -49,7 +49,7 @@ class _Header:
         self.uncompressed = self.compressed = -1
         for field, kind in self._fields():
             if field in {_UNCOMPRESSED, _COMPRESSED} and kind in {4, 5, 6}:
-                # of a field that is there twice the last one counts, as it does for Arrow
+                # of a repeated field the last one counts, as it does for Arrow
                 if field == _UNCOMPRESSED:
                     self.uncompressed = self._signed()
                 else:
@@ -60,7 +60,7 @@ class _Header:
             raise UnreadableHeader("The header of a page states no size.")
 
     def _fields(self) -> Iterator[tuple[int, int]]:
-        """Yield the number and the kind of each field of a struct; the caller goes past its value."""
+        """Yield the number and the kind of each field of a struct; the caller skips its value."""
         field = 0
         while head := self._byte():
             field = field + (head >> 4) if head >> 4 else self._signed()

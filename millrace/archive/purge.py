@@ -1,7 +1,7 @@
 """Deletes events from Postgres, in pieces: those that are archived, checked and needed by no view.
 
 A kill does no harm: no reader reads below the low-water mark, and the next call deletes the rest. Not here: the rule
-which events are still needed (`raise_low_water_mark.sql`).
+for events that are still needed (`raise_low_water_mark.sql`).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ PIECE = 10_000
 
 
 class EventsLeft(MillraceError):
-    """Events that were given up are still there: open transactions held the purge off, or another purge did."""
+    """Events that were given up are still there: open transactions, or another purge, blocked the purge."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class PurgedPartition:
         to_position: Its first position now; in a dry run the one that it would have.
         events: How many events were deleted; in a dry run how many would be.
         files: How many files of the archive were checked for them.
-        refused: The reason why no event was given up, or None.
-        left: How many events below its first position are still there: somebody held the purge off.
-        holders: The sessions that may have; 0 is a prepared transaction. Empty if they are gone.
+        refused: Why no event was given up, or None.
+        left: How many events below its first position are still there because a session blocked the purge.
+        holders: The sessions that may have blocked it; 0 is a prepared transaction. Empty if they are gone.
     """
 
     partition: int
@@ -59,15 +59,15 @@ def purge_before(
 ) -> list[PurgedPartition]:
     """Delete events that were appended before a time and are archived; a refusal stops only its own log partition.
 
-    It waits for nobody: a log partition that open transactions hold off is passed by (`require_done` says so).
+    It does not wait: it skips a log partition that open transactions block, and `require_done` reports it.
 
     Args:
         connection: An autocommit connection of an `event_store_owner`.
         root: The folder of the archive.
-        before: The time; in each log partition the first event at or after it stays, and all after that one.
+        before: The time; in each log partition the first event at or after it stays, and so do all later ones.
         reason: For the audit log.
         dry_run: Check everything, change nothing.
-        progress: Called with the log partition and how many events are deleted of it by now.
+        progress: Called with the log partition and the number of its events deleted so far.
 
     Raises:
         ArchiveDamaged: A file with events to delete is not whole. The log partitions before that one are done.
@@ -107,7 +107,7 @@ def purge_before(
 
 
 def require_done(results: Sequence[PurgedPartition]) -> None:
-    """Raise if a purge did not do what it was asked to, with the remedy.
+    """Raise if a purge left something undone, with the remedy.
 
     Raises:
         EventsLeft: Events of some log partitions are given up and still there.

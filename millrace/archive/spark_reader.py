@@ -51,8 +51,8 @@ class FilePart:
 class Wanted:
     """The wanted rows: of some deciders and events (None: all), with some columns, and fields of `data` by path.
 
-    With `between`, row groups without an event that was appended in [first, second) are left out; rows of other times
-    may still come. `upcasts` are those of `EventLogOptions`.
+    With `between`, row groups without an event appended in [first, second) are left out; rows of other times may still
+    be returned. `upcasts` are those of `EventLogOptions`.
     """
 
     deciders: tuple[str, ...] | None
@@ -71,7 +71,7 @@ class Wanted:
 def shared(
     root: Path, files: Mapping[ArchivedFile, Fields], cuts: Mapping[int, tuple[int, int]], most: int = TASK_EVENTS
 ) -> list[list[FilePart]]:
-    """Share files over tasks of at most about `most` events, each row once; `cuts` bounds each log partition."""
+    """Divide files among tasks of at most about `most` events, each row once; `cuts` bounds each log partition."""
     tasks: list[list[FilePart]] = []
     room = 0
     for file, fields in files.items():
@@ -117,7 +117,7 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """
     from millrace.archive.bounded import BoundedFile
 
-    # those of an older version have to be moved, and a path of two keys is in no column
+    # data of an older version has to be moved, and no column holds a path of two keys
     held = {name: path[0] for name, path in wanted.extract if wanted.upcasts == "[]" and part.fields.hold(path)}
     needed = {*wanted.columns, *(["data"] if len(held) < len(wanted.extract) else [])}
     needed |= {column_of(field) for field in held.values() if field in part.fields.columns}
@@ -142,7 +142,7 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
                         row += len(batch)
                 first += size
     except (OSError, pa.ArrowException) as error:
-        # by itself: of a chain of errors a driver sees the class of the first one
+        # without its cause: of chained errors a driver sees the class of the first one
         raise FileUnreadable(f"event_log: {part.path} cannot be read: {error}") from None
 
 

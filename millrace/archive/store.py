@@ -7,7 +7,7 @@ from uuid import UUID
 
 from millrace.event_store.sql_functions import SqlFunctions
 
-# for a session that reads or writes as much as a store holds: the database, or the login, may limit others
+# for a session that reads or writes a whole store: the database, or the login, may limit others
 NO_TIME_LIMITS: LiteralString = (
     "select set_config(name, '0', false) from pg_settings"
     " where name in ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')"
@@ -32,7 +32,7 @@ class ArchiveState:
 
 @dataclass(frozen=True)
 class PurgeState:
-    """How far a log partition is purged, and the sessions that may hold a purge off; 0 is a prepared transaction."""
+    """How far a log partition is purged, and the sessions that may block a purge; 0 is a prepared transaction."""
 
     partition: int
     purged_position: int
@@ -44,7 +44,7 @@ class ArchiveStore(SqlFunctions):
     """The functions of the archive. Every method raises the `MillraceError` of its SQL function."""
 
     def mark_archived(self, partition: int, to_position: int) -> int:
-        """Record that a copy of a log partition exists outside below a position; return up to where one does."""
+        """Record that an outside copy holds a log partition below a position; return up to where one does."""
         return self._value(int, "select event_store_platform.mark_archived(%s, %s)", (partition, to_position))
 
     def raise_low_water_mark(self, partition: int, position: int, reason: str | None = None) -> int:
@@ -58,7 +58,7 @@ class ArchiveStore(SqlFunctions):
         return self._value(int, "select event_store_platform.purge_events(%s, %s)", (partition, limit))
 
     def purge_state(self, partition: int | None = None) -> list[PurgeState]:
-        """Return how far each log partition is purged, and who may hold a purge off; None for all log partitions."""
+        """Return how far each log partition is purged, and the sessions that may block a purge; None for all."""
         return self._all(PurgeState, "select * from event_store_platform.purge_state(%s)", (partition,))
 
     def archive_state(self, partition: int | None = None) -> list[ArchiveState]:
@@ -68,7 +68,7 @@ class ArchiveStore(SqlFunctions):
     def list_archive_file(
         self, partition: int, from_position: int, to_position: int, path: str, bytes_: int, checksum: str
     ) -> int:
-        """List a checked file of the archive; return up to where the log partition is archived."""
+        """List a checked file of the archive; return the position up to which the log partition is archived."""
         return self._value(
             int,
             "select event_store_platform.list_archive_file(%s, %s, %s, %s, %s, %s)",
@@ -76,7 +76,7 @@ class ArchiveStore(SqlFunctions):
         )
 
     def number_archive_fields(self, fields: Sequence[str]) -> dict[str, int]:
-        """Return the number that each field of data has as a column of the archive's files, for ever."""
+        """Return the permanent number that each field of data has as a column of the archive's files."""
         return self._value(
             dict,
             "select coalesce(json_object_agg(field, field_id), '{}') from event_store_platform.number_archive_fields(%s)",
@@ -84,5 +84,5 @@ class ArchiveStore(SqlFunctions):
         )
 
     def lock_archive(self, partition: int, owner: str) -> bool:
-        """Be the writer of a log partition's archive until the session ends; false where another one is."""
+        """Be the only writer of a log partition's archive until the session ends; false if there is another one."""
         return self._value(bool, "select event_store_platform.lock_archive(%s, %s)", (partition, owner))

@@ -1,8 +1,8 @@
-"""Proves that archived files are those that were listed, and reads whole ones by Spark's own Parquet reader.
+"""Proves that archived files are the listed ones, and reads whole ones by Spark's own Parquet reader.
 
-That reader takes a third of the time of ours, and trusts a file, which may decode to any number of gigabytes or have
-fewer rows. So it gets only files that are, byte for byte, what our writer wrote, read back and listed. Not here: files
-of which a part is read, or that have no column for a wanted field (`spark_reader`).
+Spark's reader takes a third of our reader's time, but it trusts a file, which may decode to any number of gigabytes or
+have fewer rows. So it gets only files that are, byte for byte, those that our writer wrote, read back and listed. Not
+here: files that are read in part, or that lack a column of a wanted field (`spark_reader`).
 """
 
 import json
@@ -22,10 +22,10 @@ from millrace.spark.log_source import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# of files that a task of the proof reads, which takes a twentieth of a second, and tasks at most
+# bytes of files that a task of the proof reads, which takes a twentieth of a second; and the most tasks
 TASK_BYTES = 64 * 2**20
 MOST_TASKS = 256
-# Whatever Spark's configuration says: every file is read, and a time means what it says.
+# These override Spark's configuration: every file is read, and times are read as written.
 _OPTIONS = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
@@ -38,15 +38,15 @@ _GLOB = frozenset("{}[]*?\\")
 
 
 def spark_reads(root: Path) -> bool:
-    """Say whether Spark's reader takes files below a folder: of a path with a colon it takes no character escaped."""
+    """Return whether Spark's reader takes files below a folder: not if a path with a colon needs an escape."""
     whole = str(root.absolute())
     return ":" not in whole or _GLOB.isdisjoint(whole)
 
 
 def proven_fields(spark: "SparkSession", root: Path, files: Sequence[ArchivedFile]) -> dict[ArchivedFile, Fields]:
-    """Check in Spark's tasks that files are those that were listed; return the fields that each has columns of.
+    """Check in Spark's tasks that files are the listed ones; return the fields that have columns in each.
 
-    Raises, as an error of Spark's, FileUnreadable: One is missing or another than was listed.
+    Raises, as an error of Spark's, FileUnreadable: A file is missing or differs from its listing.
     """
     if not files:
         return {}
@@ -62,7 +62,7 @@ def proven_fields(spark: "SparkSession", root: Path, files: Sequence[ArchivedFil
 
 
 def prover(root: Path, files: Sequence[ArchivedFile]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for `mapInArrow` that turns numbers of files into what these say of their fields."""
+    """Return the function for `mapInArrow` that turns numbers of files into the fields that these state."""
 
     def prove(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -80,10 +80,10 @@ def prover(root: Path, files: Sequence[ArchivedFile]) -> Callable[[Iterator[pa.R
 
 
 def fields_of(root: Path, file: ArchivedFile) -> Fields:
-    """Check that a file is the one that was listed; return the fields that it has columns of.
+    """Check that a file is the listed one; return the fields that have columns in it.
 
     Raises:
-        FileUnreadable: It is missing or another one.
+        FileUnreadable: It is missing or differs from its listing.
     """
     import pyarrow.parquet as pq
 
@@ -95,19 +95,19 @@ def fields_of(root: Path, file: ArchivedFile) -> Fields:
         with pq.ParquetFile(path) as opened:
             return stated_fields(opened.schema_arrow)
     except (OSError, pa.ArrowException, ArchiveDamaged, IndexError, TypeError) as error:
-        # by itself: of a chain of errors a driver sees the class of the first one
+        # without its cause: of chained errors a driver sees the class of the first one
         raise FileUnreadable(f"event_log: {path} cannot be read: {error}") from None
 
 
 def whole_rows(spark: "SparkSession", paths: Sequence[Path], wanted: Wanted) -> "DataFrame":
-    """Read all events of proven files whose columns hold all wanted fields."""
+    """Read all events of proven files that have columns of all wanted fields."""
     from pyspark.sql import functions as f
 
     filters = {"decider": wanted.deciders, "event": wanted.events}
     types = {name: COLUMNS[name][0] for name in COLUMNS if name in wanted.columns or filters.get(name) is not None}
     types |= {column_of(path[0]): "string" for _, path in wanted.extract}
     ddl = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in types.items())
-    # of this machine's file system, no character of a path a pattern
+    # paths of the local file system, in which no character is a pattern
     uris = ["file:" + "".join(f"\\{c}" if c in _GLOB else c for c in path.absolute().as_posix()) for path in paths]
     rows = spark.read.schema(ddl).options(**_OPTIONS).parquet(*uris)
     for name, chosen in filters.items():

@@ -4,9 +4,9 @@
     p0003/p0003-000000000000000-000000001000000.parquet                positions 0 to 1,000,000 of log partition 3
     p0003/.p0003-….parquet.<32 hexadecimal digits>.tmp                 unfinished; the next run sweeps it after a kill
 
-A file is listed in the transaction that marks its events as archived; one that is not listed is never read. After a
-kill the next run writes the same range again, under the same name. One process at a time writes the archive of a log
-partition; its lock ends with its database session.
+A file is listed in the transaction that marks its events as archived; an unlisted file is never read. After a kill the
+next run writes the same range again, under the same name. One process at a time writes the archive of a log partition;
+its lock ends with its database session.
 """
 
 import os
@@ -99,7 +99,7 @@ def archive_partition(
                     numbers=store.number_archive_fields(fields.columns),
                     ready=lambda: store.lock_archive(partition, writer),
                 )
-                # no snapshot outlives the file that it is for
+                # a snapshot is held for one file only
                 reader.commit()
                 _date_replaced(root, before, wanted)
                 store.list_archive_file(
@@ -156,7 +156,7 @@ def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REP
 def _date_replaced(root: Path, held: ArchivedPartition, wanted: LogRange) -> None:
     """Restart the clock until removal for the files that a new file is about to replace.
 
-    Call it before the new file is listed: after a kill in between no other process would do it.
+    Call it before the new file is listed: after a kill in between no other process would restart the clock.
     """
     for file in held.files:
         if wanted.from_position <= file.range.from_position and file.range.to_position <= wanted.to_position:

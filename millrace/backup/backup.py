@@ -1,11 +1,11 @@
 """A backup: the log up to one consistent cut, in Parquet, and the tables beside it.
 
-The cut is one snapshot of Postgres. The log below its marks never changes, so each of its files is read in a snapshot
-of its own: while somebody holds one, no dead row version can be removed. A later backup into the same folder adds newer
-events. The manifest is written last: after a kill at any moment the backup before is whole.
+The cut is one snapshot of Postgres. The log below its marks never changes, so each of its files is read in its own
+snapshot: an open snapshot keeps Postgres from removing dead row versions. A later backup into the same folder adds
+newer events. The manifest is written last: after a kill at any moment, the backup before it is whole.
 
-Not in a backup: read models with their views, which are built anew from the first event; the position of a change
-capture in its source, which goes on meanwhile; the roles and settings of the database.
+Not in a backup: read models with their views, which are rebuilt from the first event; the position of a change
+capture in its source, because the source moves on; the roles and settings of the database.
 """
 
 import shutil
@@ -61,14 +61,14 @@ def backup(
     max_events: int = MAX_EVENTS,
     progress: Progress = lambda _done, _total: None,
 ) -> Manifest:
-    """Take a backup into a folder; into the folder of an earlier one, add only newer events to its log.
+    """Take a backup into a folder; in the folder of an earlier one, only add newer events to its log.
 
     Args:
         dsn: The event store; the role must be `event_store_owner`.
-        folder: The backup's folder; it is made if need be.
+        folder: The backup's folder; it is created if it does not exist.
         archive: The folder of the archive, for events that the log has lost.
         max_events: How many events a file holds at most.
-        progress: Called with how many events are written, and of how many.
+        progress: Called with how many events are written, and the total.
 
     Raises:
         ForeignBackup: The folder holds other files, or a backup that this store does not continue.
@@ -125,7 +125,7 @@ def backup(
         )
         write_manifest(folder, manifest)
         with nobody_reads(folder) as free:
-            if free:  # or else the next backup does it
+            if free:  # otherwise the next backup does it
                 _sweep(folder, manifest)
         return manifest
 
@@ -139,31 +139,31 @@ def _begin(cursor: Any) -> None:  # noqa: ANN401 - ADBC has no types
 
 @contextmanager
 def _producers_held(dsn: str) -> Iterator[None]:
-    """Sequence all events, and hold every producer until the cut is made.
+    """Sequence all events, and block every producer until the cut is made.
 
-    Otherwise a producer could get an answer in the cut whose events are not in the log of the cut.
+    Otherwise the cut could hold an answer to a producer without the events of that answer.
     """
     with connect(dsn, autocommit=False) as holder, connect(dsn) as sequencer:
         PlatformStore(sequencer).sequence_events()
         deadline = time.monotonic() + PATIENCE_S
         while not _hold_producers(holder, sequencer):
-            # messages that queued behind this session go first
+            # let messages that queued behind this session go first
             holder.rollback()
             time.sleep(LOOK_S)
             if time.monotonic() > deadline:
                 raise MillraceError(
-                    "No backup was taken: somebody's open transaction sequences events or does a producer's message.",
+                    "No backup was taken: an open transaction sequences events or handles a producer's message.",
                     hint="End it and try again. To find it: select pid, xact_start, state, query from pg_stat_activity"
                     " where datname = current_database() order by xact_start",
                 )
-        # a moment near the cut, in the backup, too
+        # a moment near the cut, also in the backup
         PlatformStore(sequencer).mark_log("backup")
         yield
         holder.rollback()
 
 
 def _hold_producers(holder: psycopg.Connection, sequencer: psycopg.Connection) -> bool:
-    """Hold producers and sequence their events; return False if either takes too long."""
+    """Block producers and sequence their events; return False if either takes too long."""
     holder.execute(sql.SQL("set lock_timeout = {}").format(f"{LOOK_S}s"))
     try:
         committed = ProducerStore(holder).hold_producers()
@@ -178,7 +178,7 @@ def _hold_producers(holder: psycopg.Connection, sequencer: psycopg.Connection) -
 
 
 def _require_empty(folder: Path) -> None:
-    """Refuse a folder with other files than those that a killed backup leaves."""
+    """Refuse a folder that has other files than the leftovers of a killed backup."""
     foreign = sorted({path.name for path in folder.iterdir()} - {LOCK, READING, LOG, STATE})
     foreign = [name for name in foreign if not is_temporary(name)]
     if foreign:
@@ -207,7 +207,7 @@ def _require_continuation(
     """Refuse to add to a backup that this store does not continue.
 
     Raises:
-        ForeignBackup: The backup is another store's, ends beyond this one, or both went apart after a common beginning,
+        ForeignBackup: The backup is another store's, ends after this one, or the two diverged after a common beginning,
             as after a return to an earlier time.
     """
     if before.archive_id != archive_id:

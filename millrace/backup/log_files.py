@@ -1,4 +1,4 @@
-"""The log of a backup: files as those of the archive, to which each later backup adds some."""
+"""The log of a backup, in files like those of the archive; each later backup adds some."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -13,7 +13,7 @@ from millrace.archive.listing import ArchivedPartition
 from millrace.backup.manifest import LOG, BackedUpFile, BackedUpPartition, ForeignBackup, Manifest
 from millrace.spark.log_source import LogRange
 
-# called with how many events are done, and of how many
+# called with how many events are done, and the total
 Progress = Callable[[int, int], None]
 
 
@@ -33,7 +33,7 @@ def write_log(
         folder: The backup.
         cursor: An ADBC cursor.
         held: The log partitions in archive and log, in the snapshot of the cut.
-        afresh: Begins another snapshot for the cursor, and looks again: what is archived may be removed meanwhile.
+        afresh: Begins another snapshot for the cursor, and rereads `held`: archived events may be removed meanwhile.
         before: The earlier backup in this folder.
         archive: The folder of the archive.
         max_events: How many events a file holds at most.
@@ -49,7 +49,7 @@ def write_log(
     for each in held:
         known = there.get(each.partition)
         first, end = known.earliest_position if known else each.earliest_position, each.high_water_mark
-        # a first backup begins at the first of the files that lead up to the log, or where the log does
+        # a first backup begins at the first of the files that lead up to the log, or at the log's beginning
         for archived in () if known else reversed(each.files):
             if archived.range.from_position < first <= archived.range.to_position:
                 first = archived.range.from_position
@@ -76,7 +76,7 @@ def _batches(
     held: ArchivedPartition,
     archive: Path | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a range: from the archive the events that the log lost, the others from the log."""
+    """Read a range: events that the log no longer has from the archive, the others from the log."""
     purged = LogRange(wanted.partition, wanted.from_position, min(wanted.to_position, held.earliest_position))
     kept = LogRange(wanted.partition, max(wanted.from_position, held.earliest_position), wanted.to_position)
     parts: list[Iterator[pa.RecordBatch]] = []

@@ -1,7 +1,7 @@
-"""The manifest of a backup: its files and tables with checksums, and what else is in the folder.
+"""The manifest of a backup: its files and tables with checksums, and the other contents of the folder.
 
     manifest.json                          {"checksum": "<SHA-256 of body>", "body": {…}}
-    log/p0003/p0003-…-….parquet            the log, in files as those of the archive; later backups add some
+    log/p0003/p0003-…-….parquet            the log, in files like those of the archive; later backups add some
     .reading                               locked by a restore; a backup removes no file meanwhile
     state/<id>/deciders.parquet            a table at the cut, every column as Postgres' text; one folder per backup
 
@@ -29,7 +29,7 @@ MANIFEST = "manifest.json"
 LOG = "log"
 STATE = "state"
 READING = ".reading"
-# a store goes on above the numbers of a backup: a sequence at its end would never append again
+# a store continues above the numbers of a backup: a sequence at its end would never append again
 GREATEST = 2**62
 
 
@@ -38,7 +38,7 @@ class NoBackup(MillraceError):
 
 
 class ForeignBackup(MillraceError):
-    """The folder holds a backup of another event store or of a later time of this one, or other files."""
+    """The folder holds a backup of another event store, a backup of a later time of this one, or other files."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,16 @@ class Manifest:
     """The content of a backup.
 
     Attributes:
-        format: The version of this shape.
+        format: The version of this format.
         schema_version: The last migration of the store.
         archive_id: The identity of the store.
         taken_at: The time of the cut, by Postgres' clock.
-        last_offset: The last offset that the store gave out.
-        lease_token: The last lease token that the store gave out.
+        last_offset: The last offset that the store assigned.
+        lease_token: The last lease token that the store assigned.
         partitions: Every log partition, in order.
         files: The files of the log, in order.
         tables: The tables.
-        left_out: The views of read models, which are built anew.
+        left_out: The views of read models, which are rebuilt.
     """
 
     format: int
@@ -181,7 +181,7 @@ def read_manifest(folder: Path) -> Manifest:
 def reading(folder: Path) -> Iterator[None]:
     """Keep the files that a manifest names during the block, even if later backups end meanwhile.
 
-    A copy of a backup, into which no process takes backups, has nothing to lock.
+    A copy of a backup has nothing to lock, because no process takes backups into it.
     """
     try:
         lock = (folder / READING).open()
@@ -195,7 +195,7 @@ def reading(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def nobody_reads(folder: Path) -> Iterator[bool]:
-    """Yield whether no process reads the backup; if so, none begins to until the end of the block."""
+    """Yield whether no process reads the backup; if so, none begins to before the end of the block."""
     with (folder / READING).open("a") as lock:
         free = False
         with suppress(BlockingIOError):
@@ -205,7 +205,7 @@ def nobody_reads(folder: Path) -> Iterator[bool]:
 
 
 def require_backup(folder: Path, manifest: Manifest) -> None:
-    """Check every file of a backup by its checksum, and that the log's files are the log.
+    """Check every file of a backup by its checksum, and that the log's files make up the log.
 
     Raises:
         BackupDamaged: One is missing or changed; the text names it.
@@ -238,10 +238,10 @@ def require_backup(folder: Path, manifest: Manifest) -> None:
 
 
 def _manifest(body: dict[str, Any]) -> Manifest:
-    """Read what may have been written by anybody: a checksum is no signature.
+    """Read a manifest without trust in its author: a checksum is no signature.
 
     Raises:
-        ValueError: A number is out of range, or a file lies elsewhere than a backup puts it.
+        ValueError: A number is out of range, or a file lies where no backup puts it.
     """
     manifest = Manifest(
         **{

@@ -1,8 +1,8 @@
 """Restores a backup into an empty event store: all of it in one transaction, or nothing.
 
-It brings back all events with their offsets, versions and times, and the tables of `state_tables`, but no read models:
-they are built anew from the first event. Not here: the rule which store is empty (`begin_restore.sql`), the checks at
-the end (`finish_restore.sql`).
+It restores all events with their offsets, versions and times, and the tables of `state_tables`, but no read models:
+they are rebuilt from the first event. Not here: the rule that tells an empty store (`begin_restore.sql`), and the final
+checks (`finish_restore.sql`).
 """
 
 import io
@@ -30,12 +30,12 @@ from millrace.spark.log_source import COLUMNS, LogRange
 
 _POSITION = ("partition", "position", "offset")
 _EVENT = tuple(column for column in COLUMNS if column not in ("partition", "position"))
-# The first transaction of any cluster, so the event counts as appended long ago: ids of another cluster mean nothing
-# here.
+# The first transaction of any cluster: the event counts as appended long ago. Transaction ids of another cluster mean
+# nothing here.
 _LONG_AGO = "3"
-# of a table that are decoded at once
+# rows of a table decoded at once
 ROWS = 1000
-# as COPY reads CSV: null is an empty field, and text has quotes, even an empty one
+# the CSV of COPY: null is an empty field, and text has quotes, even an empty one
 _CSV = pa.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
 
@@ -55,7 +55,7 @@ def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total
     Args:
         dsn: The database; the role must be able to migrate it, or be `event_store_owner` of a migrated one.
         folder: The backup; later ones may be taken into the folder meanwhile.
-        progress: Called with how many events are loaded, and of how many.
+        progress: Called with how many events are loaded, and the total.
 
     Raises:
         NoBackup: The folder holds no finished backup.
@@ -88,7 +88,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
                 for batch in _batches(folder / table.path):
                     _copy(connection, into, batch)
             except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as error:
-                # its schema_version does not tell: before the first release versions have no order
+                # schema_version does not tell this: before the first release, versions have no order
                 raise _of_another_version(f"Postgres says: {error.diag.message_primary}.") from error
             except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded) as error:
                 raise BackupDamaged(
@@ -114,7 +114,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
 
 
 def _require_known(manifest: Manifest) -> None:
-    """Refuse tables and columns that no backup of this version has, whoever restores: the role may be a superuser."""
+    """Refuse tables and columns that no backup of this version has: the restoring role may be a superuser."""
     unknown = [
         f"{each.table}.{column}"
         for each in manifest.tables

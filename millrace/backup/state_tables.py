@@ -1,4 +1,4 @@
-"""The tables of a backup, which hold the state of the store beside its log: which these are, and writing them."""
+"""The tables of a backup, which hold the state of the store beside its log: the list of them, and writing them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,7 +54,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.audit_log",
         ("audit_id", "done_at", "done_by", "operation", "view", "reason", "detail"),
     ),
-    # without the position of a capture: its source has gone on, so a restored store reads the tables anew
+    # without a capture's position: its source has moved on, so a restored store reads the tables anew
     "source_generations": (
         "event_store.source_generations",
         ("source_generation", "capture", "system_identifier", "database", "slot", "start_lsn", "began_at"),
@@ -92,7 +92,7 @@ _EXPRESSIONS = {"lease_pid": sql.SQL("case when lease_pid is not null then 0 end
 
 
 def write_state(folder: Path, cursor: Any, left_out: Sequence[str]) -> tuple[BackedUpTable, ...]:  # noqa: ANN401 - ADBC has no types
-    """Write the tables, without the rows of some views, into a folder of this backup's own."""
+    """Write the tables, without the rows of the left-out views, into a folder of this backup's own."""
     from adbc_driver_postgresql import StatementOptions
 
     state = folder / STATE / uuid4().hex
@@ -107,7 +107,7 @@ def write_state(folder: Path, cursor: Any, left_out: Sequence[str]) -> tuple[Bac
         if left_out and table in _OF_VIEWS:
             query += sql.SQL(" where view <> all ({}::text[])").format(sql.Literal(list(left_out)))
         cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
-        # without bind parameters, because ADBC reads by COPY only then
+        # without bind parameters, because only then ADBC reads by COPY
         cursor.execute(query.as_string())
         schema = pa.schema([(column, pa.string()) for column in columns])
         path, rows = state / f"{table}.parquet", 0

@@ -12,7 +12,7 @@ class BackupStore(SqlFunctions):
     """The functions of backups. Every method raises the `MillraceError` of its SQL function."""
 
     def begin_restore(self) -> None:
-        """Let this transaction load a backup into an empty store, until `finish_restore` ends that."""
+        """Allow this transaction to load a backup into an empty store, until `finish_restore`."""
         self._value(str, "select event_store_platform.begin_restore()")
 
     def finish_restore(
@@ -24,7 +24,7 @@ class BackupStore(SqlFunctions):
         lease_token: int,
         detail: Json,
     ) -> int:
-        """Check the loaded rows of a restore and open the store; return how many events the store has."""
+        """Check the loaded rows of a restore and open the store; return the number of its events."""
         return self._value(
             int,
             "select event_store_platform.finish_restore(%s::int[], %s::bigint[], %s::bigint[], %s, %s, %s)",

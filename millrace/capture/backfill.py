@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import psycopg
 
 from millrace.capture.backfilled_rows import BackfilledRows, backfilled_rows
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.pgoutput import Lsn
-from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.prepare import ReadyCapture
 from millrace.capture.source.chunks import Chunk, TableUnreadable, read_chunk
 from millrace.capture.source.connection import oldest_xid
@@ -21,9 +21,9 @@ from millrace.patience import ASK_S, PATIENCE_S, PAUSE_S, POLL_S
 # rows of a chunk, at most, and about how many bytes
 CHUNK = 5_000
 CHUNK_BYTES = 8_000_000
-# rows of the first chunk: nobody knows yet how wide they are
+# rows of the first chunk: their width is not known yet
 FIRST_CHUNK = 100
-# streams of a table that the end of its backfill looks at in one call
+# streams of a table that one call at the end of its backfill checks
 FINISH = 5_000
 # how long one step reads or ends tables before changes are stored again
 STEP_S = PAUSE_S
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 
 def next_chunk_rows(chunk: Chunk, rows: int) -> tuple[int, bool]:
-    """Return how many rows to read after a chunk of `rows`, and whether that chunk is not far too large."""
+    """Return how many rows to read after a chunk of `rows`; and False if that chunk is far too large, else True."""
     if not chunk.rows:
-        return rows, True  # that says nothing of how wide the next ones are
+        return rows, True  # the width of the next rows is still unknown
     fitting_rows = int(len(chunk.rows) * CHUNK_BYTES / max(chunk.size, 1))
     # it grows in steps: the next rows may be wider than these
     return max(1, min(CHUNK, fitting_rows, rows * 4)), chunk.size <= 8 * CHUNK_BYTES or len(chunk.rows) == 1
@@ -47,8 +47,8 @@ class BackfillStep:
     Attributes:
         worked: Whether there was anything to do.
         appended: Rows that became events.
-        held: Rows that could not, and those that wait behind such.
-        unchanged: Rows that are as their streams say.
+        held: Rows that could not become events, and those that wait behind such rows.
+        unchanged: Rows that match their streams.
     """
 
     worked: bool
@@ -84,9 +84,9 @@ class Backfill:
         self._schemas = {(t.table.schema, t.table.table): t.schema for t in ready.admitted.tables}
         self._unfinished = self._registered()
         self._chunk_rows = min(CHUNK, FIRST_CHUNK)
-        # when a table that is locked, or cannot be read, is tried again, by its name
+        # when to retry a table that is locked, or cannot be read, by its name
         self._waiting: dict[str, float] = {}
-        # chunks whose rows are not events yet, in the order of their positions, and of a table in the order of its keys
+        # chunks that are not events yet, in the order of their positions; those of one table in the order of its keys
         self._chunks: list[_Read] = []
 
     @property
@@ -95,7 +95,7 @@ class Backfill:
         return bool(self._chunks)
 
     def look_again(self) -> None:
-        """Look which tables are to be read: some are read anew. Chunks that were read before are read again."""
+        """Check which tables are to be read: some are read anew. Chunks that were read before are read again."""
         self._unfinished = self._registered()
         self._chunks = []
 
@@ -104,8 +104,7 @@ class Backfill:
 
         Args:
             stored_lsn: All changes below it are stored.
-            emitted: Returns once the stored changes are events; called before a chunk becomes events, which are behind
-                them.
+            emitted: Returns once the stored changes are events; called before a chunk's own events, which follow them.
         """
         if not self._chunks:
             self._unfinished = self._unfinished and [
@@ -116,7 +115,7 @@ class Backfill:
             if not self._finish() and not self._read_tables():
                 return BackfillStep(worked=False)
         if not self._chunks or stored_lsn < self._chunks[-1].chunk.high_lsn:
-            # what a chunk's snapshot has seen comes before it in the log
+            # everything that a chunk's snapshot has seen comes before the chunk in the log
             return BackfillStep(worked=True)
         emitted()
         read, self._chunks = self._chunks, []
@@ -136,7 +135,7 @@ class Backfill:
         )
 
     def _finish(self) -> bool:
-        """End the backfills that have read every row, for a while; return whether there was one."""
+        """End the backfills that have read every row, for a limited time; return whether there was one."""
         read = [table for table in self._unfinished if table.rows_read]
         until = time.monotonic() + STEP_S
         for table in read:
@@ -148,12 +147,12 @@ class Backfill:
         return bool(read)
 
     def _read_tables(self) -> bool:
-        """Read the next chunk of a table, and of those after it if they are small; return whether any may be read.
+        """Read the next chunk of a table, and the chunks after it if they are small; return whether any may be read.
 
-        What is read together is about one chunk, and waits once for the changes before it.
+        The chunks read together have about the size of one, and wait once for the changes before them.
         """
-        # A transaction that began before a table was published may be open on the source: its changes may be missing
-        # from the slot. It has to end before that table is read.
+        # A transaction that began before a table was published may be open on the source. The slot may lack its
+        # changes, so it has to end before that table is read.
         oldest = oldest_xid(self._source)
         now = time.monotonic()
         due = [
@@ -189,7 +188,7 @@ class Backfill:
         return any(table.name not in self._waiting for table in due)
 
     def _hold(self, table: RegisteredTable, why: TableUnreadable | None) -> None:
-        """Note why a table cannot be read, or that it can again."""
+        """Record why a table cannot be read, or that it can be read again."""
         reason = None if why is None else f"{why.detail}: {why.hint}"
         if self._store.hold_backfill(
             self._ready.capture, self._ready.lease_token, table.schema_name, table.table_name, reason
@@ -198,14 +197,14 @@ class Backfill:
             logger.warning("%s: table %s: %s", self._ready.capture, table.name, said)
 
     def _read_ahead(self, before: _Read) -> list[_Read]:
-        """Read the chunk that follows one that is about to become events; nothing if it cannot be read now."""
+        """Read the chunk after one that is about to become events; return nothing if it cannot be read now."""
         if before.chunk.done:
             return []
         try:
             rows_before = before.rows_before + len(before.chunk.rows)
             read = self._read(before.table, before.chunk.last_key, rows_before)
         except (psycopg.errors.LockNotAvailable, TableUnreadable, TableUnfit):
-            # the next step meets that again
+            # the next step meets that error again
             return []
         return [] if read is None else [read]
 
@@ -218,7 +217,7 @@ class Backfill:
             (column.name, column.type_oid) for column in self._schemas[table.schema_name, table.table_name].columns
         }
         if any((c.name, c.type_oid) not in columns for c in chunk.relation.columns if c.name in (declared.key or ())):
-            # rows behind a key are other ones then
+            # other rows follow a key then
             raise TableUnfit(declared.name, "its key is of another type")
         self._chunk_rows, fits = next_chunk_rows(chunk, self._chunk_rows)
         if not fits:
@@ -245,7 +244,7 @@ class Backfill:
         ]
 
     def _registered(self) -> list[RegisteredTable]:
-        """Return the tables that are registered as we declare them: by now another process may declare others."""
+        """Return the registered tables that match our declaration: another process may have declared others by now."""
         return [
             table
             for table in self._store.captured_tables(self._ready.capture)

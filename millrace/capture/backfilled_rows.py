@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changed_rows import TableRows
 from millrace.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
     derived_id,
@@ -13,18 +14,16 @@ from millrace.capture.decoding.fields import (
     time_json,
     too_large,
 )
-from millrace.capture.decoding.rows import TableRows
 from millrace.capture.source.chunks import Chunk
 
 
 @dataclass(frozen=True, slots=True)
 class BackfilledRows:
-    """Rows as events `backfilled`: a list for each field, which go together by their order.
+    """Rows as events `backfilled`: one list per field, all in the same order.
 
-    Attributes:
-        command_id: Derived from the backfill: all its rows share it.
-        decider_ids: Their keys as JSON arrays, as their changes have them; None if a key cannot be decoded.
-        event_ids: Made of the backfill and the row's number in it.
+    command_id: Derived from the backfill; all its rows share it.
+    decider_ids: Their keys as JSON arrays, as their changes have them; None if a key cannot be decoded.
+    event_ids: Derived from the backfill and the row's number in it.
         data: The rows, JSON objects; None if one cannot be decoded.
         faults: Why a row cannot be decoded, a sentence; None if it can. Empty if all can.
     """
@@ -42,10 +41,10 @@ def backfilled_rows(
     """Turn the rows of a chunk into events, in the chunk's order.
 
     Args:
-        chunk: What was read.
-        table: What is captured, with the columns of its key as `source.tables.with_key` returns them.
+        chunk: The rows that were read.
+        table: The declaration, with the columns of its key as `source.tables.with_key` returns them.
         capture: The capture's name.
-        generation: The number of the slot's life, as for `ChangeDecoder`.
+        generation: The generation of the slot, as for `ChangeDecoder`.
         backfill_offset: The number of the backfill in the store: no two backfills give the same event ids.
         rows_before: How many rows of the backfill are in the chunks before this one.
     """

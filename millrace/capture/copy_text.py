@@ -20,7 +20,7 @@ def copied_lines(source_generation: int, changes: Iterable[Change]) -> Iterator[
     commit_lsn: Lsn | None = None
     position = transaction = command = ""
     for change in changes:
-        # what a transaction's changes share is written once
+        # the values that a transaction's changes share are written once
         if change.commit_lsn != commit_lsn:
             commit_lsn = change.commit_lsn
             position = f"{source_generation}\t{commit_lsn}\t"
@@ -45,7 +45,7 @@ def changes_json(changes: Iterable[Change]) -> str:
             "action": change.action,
             "fault": change.fault,
         }
-        # data is JSON text already
+        # data is already JSON text
         members.append(f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {change.data or "null"}}}')
     return f"[{', '.join(members)}]"
 
@@ -53,7 +53,7 @@ def changes_json(changes: Iterable[Change]) -> str:
 def _escaped(text: str | None) -> str:
     if text is None:
         return "\\N"
-    # looking for each is faster than replacing, and mostly there is none
+    # searching for each is faster than replacing, and most texts have none
     if "\\" in text or "\n" in text or "\r" in text or "\t" in text:
         return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return text

@@ -1,10 +1,10 @@
-"""What a capture does before it goes on: from what `look` saw to steps for `setup`, or to a refusal.
+"""Decides what a capture does before it resumes: turns the facts of `look` into steps for `setup`, or a refusal.
 
-    tables -> `admit`: what is captured, what is stopped -> leased
-    slot and source -> `decide`: go on, follow another server, make a slot, or record what is lost
-    what is registered -> `decide_tables`: which tables are published
+    tables -> `admit`: which are captured, which are stopped -> leased
+    slot and source -> `decide`: resume, follow another server, make a slot, or record what is lost
+    registered tables -> `decide_tables`: which of them are published
 
-Nothing is asked here.
+Nothing here talks to a database.
 """
 
 import hmac
@@ -24,15 +24,15 @@ from millrace.capture.source.tables import keyed
 from millrace.capture.source.timelines import Timelines
 from millrace.capture.store import RegisteredTable, TableRegistration
 
-# why a table waits that is to be published
-UNPUBLISHED = "it is published once nobody has locked a table of the publication, or vacuums it"
+# why a table waits to be published
+UNPUBLISHED = "it is published once no session locks or vacuums a table of the publication"
 
 
 @dataclass(frozen=True)
 class AdmittedTable:
-    """A table that can be captured: with the columns that name a row, and as it is now.
+    """A table that can be captured: its declaration, the columns that identify a row, and its present state.
 
-    `oids` are its id, then those of its partitions. Another `fingerprint` is another declaration or another table.
+    `oids` are its id, then those of its partitions. A new `fingerprint` means another declaration or another table.
     """
 
     table: CapturedTable
@@ -46,12 +46,12 @@ class Admitted:
     """What can be captured.
 
     Attributes:
-        capture: What is declared.
+        capture: The declaration.
         slot: The name of its slot and of its publication.
-        tables: What is captured now.
+        tables: The tables that are captured now.
         stopped: Why a declared table cannot be captured now, by its name.
-        registrations: Each declared table as the store is to know it.
-        looked_lsn: Where the source's log was before its tables were looked at.
+        registrations: Each declared table as the store is to register it.
+        looked_lsn: The position of the source's log before its tables were looked at.
         probed: Digests of the tables that need no probe the next time.
     """
 
@@ -65,18 +65,18 @@ class Admitted:
 
     @property
     def published(self) -> Capture:
-        """What the publication is to have."""
+        """The capture as the publication is to have it."""
         return replace(self.capture, tables=tuple(each.table for each in self.tables))
 
     def without(self, names: Collection[str], why: str) -> "Admitted":
-        """Return what is captured without some tables, which wait."""
+        """Return what is captured without the named tables, which wait."""
         kept = tuple(each for each in self.tables if each.table.name not in names)
         return replace(self, tables=kept, stopped={**self.stopped, **dict.fromkeys(names, why)})
 
 
 @dataclass(frozen=True)
 class Lose:
-    """Record that changes are lost, and refuse to go on."""
+    """Record that changes are lost, and refuse to continue."""
 
     from_lsn: Lsn | None
     to_lsn: Lsn | None
@@ -85,12 +85,12 @@ class Lose:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Refuse to go on: that changes are lost is recorded."""
+    """Refuse to continue: the loss of changes is already recorded."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Make the publication, then the slot, and begin a generation; one that a killed try left was never read."""
+    """Make the publication, then the slot, and begin a generation; a slot of a killed attempt was never read."""
 
     identity: SourceIdentity
     timelines: Timelines
@@ -98,9 +98,9 @@ class Begin:
 
 @dataclass(frozen=True)
 class Follow:
-    """Follow the source to another server, whose log is the captured one up to `common`.
+    """Follow the source to another server: its log equals the captured one up to `common`.
 
-    Where the store has changes from behind that, they are lost.
+    If the store has changes after `common`, those changes are lost.
     """
 
     timelines: Timelines
@@ -110,16 +110,16 @@ class Follow:
 
 @dataclass(frozen=True)
 class Skip:
-    """Move the slot: what it would give again below `to_lsn` is stored as another declaration made it."""
+    """Move the slot: the changes that it would repeat below `to_lsn` are stored as another declaration made them."""
 
     to_lsn: Lsn
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Make the publication as declared, and say of the tables that are `due` since when they are in it.
+    """Make the publication as declared, and record since when the `due` tables are in it.
 
-    A table that is not due was in it: if it is not as it was, its changes from `from_lsn` on are lost.
+    A table that is not due was in it: if its entry has changed since, its changes from `from_lsn` on are lost.
     """
 
     due: frozenset[str]
@@ -130,19 +130,19 @@ Step = Lose | Refuse | Begin | Follow | Skip | Publish
 
 
 def admit(tables: Tables) -> Admitted:
-    """Tell which tables are captured; the others are stopped, each with the reason, and read anew once they are mended.
+    """Admit tables that can be captured, and stop the others with a reason each; mended tables are read anew.
 
     Raises:
-        NotReady: The server is not ready, or our role there; with all that the source lacks.
-        InvalidCapture: A table is to be hashed, and there is no key.
+        NotReady: The server or our role there is not ready; the error has all that the source lacks.
+        InvalidCapture: A table is to be hashed, but there is no key.
     """
     declared, seen = tables.declared, tables.seen
     if len(seen.tables) == len(declared.tables):
-        # nothing would be captured meanwhile: whoever publishes waits for the locks
+        # no table would be captured meanwhile: publishing waits for the locks instead
         seen = replace(seen, tables={name: said for name, said in seen.tables.items() if said != [LOCKED]})
     if seen.server:
         raise NotReady(declared.name, seen.problems)
-    # only a standby does not say it, and is not ready
+    # only a standby has no flush position, and a standby is not ready
     assert seen.flushed is not None
     stopped = {name: "; ".join(said) for name, said in seen.tables.items()}
     admitted, registrations = [], []
@@ -159,24 +159,24 @@ def admit(tables: Tables) -> Admitted:
 
 
 def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> str:
-    """Return a digest of what is captured of a table's rows, and which table it is: its partitions come and go."""
+    """Return a digest of what is captured of a table's rows and of which table it is; its partitions may change."""
     declared = repr((table.columns, table.where, table.key, sorted(capture.actions), tuple(oids[:1])))
     if table.hidden:
-        # of the key only what tells it from another one
+        # of the key only a digest, enough to tell it from another key
         key = hmac.digest(table.secret(), b"millrace", "sha256") if table.hash else b""
         declared += repr((sorted(table.mask), sorted(table.hash), key))
     return sha256(declared.encode()).hexdigest()[:32]
 
 
 def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
-    """Tell what is to be done until the slot goes on where the store is; nothing if it does.
+    """Decide the steps until the slot resumes where the store is; none if it already does.
 
     Args:
-        facts: What was looked at.
-        actions: Which changes are captured.
+        facts: The facts of `look`.
+        actions: The actions that are captured.
 
     Raises:
-        TimelinesUnknown: The source does not say which way its log came.
+        TimelinesUnknown: The source does not tell the timelines of its log.
     """
     lease, identity = facts.lease, facts.identity
     if lease.gap:
@@ -200,8 +200,7 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
             f"Another server took over at {common}, without what was captured from there to {stored}: the source's log came"
             f" through timelines {timelines}; captured were {known}.",
         )
-        # What no event says may have been read by a backfill nevertheless: then there is no telling that nothing is
-        # stored.
+        # A backfill may have read a change of an uncaptured action: the store may have it without an event for it.
         if common is not None and common < stored and set(actions) != set(ACTIONS):
             return (lose,)
         steps = (Follow(timelines, common, lose),)
@@ -213,25 +212,25 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
 def decide_tables(
     admitted: Admitted, registered: Collection[RegisteredTable], stored_lsn: Lsn, *, changed: bool
 ) -> tuple[Step, ...]:
-    """Tell what is to be done until what is declared is published.
+    """Decide the steps until the declaration is published.
 
     Args:
         admitted: What can be captured.
-        registered: What the store knows, once it was told which columns the tables have now.
+        registered: What the store knows, once it has the present columns of the tables.
         stored_lsn: Up to where the source is stored.
-        changed: Whether the capture was registered otherwise before, or not at all.
+        changed: Whether the capture had another registration before, or none.
     """
-    # Tables that were registered since the last run, or are read anew. If we are killed, the next try finds them so
+    # Tables that were registered since the last run, or are read anew. If we are killed, the next attempt finds them
     # again; their backfill, which has not begun, sees what happens to them until then.
     due = frozenset(t.name for t in registered if t.published_xid is None and t.stopped_reason is None)
     publish = Publish(due, stored_lsn)
     # Stored changes of another declaration have other numbers than the slot would give now, so they cannot be compared
-    # with a replay. A stopped table may be so since a run that was killed before this.
+    # with a replay. A table may have been stopped by a run that was killed before this step.
     return (Skip(stored_lsn), publish) if changed or due or admitted.stopped else (publish,)
 
 
 def _loss(facts: Facts, stored: Lsn) -> str | None:
-    """Return why the slot cannot go on where the store is, a sentence; None if it can."""
+    """Return why the slot cannot resume where the store is, as a sentence; None if it can."""
     slot, name = facts.slot, facts.lease.slot
     if facts.flushed < stored:
         return f"The source was set back to an earlier time: its log ends at {facts.flushed}; stored is {stored}."
@@ -240,5 +239,5 @@ def _loss(facts: Facts, stored: Lsn) -> str | None:
     if slot.lost:
         return f"Slot {name} is lost: {slot.lost}."
     if slot.confirmed_flush_lsn is None or slot.confirmed_flush_lsn > stored:
-        return f"Slot {name} was moved to {slot.confirmed_flush_lsn} by somebody else; stored is {stored}."
+        return f"Slot {name} was moved to {slot.confirmed_flush_lsn} by another program; stored is {stored}."
     return None

@@ -1,4 +1,4 @@
-"""What a user writes: the tables of a source database whose changes become events.
+"""What a user writes: the tables of a source database; their changes become events.
 
 Not here: what the source says to a declaration (`source.readiness`).
 """
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from millrace.errors import InvalidCapture
 
 ACTIONS = ("insert", "update", "delete", "truncate")
-# of the key of hashes, at least
+# the shortest key for hashes
 _KEY_BYTES = 16
-# The names of slots and publications contain it, and have 63 bytes at most.
+# The names of slots and publications contain it; they may have 63 bytes at most.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 def table_name(schema: str, table: str) -> str:
-    """Write a table as `<schema>.<table>`; no two tables are written alike: a part with a dot or a quote is quoted."""
+    """Write a table as `<schema>.<table>`, each table differently: a part with a dot or a quote is quoted."""
     return ".".join(
         '"' + part.replace('"', '""') + '"' if "." in part or '"' in part else part for part in (schema, table)
     )
@@ -31,17 +31,16 @@ class CapturedTable:
     Attributes:
         table: Its name.
         schema: Its schema.
-        columns: The columns that are captured, those of its key among them; None for all, also those that are added
-            later.
-        where: The rows that are captured, a condition as in `create publication`; None for all. A row that begins to
-            meet it is an insert, one that ceases to meet it is a delete.
-        key: The columns that name a row, where the table has neither a primary key nor an index as its replica
-            identity. `()` where nothing does, with inserts (and truncates) as the capture's only actions: each row that
-            is inserted has a stream of its own, and rows from before are not read.
+        columns: The captured columns, those of its key among them; None for all, also those that are added later.
+        where: The condition on captured rows, as in `create publication`; None for all rows. A row that begins to meet
+            it is an insert; a row that ceases to meet it is a delete.
+        key: The columns that identify a row of a table with neither a primary key nor an index as its replica identity.
+            `()` if no columns do; the capture's actions are then inserts (and truncates) only, each inserted row has a
+            stream of its own, and earlier rows are not read.
         decider: The decider of its events; None for `table:<schema>.<table>`.
-        mask: Columns whose values stay at the source: the store gets `***` for each that is not null.
+        mask: Columns with values that stay at the source: the store gets `***` for each value that is not null.
         hash: Columns of which the store gets the HMAC-SHA-256 of each value's text, in 64 hexadecimal digits. Equal
-            values have equal ones, and who lacks the key cannot tell which. Null stays null.
+            values have equal hashes; without the key, a hash does not tell its value. Null stays null.
         hash_key: A function that returns the key of the hashes, at least 16 bytes; called when it is needed.
     """
 
@@ -62,7 +61,7 @@ class CapturedTable:
 
     @property
     def keyless(self) -> bool:
-        """Whether nothing names its rows: then their places in the log do."""
+        """Whether no columns identify its rows: then their positions in the log do."""
         return self.key == ()
 
     @property
@@ -72,7 +71,7 @@ class CapturedTable:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The columns whose values never leave the source."""
+        """The columns with values that never leave the source."""
         return (*self.mask, *self.hash)
 
     def secret(self) -> bytes:
@@ -84,7 +83,7 @@ class CapturedTable:
         try:
             key = (self.hash_key or str)().encode()
         except Exception as missing:
-            # whatever the user's function raises, or an attribute that None lacks
+            # any error of the user's function, or an attribute that None lacks
             raise InvalidCapture(f"table {self.name}: hash_key returns no key: {missing!r}") from missing
         if len(key) < _KEY_BYTES:
             raise InvalidCapture(
@@ -101,15 +100,15 @@ class Capture:
     Attributes:
         name: Its name.
         source: A function that returns the source's connection string; called when a connection is opened.
-        tables: What is captured.
+        tables: The captured tables.
         patterns: Names of more tables, such as `public.*`: `*` stands for any text, `?` for any character. A table that
-            fits is captured from the next run on, each column and row of it; one of `tables` is captured as it says.
-        exclude: Names of tables that are not captured though they fit, such as `public.audit_*`.
-        actions: Which changes are captured, of all its tables.
+            matches is captured from the next run on, with every column and row; a table of `tables` as declared there.
+        exclude: Names of tables that are not captured although they match, such as `public.audit_*`.
+        actions: The captured changes, the same for all its tables.
         keep_days: How long `wal_events` keeps a change that became an event, in days.
         max_lag_s: How long a change may wait to become an event, in seconds, before an operator is told.
         max_retained_bytes: How much WAL the source may keep for the slot before an operator is told.
-        follows: Whether a run of Dagster captures until it is terminated. Else it ends when nothing comes for a while.
+        follows: Whether a run of Dagster captures until it is terminated. Else it ends after a while without changes.
     """
 
     name: str

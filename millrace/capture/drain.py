@@ -1,12 +1,12 @@
 """The loop of a capture: slot -> wal_events -> events, and the backfills between.
 
-A step that is killed is done again:
+A killed step is done again:
 
 | killed after                  | on disk      | next time                                                     |
 |-------------------------------|--------------|---------------------------------------------------------------|
 | some rows were copied         | nothing      | the slot gives them again                                     |
 | `store_changes`               | `wal_events` | the slot gives them again; they are compared, and not stored  |
-| the slot was advanced         | `wal_events` | `emit_changes` goes on where it was                           |
+| the slot was advanced         | `wal_events` | `emit_changes` resumes where it was                           |
 | some chunks of a backfill     | their events | the next chunk                                                |
 
 One process at a time holds a capture's lease; each of its transactions is fenced by the lease's token.
@@ -27,9 +27,9 @@ from millrace.capture.backfill import Backfill
 from millrace.capture.declaration import Capture
 from millrace.capture.decoding.arriving import Arriving
 from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import Lsn
-from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.emitter import Emitter
 from millrace.capture.prepare import have_read_anew, prepare
 from millrace.capture.schema_changes import SchemaStore, schemas_json
@@ -44,18 +44,18 @@ from millrace.postgres import connecting
 from millrace.postgres.sessions import require_own_session
 
 LEASE_S = 30
-# Changes after which one looks at the backfills, whatever else is there
+# Changes after which the drain turns to the backfills, even if more changes wait
 MOST_CHANGES = 50_000
-# Messages that are stored in one transaction, at least: so many changes are decoded before the first becomes an event
+# Messages stored in one transaction, at least: this many changes are decoded before the first becomes an event
 PIECE = 10_000
 # Events of one transaction, in which the capture's row is locked
 EMIT = 5_000
-# Replayed changes that are compared at a time, and about how many characters
+# Replayed changes compared at a time, and about how many characters
 COMPARE = 1_000
 COMPARE_CHARACTERS = 8_000_000
-# Rows of wal_events that are purged at a time
+# Rows of wal_events purged at a time
 PURGE = 10_000
-# Steps begin this far apart at least: what comes meanwhile is stored in one transaction
+# Steps begin at least this far apart: the changes that come meanwhile are stored in one transaction
 STEP_S = 0.01
 # How often an idle slot is moved on past the WAL of other tables
 IDLE_ADVANCE_S = PAUSE_S
@@ -68,10 +68,10 @@ class CaptureReport:
     Attributes:
         stored: Changes that were stored.
         replayed: Changes that the slot gave again: compared, and not stored.
-        emitted: Changes that became events, and the deletions that a truncation is.
-        quarantined: Changes that could not, and those that wait behind them.
+        emitted: Changes that became events, and the deletions that a truncation stands for.
+        quarantined: Changes that could not become events, and those that wait behind them.
         backfilled: Rows of backfills that became events.
-        unchanged: Rows of backfills that are as their streams say, and made no event.
+        unchanged: Rows of backfills that match their streams, and made no event.
         busy_s: How long it worked, in seconds.
     """
 
@@ -86,10 +86,10 @@ class CaptureReport:
 
 @dataclass(frozen=True)
 class StoredPiece:
-    """What became of a piece of what the slot gives.
+    """The outcome of storing a piece of what the slot gives.
 
     Attributes:
-        to_lsn: Up to where the slot may give everything up; None to leave it where it is.
+        to_lsn: Up to where the slot may discard everything; None to leave it where it is.
         stored: Changes that were stored.
         rereads: Tables that are to be read anew.
     """
@@ -104,10 +104,10 @@ class CaptureDrain:
 
     Args:
         dsn: The event store.
-        capture: What is captured.
-        owner: Who holds the lease, such as a run's id.
-        lease_s: How long the lease lasts without a sign of life, in seconds.
-        stop: Leaves calls that no answer comes to once it is set.
+        capture: The declaration.
+        owner: The name of the lease's holder, such as a run's id.
+        lease_s: How long the lease lasts without renewal, in seconds.
+        stop: Once set, ends calls that get no answer.
 
     Raises:
         CaptureInUse: Another process captures it.
@@ -143,7 +143,7 @@ class CaptureDrain:
             self._ready = prepare(self._source, self._control, self.capture, self._owner, self._lease_s)
             opening.callback(self._release)
             self._published = published_tables(self._source, self._ready.publication).since(before)
-            # before the lease is given back: the next owner finds the slot free
+            # before the lease is released: the next owner finds the slot free
             opening.callback(self._end_stream)
             self._control.end_capture_sessions(self.capture.name, self._ready.lease_token)
             # one connection to store with, and one to append events with at the same time
@@ -180,13 +180,13 @@ class CaptureDrain:
 
     @contextmanager
     def _work(self) -> Iterator[CaptureStore]:
-        """Open a session that the next owner ends if this one hangs with the rows that it copied locked."""
+        """Open a session that the next owner ends if it hangs while the rows that it copied are locked."""
         with self._connect(f"millrace capture {self.capture.name}") as store:
             store.join_capture(self.capture.name, self._ready.lease_token)
             yield store
 
     def _release(self) -> None:
-        # over a connection of its own: one that was interrupted in a statement gives nothing back
+        # over its own connection: one that was interrupted in a statement cannot release anything
         with (
             suppress(*connecting.PASSING),
             connecting.connect(self._dsn, answer_s=FAREWELL_S) as connection,
@@ -201,21 +201,21 @@ class CaptureDrain:
         stop: threading.Event | None = None,
         on_step: Callable[[CaptureReport], None] = lambda _: None,
     ) -> CaptureReport:
-        """Capture until nothing came for `idle_s`, `budget_s` is used up, or `stop` is set; return the report.
+        """Capture until no change came for `idle_s`, `budget_s` is used up, or `stop` is set; return the report.
 
         Raises:
             SlotLost: The slot is gone, or is no longer good. The gap is recorded.
             PublicationMissing: The publication is gone, or was for a while. The gap is recorded.
             ChangesDiffer: The slot gives other changes than those that are stored.
             LeaseLost: Another process has taken the capture over.
-            TableUnfit, TableRenamed: A table changed so that it has to be looked at anew; the next run does that.
+            TableUnfit, TableRenamed: A table changed and has to be looked at anew; the next run does that.
         """
         self._stop, self._failed = stop or threading.Event(), threading.Event()
         started = busy_at = time.monotonic()
         handled = 0
-        # what is stored becomes events while the next changes are decoded
+        # stored changes become events while the next ones are decoded
         with Emitter(self.emit, lambda: self._keep_lease(self._emitting), self._lease_s / 3) as emitter:
-            # what the process before us stored
+            # changes that the previous process stored
             emitter.hand_over()
             while not self._stop.is_set() and time.monotonic() - started < budget_s:
                 began = time.monotonic()
@@ -225,7 +225,7 @@ class CaptureDrain:
                     emitting = not emitter.wait(0 if came or backfilled else GLANCE_S)
                     self._keep_lease(self._control)
                     if self._is_other_source():
-                        # whoever prepares the capture anew finds what it is, and what becomes of it
+                        # the next preparation of the capture finds what changed, and what follows from that
                         break
                     handled, before = self.report.emitted + self.report.quarantined, handled
                     if came or backfilled or emitting or handled > before:
@@ -238,46 +238,46 @@ class CaptureDrain:
                     else:
                         self._wait()
                 except Stopped:
-                    # the next run has that transaction again
+                    # the next run gets that transaction again
                     break
                 except (SlotLost, PublicationMissing) as lost:
                     self._control.record_gap(self.capture.name, self._stored_lsn, None, str(lost))
                     raise
                 except TableUnfit as unfit:
                     self._failed.set()
-                    # whoever lost the lease stops no table
+                    # fails if the lease is lost: only its owner may stop a table
                     self._control.extend_capture(self.capture.name, self._token, self._lease_s)
                     have_read_anew(self._control, self._ready.admitted, [unfit.table], str(unfit.detail))
                     raise
                 except BaseException:
-                    # whatever it is, the emitter does not go on without us; the caller may drain again
+                    # whatever the error is, the emitter does not continue without us; the caller may drain again
                     self._failed.set()
                     raise
         self.purge()
         return self.report
 
     def _is_other_source(self) -> bool:
-        """Look now and then at the published tables; return whether the capture is to be prepared anew for them."""
+        """Check the published tables now and then; return whether the capture must be prepared anew for them."""
         now = time.monotonic()
         if now < self._look_at:
             return False
         found = published_tables(self._source, self._ready.publication)
         looked = time.monotonic()
-        # at most a fiftieth of the time: for hundreds of tables it takes tens of milliseconds
+        # at most a fiftieth of the time: a check of hundreds of tables takes tens of milliseconds
         self._look_at = looked + max(PAUSE_S, (looked - now) / 0.02)
         return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= BUSY_S)
 
     def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
-        """Store what the source has committed by now, or enough of it, piece by piece; return how many changes came.
+        """Store what the source has committed by now, or enough of it, piece by piece; return the number of changes.
 
         Args:
             on_stored: Called after each piece that has changes.
 
         Raises:
-            Stopped: It is to stop, and a transaction goes on for longer than a moment.
+            Stopped: It must stop, and a transaction lasts longer than a moment.
         """
         changed = rereads = 0
-        # the time first: what a client knows to be committed by then is below the position
+        # the time first: every commit that a client knew of by then is below the position
         flushed, at = flush_lsn(self._source)
         with self._reading():
             stream = self._opened_stream()
@@ -288,14 +288,14 @@ class CaptureDrain:
                 except NotText:
                     if not stream.converted:
                         raise
-                    # from where the store is, as far as this look goes
+                    # resume where the store is, as far as this look goes
                     self._close_stream()
                     stream = self._opened_stream(converted=False)
                     continue
                 changed += arriving.changed
                 rereads += piece.rereads
                 if piece.to_lsn is not None:
-                    # only now: the slot gives up what it is advanced past, and all of that is stored
+                    # only now: the slot discards everything that it is advanced past, and all of that is stored
                     stream.advance(piece.to_lsn)
                 if piece.stored:
                     on_stored()
@@ -304,19 +304,19 @@ class CaptureDrain:
             if not stream.converted:
                 self._end_stream()
         if rereads:
-            # if we are killed before this, the next run finds that they are due
+            # if we are killed before this, the next run finds that these tables are due
             self._control.publish_tables(self.capture.name, self._token, next_xid(self._source))
             self._backfill.look_again()
         return changed
 
     def _store_piece(self, arriving: Arriving, stream: SlotStream, flushed: Lsn, at: datetime) -> StoredPiece:
-        """Store the next whole transactions of the source in one of the store.
+        """Store the next whole transactions of the source in one transaction of the store.
 
         Args:
-            arriving: What the slot gives.
-            stream: Where it comes from.
+            arriving: The changes that the slot gives.
+            stream: The stream that they come from.
             flushed: How far the source's log was flushed when the look into the slot began.
-            at: When that was.
+            at: The time of that.
         """
         changes = self._not_stored(arriving.piece(PIECE))
         first = next(changes, None)
@@ -330,9 +330,9 @@ class CaptureDrain:
                 rereads = SchemaStore(self._storing.connection).keep_schemas(
                     self.capture.name, self._token, flushed, schemas_json(schemas)
                 )
-            # it may have come further meanwhile, and given nothing more
+            # the stream may have advanced meanwhile without another change
             to_lsn = stream.passed_lsn
-            # all that had committed by `at`, or up to the last change
+            # all that had committed by `at`, or only up to the last change
             stored_at = at if to_lsn >= flushed else arriving.committed_at
             if to_lsn > self._stored_lsn and stored_at is not None:
                 stored = self._storing.store_changes(self.capture.name, self._token, to_lsn, stored_at)
@@ -340,7 +340,7 @@ class CaptureDrain:
                     raise ChangesDiffer(
                         "wal_events has other rows than those that were copied",
                         detail=f"capture {self.capture.name}: {copied} copied, {stored} found below {to_lsn}",
-                        hint="Nothing was stored. Nobody but the capture may write there.",
+                        hint="Nothing was stored. Only the capture may write there.",
                     )
         if stored_at is not None:
             self._stored_lsn = max(self._stored_lsn, to_lsn)
@@ -348,9 +348,9 @@ class CaptureDrain:
         return StoredPiece(min(to_lsn, self._stored_lsn), copied, rereads)
 
     def _opened_stream(self, *, converted: bool = True) -> SlotStream:
-        """Return what reads the slot; with a new one comes a new decoder, for the server describes each table anew."""
+        """Return the slot's reader; a new one gets a new decoder, because the server describes each table anew."""
         if self._stream is None:
-            # whoever lost the lease takes the slot from nobody
+            # fails if the lease is lost: only its owner may take the slot over
             self._control.extend_capture(self.capture.name, self._token, self._lease_s)
             ready = self._ready
             self._stream = SlotStream(
@@ -369,7 +369,7 @@ class CaptureDrain:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """After an error read anew: what was received and not stored comes again."""
+        """After an error, read anew: everything received and not stored comes again."""
         try:
             yield
         except BaseException:
@@ -404,7 +404,7 @@ class CaptureDrain:
         """Do the next part of a backfill that is due; return whether there was anything to do.
 
         Args:
-            emitted: Returns once all that is stored is emitted.
+            emitted: Returns once all stored changes are emitted.
         """
         step = self._backfill.step(self._stored_lsn, emitted)
         self.report.backfilled += step.appended
@@ -413,14 +413,14 @@ class CaptureDrain:
         return step.worked
 
     def catch_up(self, to_lsn: Lsn) -> None:
-        """Store and emit all that the source committed below a position that its log has on the disk."""
-        self._idle_at = -inf  # the slot is moved there also where nothing came
+        """Store and emit all that the source committed below a position that is flushed to its disk."""
+        self._idle_at = -inf  # moves the slot there even if no change came
         while self._stored_lsn < to_lsn:
             self.store()
         self.emit()
 
     def purge(self) -> int:
-        """Remove the changes that `wal_events` kept for as long as is declared; return how many."""
+        """Remove the emitted changes that `wal_events` has kept for `keep_days`; return how many."""
         before = datetime.now(UTC) - timedelta(days=self.capture.keep_days)
         removed = 0
         while not self._stop.is_set():
@@ -450,7 +450,7 @@ class CaptureDrain:
         self.report.replayed += self._control.compare_changes(self.capture.name, changes)
 
     def _is_idle_due(self, passed: Lsn) -> bool:
-        """Return whether to move on to where the slot came without a change of ours."""
+        """Return whether to advance to the slot's position although no change of ours came."""
         if passed <= self._stored_lsn:
             return False
         if not self._backfill.waits_for_changes and time.monotonic() - self._idle_at < IDLE_ADVANCE_S:

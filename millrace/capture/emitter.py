@@ -1,4 +1,4 @@
-"""Stored changes become events beside the storing of the next ones: a thread that is a few pieces behind at most."""
+"""Turns stored changes into events while the next ones are stored: a thread that is at most a few pieces behind."""
 
 import threading
 from collections.abc import Callable
@@ -11,10 +11,10 @@ MOST_PIECES = 5
 
 
 class Emitter:
-    """Makes events of what is stored, in a thread; a context manager, which ends once all of it is.
+    """Turns stored changes into events in a thread; a context manager, which ends once all of them are events.
 
     Args:
-        emit: Makes all that is stored events, until there is nothing left, or until it is told to stop.
+        emit: Turns all stored changes into events, until none is left or until it is told to stop.
         rest: Called now and then while there is nothing to do.
         rest_s: How often, in seconds.
     """
@@ -24,7 +24,7 @@ class Emitter:
         self._rest = rest
         self._rest_s = rest_s
         self._executor = ThreadPoolExecutor(1, "emit")
-        # guards the next three, and tells of each change to them
+        # guards the next three, and notifies of changes to them
         self._changed = threading.Condition()
         self._left = 0
         self._ending = self._over = False
@@ -44,7 +44,7 @@ class Emitter:
             self._running.result()
 
     def hand_over(self) -> None:
-        """Say that more is stored. Waits while `MOST_PIECES` wait already.
+        """Announce that more is stored. Block while `MOST_PIECES` pieces wait.
 
         Raises what an emission has raised, as `wait` does.
         """
@@ -54,7 +54,7 @@ class Emitter:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all that was handed over is emitted; return whether it is."""
+        """Wait until all that was handed over is emitted; return whether it is emitted."""
         return self._until(lambda: not self._left, timeout_s)
 
     def _until(self, fits: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -73,13 +73,13 @@ class Emitter:
                     self._left -= 1
                     self._changed.notify_all()
         finally:
-            # after an error, too: nobody waits in vain
+            # also after an error: no thread waits in vain
             with self._changed:
                 self._over = True
                 self._changed.notify_all()
 
     def _due(self) -> bool:
-        """Wait for a piece; return whether there is one, and not the end."""
+        """Wait for a piece; return whether there is one. False means the end."""
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: self._left or self._ending, self._rest_s):

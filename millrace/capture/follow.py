@@ -1,4 +1,4 @@
-"""A capture without Dagster: one drain after another until somebody stops it, also through restarts of both servers."""
+"""A capture without Dagster: one drain after another until it is stopped, also through restarts of both servers."""
 
 import logging
 import threading
@@ -10,8 +10,8 @@ from uuid import uuid4
 from tenacity import RetryCallState
 
 from millrace.capture.declaration import Capture
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.changes import TableRenamed
-from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.drain import LEASE_S, CaptureDrain, CaptureReport
 from millrace.capture.source.slot import SlotBusy
 from millrace.errors import CaptureInUse, LeaseLost, Unreachable
@@ -20,7 +20,7 @@ from millrace.postgres import connecting
 
 # A new drain looks at the source anew: its timeline, its publication, its tables and their partitions. It also purges.
 ROUND_S = 600.0
-# What another process, a restart, patience or a new look at the source mends
+# Errors that another process, a restart, patience or a new look at the source resolves
 PASSING = (Unreachable, SlotBusy, CaptureInUse, LeaseLost, TableRenamed, TableUnfit)
 
 logger = logging.getLogger(__name__)
@@ -35,15 +35,15 @@ def follow(
     lease_s: int = LEASE_S,
     on_step: Callable[[CaptureReport], None] = lambda _: None,
 ) -> None:
-    """Capture until `stop` is set. A second process that follows the same capture waits, and takes over.
+    """Capture until `stop` is set. A second process that follows the same capture waits, then takes over.
 
     Args:
         dsn: The event store.
         capture: What is captured.
-        stop: Ends it, once what it is at is stored.
-        owner: Who holds the lease, such as a run's id; None for a name of its own.
-        lease_s: How long the lease lasts without a sign of life, in seconds.
-        on_step: Called after each step that did something, with what the drain did so far.
+        stop: Ends it, once the current step is stored.
+        owner: The name of the lease's holder, such as a run's id; None for a generated name.
+        lease_s: How long the lease lasts without renewal, in seconds.
+        on_step: Called after each step that did something, with the totals of the drain so far.
 
     Raises:
         NotReady: The source lacks something; the text says what, and how to give it.
@@ -85,7 +85,7 @@ def _drain(
 
 
 class _Waiting:
-    """Says what is waited for: at once, and every minute while it goes on."""
+    """Logs what the capture waits for: at once, and every minute while it lasts."""
 
     def __init__(self, capture: str) -> None:
         self._capture = capture
@@ -100,13 +100,13 @@ class _Waiting:
         ):
             return
         self._kind, self._told_at = type(error), now
-        # of two that follow one capture, one waits: that is how it is meant
+        # of two processes that follow one capture, one waits by design
         level = logging.INFO if isinstance(error, CaptureInUse) else logging.WARNING
         logger.log(level, "%s waits, and tries again: %s", self._capture, error)
 
 
 class _Telling:
-    """Says now and then how much was captured since it said so last."""
+    """Logs now and then how much was captured since the last such line."""
 
     def __init__(self, capture: str) -> None:
         self._capture = capture
@@ -120,7 +120,7 @@ class _Telling:
     def tell(self, sofar: CaptureReport) -> None:
         sofar = CaptureReport(*astuple(sofar))  # another thread may add to it meanwhile
         came = CaptureReport(*(now - then for now, then in zip(astuple(sofar), astuple(self._told), strict=True)))
-        # time alone is no news
+        # elapsed time alone is no news
         if any(astuple(replace(came, busy_s=0.0))):
             logger.info(
                 "%s: %d changes stored, %d events, %d rows backfilled, %d unchanged, %d quarantined in %.0f s",

@@ -1,4 +1,4 @@
-"""How a capture is: its slot on the source, what waits in the store, whether a run would find something to do."""
+"""The health of a capture: its slot on the source, what waits in the store, whether a run would find work."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,13 +41,13 @@ from millrace.errors import MillraceError
 from millrace.patience import BUSY_S, POLL_S
 from millrace.postgres.connecting import connect
 
-# A capture that has a lease and stored changes this short a time ago is believed; nobody looks into its slot.
+# A capture with a lease that stored changes this recently is trusted; the check does not look into its slot.
 RECENT_S = 10
-# How much log of other tables may lie before an idle slot until a run is worth it, only to move the slot on.
+# How far an idle slot may lag behind, in log of other tables, until a run is worth it just to move the slot.
 IDLE_LAG_BYTES = 64 * 1024 * 1024
-# When a run is worth it for a table that could not be read.
+# How long after a failed read of a table a run is worth it again.
 UNREAD_AGAIN = timedelta(minutes=10)
-# Above this, a look into the slot makes the source read too much WAL again. An open transaction holds it back.
+# Above this, a look into the slot makes the source read too much WAL again. An open transaction holds the slot back.
 DEAR_BYTES = 1024 * 1024 * 1024
 
 
@@ -63,16 +63,16 @@ class CaptureHealth:
         info: What the store knows; None where the capture is not registered yet.
         slot: What the source knows; None where there is no slot.
         lag_bytes: How much of the source's log was not looked at yet.
-        lag_s: How old the oldest change is that was not stored yet, in seconds. An upper bound if looking would cost
+        lag_s: The age of the oldest change that is not stored yet, in seconds. An upper bound if looking would cost
             too much.
         retained_bytes: How much of its log the source keeps for the slot.
-        oldest_transaction: The transaction that is open on the source the longest, in words. None if nothing waits
-            for it, or our role does not see it.
+        oldest_transaction: The transaction that is open on the source the longest, as text. None if nothing waits for
+            it, or our role cannot see it.
         waits_to_backfill: The tables that cannot be read before that transaction ends.
-        unread: Why backfills do not go on, with the remedies, by the names of their tables.
+        unread: Why backfills do not continue, with the remedies, by the names of their tables.
         stopped: Why declared tables are not captured, with the remedies, by their names.
         refused: Published tables of which the source refuses the application's updates or deletes.
-        notes: What may take the slot, and what would make a takeover by a standby of the source a gap, a sentence each.
+        notes: What may remove the slot, and what would turn a takeover by a standby into a gap, a sentence each.
     """
 
     info: CaptureInfo | None
@@ -94,7 +94,7 @@ class CaptureHealth:
 
     @property
     def stopped_problems(self) -> list[str]:
-        """Those of `problems` that are about stopped tables."""
+        """The `problems` that are about stopped tables."""
         others = self.info is not None and not self.info.open_gaps and self.info.tables > self.info.tables_stopped
         stopped = "is stopped, the others are captured" if others else "is stopped"
         return [f"table {table} {stopped}: {why}" for table, why in self.stopped.items()]
@@ -111,7 +111,7 @@ class CaptureHealth:
             return []
         found = []
         remedy = f"millrace capture restart {capture.name} --reason WHY reads the tables anew"
-        # said once: with the gap, which the next run records
+        # the remedy is stated once: with the gap, which the next run records
         then = "" if self.info.open_gaps else f"; {remedy}"
         if self.slot is None:
             found.append(f"there is no slot {self.info.slot} on the source{then}")
@@ -148,7 +148,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
     """Look at a capture in the store and on its source.
 
     Raises:
-        Unreachable: The source does not answer, or nobody said where it is.
+        Unreachable: The source does not answer, or its address is not set.
         SourceRefuses: The source does not let our role look.
     """
     with connect(dsn) as connection:
@@ -165,7 +165,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         refused = tuple(sorted(published_tables(source, info.publication).refused))
         flushed, now = flush_lsn(source)
         oldest_open = oldest_xid(source)
-        # they may not be read while a transaction is open that is older than their publication
+        # these may not be read while a transaction is open that is older than their publication
         waiting = tuple(
             table.name
             for table in tables
@@ -193,12 +193,12 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
 
 
 def unread_tables(tables: Iterable[RegisteredTable]) -> dict[str, str]:
-    """Return why backfills do not go on, by the names of their tables."""
+    """Return why backfills do not continue, by the names of their tables."""
     return {table.name: table.unread_reason for table in tables if table.unread_reason is not None}
 
 
 def unread_problems(unread: Mapping[str, str]) -> list[str]:
-    """Return what an operator is told of these tables, a sentence each."""
+    """Return the problems of these tables for an operator, a sentence each."""
     return [
         f"the backfill of {table} does not go on, its changes and the others are captured: {why}"
         for table, why in unread.items()
@@ -208,9 +208,9 @@ def unread_problems(unread: Mapping[str, str]) -> list[str]:
 def _oldest(
     source: psycopg.Connection, info: CaptureInfo, slot: SlotState, flushed: Lsn, now: datetime
 ) -> datetime | None:
-    """Return about when the oldest change was committed that is not stored; None if there is none, or nobody knows."""
+    """Return about when the oldest change that is not stored was committed; None if there is none, or if unknown."""
     if info.lease_owner and info.stored_at and (now - info.stored_at).total_seconds() < RECENT_S:
-        # a look would hold the slot, which the lease's owner is about to read
+        # a look would block the slot, which the lease's owner is about to read
         return info.stored_at
     if (slot.retained_bytes or 0) > DEAR_BYTES and slot.active_pid is None:
         return info.stored_at if slot.lag_bytes else None
@@ -227,7 +227,7 @@ def _oldest(
     try:
         return oldest_change(source, info)
     except SlotBusy:
-        # a process captures at this moment, or the source looks for long
+        # a process captures at this moment, or the source takes long to look
         return info.stored_at
 
 
@@ -235,7 +235,7 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
     """Return the commit time of the oldest transaction that the slot holds; None if it holds none.
 
     Raises:
-        SlotBusy: Somebody else reads the slot for longer than a few seconds, or the source looks for long.
+        SlotBusy: Another session reads the slot for longer than a few seconds, or the source takes long to look.
         SlotLost: The slot is gone, or is no longer good.
         PublicationMissing: There is no publication.
         NoStream: A replication connection cannot be had.
@@ -256,19 +256,19 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
 
 
 def has_work(dsn: str, capture: Capture) -> bool:
-    """Return whether a run of the capture would find something to do.
+    """Return whether a run of the capture would find work.
 
     Raises:
-        Unreachable: The source does not answer, or nobody said where it is.
+        Unreachable: The source does not answer, or its address is not set.
         SourceRefuses: The source does not let our role look.
-        SlotBusy: Somebody else reads the slot for longer than a few seconds.
+        SlotBusy: Another session reads the slot for longer than a few seconds.
     """
     with connect(dsn) as connection:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)
     with _asked(capture) as source:
-        # whether a backfill may go on; the tables of one that could not are looked at only now and then
+        # whether a backfill may continue; tables that could not be read are retried only now and then
         to_read = any(
             table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
             for table in tables
@@ -276,7 +276,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         )
         if info is None or info.source_generation is None or info.unemitted or to_read:
             return True
-        # a run compares what another server that took over has with what is stored
+        # a run compares a server that took over with what is stored
         another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
         if (
             another
@@ -285,7 +285,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         ):
             return True
         slot = slot_state(source, info.slot)
-        # a run says what is wrong with the slot, and records that changes are lost
+        # a run reports what is wrong with the slot, and records that changes are lost
         if slot is None or slot.lost or (slot.lag_bytes or 0) > IDLE_LAG_BYTES:
             return True
         if (slot.retained_bytes or 0) > DEAR_BYTES:
@@ -293,7 +293,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         try:
             return oldest_change(source, info) is not None
         except (SlotLost, PublicationMissing, SlotSlow):
-            # a run repairs it, or records the gap, or has the patience
+            # a run repairs it, records the gap, or has more patience
             return True
 
 

@@ -12,12 +12,12 @@ from millrace.capture.store import CaptureStore, RegisteredTable, Requeued
 
 
 def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
-    """Decode again what could not be decoded, then append what has no fault any more, the changes of each row in order.
+    """Retry to decode changes, then append those that no longer have a fault, the changes of each row in order.
 
-    A change that still cannot be decoded stays in the quarantine, and so do the later ones of its row.
+    A change that still cannot be decoded stays in the quarantine, and so do the later changes of its row.
 
     Raises:
-        StreamWentOn: A change whose key was unknown belongs to a row that has later events: it can only be discarded.
+        StreamWentOn: The key of a change was unknown, and its row has later events: it can only be discarded.
     """
     tables = store.captured_tables(capture.name)
     after = 0

@@ -34,5 +34,5 @@ class QuarantinedChange:
 
     @cached_property
     def data(self) -> Any:  # noqa: ANN401 - it is what JSON holds
-        """The data of the event that it would be; raises `UnreadableData` if Python cannot read it."""
+        """The data that its event would have; raises `UnreadableData` if Python cannot read it."""
         return None if self.data_json is None else parsed(self.data_json, f"quarantined change {self.quarantine_id}")

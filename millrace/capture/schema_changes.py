@@ -1,4 +1,4 @@
-"""The columns of captured tables in the store: what the log said of them, what the source's catalog says now."""
+"""The columns of captured tables in the store: those that the log described, and those in the source's catalog now."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from millrace.event_store.sql_functions import SqlFunctions
 if TYPE_CHECKING:
     from millrace.capture.decide import Admitted
 
-# the names of the types that are built in
+# the names of the built-in types
 TYPES = {info.oid: info.regtype for info in types} | {
     info.array_oid: f"{info.regtype}[]" for info in types if info.array_oid
 }
@@ -30,7 +30,7 @@ class SchemaStore(SqlFunctions):
     def keep_schemas(
         self, capture: str, lease_token: int, read_lsn: Lsn, schemas: Sequence[Mapping[str, object]]
     ) -> int:
-        """Keep which columns tables have; return how many are to be read anew, after `publish_tables`."""
+        """Store the columns of tables; return how many tables are to be read anew, after `publish_tables`."""
         return self._value(
             int,
             "select event_store_platform.keep_schemas(%s, %s, %s::pg_lsn, %s)",
@@ -38,7 +38,7 @@ class SchemaStore(SqlFunctions):
         )
 
     def captured_schemas(self, capture: str) -> list[TableSchema]:
-        """Return which columns the tables of a capture had, each table's in the order of the log."""
+        """Return the columns that the tables of a capture had, those of each table in the order of the log."""
         found = self.connection.execute(
             "select schema_name, table_name, schemas from event_store_platform.captured_tables(%s)", (capture,)
         )
@@ -54,9 +54,9 @@ def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
 def look_at_schemas(
     source: psycopg.Connection, store: CaptureStore, lease: CaptureLease, admitted: "Admitted"
 ) -> list[RegisteredTable]:
-    """Have tables read anew whose columns changed while no change of a row told so, or whose partitions or enums did.
+    """Have tables read anew if columns changed without a row change that shows it, or if partitions or enums changed.
 
-    Return all tables of the capture as they are registered then.
+    Return all tables of the capture as they are then registered.
     """
     registered = store.captured_tables(lease.capture)
     known = {(table.schema_name, table.table_name): table.leaves for table in registered}

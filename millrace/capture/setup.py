@@ -118,7 +118,7 @@ class Setup:
                 lost = sorted((changed or frozenset()) - step.due)
                 if lost:
                     # before the repair commits: after it nothing shows that there was a gap
-                    said = f"Publication {name} was changed or dropped by somebody else: {', '.join(lost)}."
+                    said = f"Publication {name} was changed or dropped by another program: {', '.join(lost)}."
                     self._lose(Lose(step.from_lsn, None, said))
         except psycopg.errors.LockNotAvailable:
             if not is_as_made(self._source, name):

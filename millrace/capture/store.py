@@ -24,7 +24,7 @@ from millrace.event_store.sql_functions import SqlFunctions
 def _read_rows(rows: BackfilledRows) -> tuple[object, ...]:
     """Return rows as the arguments of the functions that compare rows with their streams.
 
-    The arrays are sent in binary: in a text of them psycopg would look at each character.
+    The arrays are sent in binary: as text, psycopg would check each character.
     """
     return list(rows.decider_ids), list(rows.event_ids), rows.command_id, list(rows.data), list(rows.faults)
 
@@ -33,7 +33,7 @@ def _read_rows(rows: BackfilledRows) -> tuple[object, ...]:
 class TableRegistration:
     """A table of a capture as it is registered; another fingerprint is another declaration.
 
-    `key_columns` name a row: empty where nothing does, None while that is unknown. `stopped` says why it cannot be
+    `key_columns` identify a row: empty if no columns do, None while that is unknown. `stopped` says why it cannot be
     captured now; None if it can.
     """
 
@@ -47,9 +47,9 @@ class TableRegistration:
 
 @dataclass(frozen=True)
 class CaptureLease:
-    """A leased capture and where it stands; the generation and the positions are None while it has no slot.
+    """A lease of a capture, and the capture's progress; generation and positions are None while it has no slot.
 
-    While `gap` is true changes are lost: a new slot and `begin_generation` are due.
+    While `gap` is true, changes are lost: a new slot and `begin_generation` are due.
     """
 
     capture: str
@@ -73,7 +73,7 @@ class RegisteredTable:
     """A table of a capture, and how far its backfill is: done when `backfill_generation` is not None.
 
     No two backfills have the same `backfill_offset`: the event ids of a backfill's rows are made with it. While
-    `published_xid` is None no row may be read; when `rows_read` is true, only `finish_backfill` is left. `leaves` are
+    `published_xid` is None, no row may be read; when `rows_read` is true, only `finish_backfill` is left. `leaves` are
     the ids of its partitions at the last look, None before it. `stopped_reason` says since `stopped_at` why it is not
     captured, None while it is. `unread_reason` says why its rows could not be read at `unread_at`, None if they can.
     """
@@ -104,7 +104,7 @@ class RegisteredTable:
 
 @dataclass(frozen=True)
 class Emitted:
-    """How many stored changes became events (`emitted`), could not (`quarantined`), or wait behind such (`held`).
+    """How many stored changes became events (`emitted`), could not (`quarantined`), or wait behind those (`held`).
 
     If `behind` is true, more changes are stored: call again.
     """
@@ -117,10 +117,10 @@ class Emitted:
 
 @dataclass(frozen=True)
 class EmittedRows:
-    """What became of a chunk.
+    """The outcome of a chunk.
 
     `status` is 'stored', 'behind' (nothing was stored: emit changes first, then try again) or 'unpublished' (nothing
-    was stored: the chunk is older than the table's publication, read it again). `unchanged` are as their streams say.
+    was stored: the chunk is older than the table's publication, read it again). `unchanged` rows match their streams.
     """
 
     status: str
@@ -154,7 +154,7 @@ class CaptureGap:
 
 @dataclass(frozen=True)
 class CaptureInfo:
-    """A capture as operators see it; `unemitted` counts up to ten thousand and no further."""
+    """A capture as operators see it; `unemitted` counts up to ten thousand at most."""
 
     capture: str
     source_generation: int | None
@@ -180,7 +180,7 @@ class CaptureInfo:
 
 @dataclass(frozen=True)
 class VerifiedRows:
-    """What a chunk is beside its streams.
+    """How a chunk compares with its streams.
 
     `status` is 'stored', 'behind' (emit changes first, then compare again) or 'unpublished' (read the chunk again). Of
     the rows that differ, `missing` have no live stream; `examples` are up to twenty of their keys. `held` rows wait in
@@ -198,9 +198,9 @@ class VerifiedRows:
 
 @dataclass(frozen=True)
 class EndedVerification:
-    """How many streams belong to rows that are gone, and up to twenty of their keys; call again unless it is done.
+    """How many streams belong to rows that are gone, and up to twenty of their keys; call again until `done`.
 
-    In the end `quarantined` changes of the table wait in the quarantine.
+    At the end, `quarantined` changes of the table wait in the quarantine.
     """
 
     done: bool
@@ -234,17 +234,17 @@ class CaptureStore(SqlFunctions):
         )
 
     def extend_capture(self, capture: str, lease_token: int, lease_s: int = 30) -> datetime:
-        """Let the lease last longer; return until when."""
+        """Extend the lease; return until when it lasts."""
         return self._value(
             datetime, "select event_store_platform.extend_capture(%s, %s, %s)", (capture, lease_token, lease_s)
         )
 
     def release_capture(self, capture: str, lease_token: int) -> bool:
-        """Give the lease back; return whether it was still held."""
+        """Release the lease; return whether it was still held."""
         return self._value(bool, "select event_store_platform.release_capture(%s, %s)", (capture, lease_token))
 
     def join_capture(self, capture: str, lease_token: int) -> None:
-        """Say that this session works for the lease's owner: whoever takes the capture over ends it."""
+        """Register this session as one of the lease's owner: the next owner of the capture ends it."""
         self._value(str, "select event_store_platform.join_capture(%s, %s)", (capture, lease_token))
 
     def end_capture_sessions(self, capture: str, lease_token: int) -> int:
@@ -267,9 +267,9 @@ class CaptureStore(SqlFunctions):
         return self._value(int, query, arguments)
 
     def follow_timelines(self, capture: str, lease_token: int, timelines: str, common_lsn: Lsn | None) -> Lsn | None:
-        """Say through which timelines the source's log came; return up to where it is stored.
+        """Record the timelines that the source's log came through; return up to where it is stored.
 
-        None if changes are stored that came after `common_lsn`, which the source does not have: nothing was changed.
+        None, and no change, if stored changes came after `common_lsn`: the source does not have them.
         """
         arguments = (capture, lease_token, timelines, None if common_lsn is None else str(common_lsn))
         query = (
@@ -278,12 +278,12 @@ class CaptureStore(SqlFunctions):
         return next(iter(self._values(Lsn, query, arguments)), None)
 
     def publish_tables(self, capture: str, lease_token: int, published_xid: int) -> int:
-        """Say since which transaction the registered tables are published; return how many may be backfilled now."""
+        """Record since which transaction the registered tables are published; return how many may be backfilled now."""
         arguments = (capture, lease_token, str(published_xid))
         return self._value(int, "select event_store_platform.publish_tables(%s, %s, %s::xid8)", arguments)
 
     def copy_changes(self, source_generation: int, changes: Iterable[Change]) -> int:
-        """Copy changes into `wal_events`, in a transaction whose last statement is `store_changes`; return how many."""
+        """Copy changes into `wal_events`, in a transaction that ends with `store_changes`; return how many."""
         number = 0
         lines = copied_lines(source_generation, changes)
         with (
@@ -291,14 +291,14 @@ class CaptureStore(SqlFunctions):
             self.connection.cursor() as cursor,
             cursor.copy(f"copy event_store.wal_events ({COPIED_COLUMNS}) from stdin".encode()) as copy,
         ):
-            # what one write leaves waits for the next: with few lines each, the server works while we decode
+            # the rest of a write waits for the next one: with few lines in each, the server works while we decode
             while batch := list(islice(lines, 50)):
                 copy.write("".join(batch))
                 number += len(batch)
         return number
 
     def store_changes(self, capture: str, lease_token: int, to_lsn: Lsn, stored_at: datetime) -> int:
-        """Say that everything below a position is stored; return how many changes are new.
+        """Record that everything below a position is stored; return how many changes are new.
 
         It is the last statement of the transaction that copied them.
         """
@@ -335,7 +335,7 @@ class CaptureStore(SqlFunctions):
         *,
         done: bool,
     ) -> EmittedRows:
-        """Append a chunk of a backfill as events, and store how far the backfill is."""
+        """Append a chunk of a backfill as events, and store the progress of the backfill."""
         return self._one(
             EmittedRows,
             "select * from event_store_platform.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn,"
@@ -344,9 +344,9 @@ class CaptureStore(SqlFunctions):
         )
 
     def finish_backfill(self, capture: str, lease_token: int, schema: str, table: str, limit: int = 10_000) -> bool:
-        """End a backfill that has read every row: streams whose rows are gone get deleted; return whether it is done.
+        """End a backfill that has read every row: delete the streams of rows that are gone; return whether it is done.
 
-        One call looks at up to `limit` streams.
+        One call checks up to `limit` streams.
         """
         return self._value(
             bool,
@@ -374,7 +374,7 @@ class CaptureStore(SqlFunctions):
         )
 
     def end_verification(self, reading: int, *, whole: bool, limit: int = 5_000) -> EndedVerification:
-        """End a verification, `limit` streams a call; a repair ends the streams whose rows are gone."""
+        """End a verification, `limit` streams a call; a repair ends the streams of rows that are gone."""
         return self._one(
             EndedVerification,
             "select * from event_store_platform.end_verification(%s, %s, %s)",
@@ -382,7 +382,7 @@ class CaptureStore(SqlFunctions):
         )
 
     def hold_backfill(self, capture: str, lease_token: int, schema: str, table: str, reason: str | None) -> bool:
-        """Say why the rows of a table cannot be read now, None if they can; return whether that is news."""
+        """Record why the rows of a table cannot be read now, None if they can; return whether that is new."""
         return self._value(
             bool,
             "select event_store_platform.hold_backfill(%s, %s, %s, %s, %s)",
@@ -392,7 +392,7 @@ class CaptureStore(SqlFunctions):
     def requeue_changes(
         self, capture: str, decider: str | None = None, decider_id: str | None = None, reason: str | None = None
     ) -> Requeued:
-        """Let quarantined changes become events, each stream up to its first fault."""
+        """Turn quarantined changes into events, each stream up to its first fault."""
         return self._one(
             Requeued,
             "select * from event_store_platform.requeue_changes(%s, %s, %s, %s)",
@@ -406,7 +406,7 @@ class CaptureStore(SqlFunctions):
         )
 
     def discard_change(self, quarantine_id: int, reason: str) -> None:
-        """Give a quarantined change up."""
+        """Discard a quarantined change."""
         self._value(str, "select event_store_platform.discard_change(%s, %s)", (quarantine_id, reason))
 
     def record_gap(self, capture: str, from_lsn: Lsn | None, to_lsn: Lsn | None, reason: str) -> int:
@@ -418,11 +418,11 @@ class CaptureStore(SqlFunctions):
         )
 
     def restart_capture(self, capture: str, reason: str) -> int:
-        """Ask for a new slot and a backfill of all tables; return the gap that this is."""
+        """Request a new slot and a backfill of all tables; return the gap that this opens."""
         return self._value(int, "select event_store_platform.restart_capture(%s, %s)", (capture, reason))
 
     def capture_info(self, capture: str | None = None) -> list[CaptureInfo]:
-        """Return one row per capture: how far it is, what waits, who works on it."""
+        """Return one row per capture: its progress, what waits, and the owner of its lease."""
         return self._all(CaptureInfo, "select * from event_store_platform.capture_info(%s)", (capture,))
 
     def purge_wal_events(self, capture: str, before: datetime, limit: int = 10_000) -> int:
@@ -430,7 +430,7 @@ class CaptureStore(SqlFunctions):
         return self._value(int, "select event_store_platform.purge_wal_events(%s, %s, %s)", (capture, before, limit))
 
     def unregister_capture(self, capture: str, reason: str | None = None) -> None:
-        """Remove a capture with all but its events."""
+        """Remove a capture and everything of it except its events."""
         self._value(str, "select event_store_platform.unregister_capture(%s, %s)", (capture, reason))
 
     def captured_tables(self, capture: str) -> list[RegisteredTable]:
@@ -466,7 +466,7 @@ class CaptureStore(SqlFunctions):
 
 
 def find_capture(store: CaptureStore, capture: str) -> CaptureInfo | None:
-    """Return what the store says of a capture; None if it is not registered yet."""
+    """Return the store's information on a capture; None if it is not registered yet."""
     try:
         (info,) = store.capture_info(capture)
     except UnknownCapture:

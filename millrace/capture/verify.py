@@ -2,7 +2,7 @@
 
     begun -> chunk read -> captured up to what it saw -> compared -> … -> ended
 
-It needs no lease: it captures itself where nobody does. Killed anywhere, it is begun anew.
+It needs no lease: this process captures if no other does. If it is killed, run it again from the start.
 """
 
 import os
@@ -33,26 +33,26 @@ MOST_EXAMPLES = 20
 
 
 class BadCondition(MillraceError):
-    """The condition of a verification is none of its table."""
+    """The source rejects the condition of a verification."""
 
 
 @dataclass
 class Verification:
-    """What a table is beside its streams.
+    """How a table compares with its streams.
 
     Attributes:
         table: Its name.
         rows: Rows that were read.
-        unchanged: Rows that are as their streams say.
-        changed: Rows that are other than their streams say.
+        unchanged: Rows that match their streams.
+        changed: Rows that differ from their streams.
         missing: Rows without a live stream.
         gone: Live streams without a row.
-        held: Rows whose streams wait in the quarantine, or that cannot be events.
-        nameless: Rows whose keys cannot be read. With any, no stream counts as gone: it may be such a row's.
+        held: Rows with streams that wait in the quarantine, or rows that cannot be events.
+        nameless: Rows with unreadable keys. If there are any, no stream counts as gone: it may be such a row's.
         quarantined: Changes of the table that wait in the quarantine afterwards.
-        left_out: Rows that changed since they were read: the capture has them.
+        left_out: Rows that changed after they were read: the capture has those changes.
         examples: Keys of rows that differ or are gone, up to twenty.
-        waits_for: A transaction of the source that has to end before the table is read, in words.
+        waits_for: The source's transaction that has to end before the table is read, as text for an operator.
     """
 
     table: str
@@ -70,7 +70,7 @@ class Verification:
 
     @property
     def differing(self) -> int:
-        """Rows and streams that are not as they should be."""
+        """Rows and streams that do not match."""
         return self.changed + self.missing + self.gone
 
     def add(self, done: VerifiedRows, rows: int) -> None:
@@ -93,20 +93,20 @@ def verify(
     where: str | None = None,
     on_step: Callable[[Verification], None] = lambda _: None,
 ) -> Verification:
-    """Compare a table with its streams; with a reason to repair, append what differs.
+    """Compare a table with its streams; with a reason to repair, append events for what differs.
 
-    A repair also gives up quarantined changes that are older than what was read, where the row can be an event.
+    A repair also discards quarantined changes older than the rows that were read, if the row can be an event.
 
     Args:
         dsn: The event store.
         capture: The capture.
-        table: Which of its tables.
-        repairs: Why it is repaired, for the audit log; None to count only.
-        where: Which rows, a condition as in a query; None for all. Rows that are gone are found only with all.
+        table: One of its tables.
+        repairs: The reason for the repair, for the audit log; None to count only.
+        where: A condition on the rows, as in a query; None for all. Rows that are gone are found only with None.
         on_step: Called after each chunk.
 
     Raises:
-        BadCondition: The source does not take the condition.
+        BadCondition: The source rejects the condition.
         ChangesWaiting: The table's backfill has not ended.
         VerificationOver: Another verification of the table began, or the capture was begun anew.
     """
@@ -147,7 +147,7 @@ def verify(
 def _verified(
     store: CaptureStore, number: int, chunk: Chunk, found: Verification, table: CapturedTable, capturing: "_Capturing"
 ) -> VerifiedRows:
-    """Compare a chunk, once all that its snapshot saw is captured."""
+    """Compare a chunk, once everything that its snapshot saw is captured."""
     capturing.until(chunk.high_lsn)
     while True:
         rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, found.rows)
@@ -161,7 +161,7 @@ def _verified(
 def _wait_for_older(
     source: psycopg.Connection, xid: int, found: Verification, on_step: Callable[[Verification], None]
 ) -> None:
-    """Wait for the end of the transactions that are open: nobody sees what they did before that."""
+    """Wait until the transactions that are open now have ended: their changes are invisible until then."""
     while oldest_xid(source) < xid:
         waits_for = oldest_transaction(source) or UNSEEN
         if waits_for != found.waits_for:
@@ -186,7 +186,7 @@ def _require_condition(source: psycopg.Connection, table: CapturedTable, where: 
 
 
 class _Capturing:
-    """Whoever captures: this process, while nobody else does. A context manager.
+    """Captures in this process while no other process does. A context manager.
 
     Args:
         dsn: The event store.
@@ -210,14 +210,14 @@ class _Capturing:
 
     @property
     def generation(self) -> int:
-        """The number of the slot's life."""
+        """The generation of the slot."""
         (info,) = self._store.capture_info(self.capture.name)
-        # whoever asks reads a table whose backfill has ended
+        # callers read only tables with an ended backfill
         assert info.source_generation is not None
         return info.source_generation
 
     def begin(self) -> None:
-        """Read the tables that were not read yet, if nobody else does."""
+        """Read the tables that were not read yet, if no other process does."""
         if (
             self._claim()
             and self._process is not None
@@ -226,7 +226,7 @@ class _Capturing:
             self._process.drain(budget_s=inf, idle_s=0)
 
     def until(self, lsn: Lsn) -> None:
-        """Capture up to a position of the source's log; beside a process that does, give it a moment."""
+        """Capture up to a position of the source's log; if another process captures, give it a moment."""
         if not self._claim() or self._process is None:
             commit_something(self._source)
             Event().wait(POLL_S)
@@ -237,13 +237,13 @@ class _Capturing:
             self._leave()
 
     def _claim(self) -> bool:
-        """Return whether this process captures; begin to, if nobody does."""
+        """Return whether this process captures; start to, if no other process does."""
         if self._process is not None:
             return True
         info = find_capture(self._store, self.capture.name)
         if info is not None and info.leased:
             return False
-        # without a sign of life the lease lasts so long: a chunk of a table without an index on its key takes long
+        # the lease lasts this long without renewal: a chunk of a table without an index on its key takes long
         owner = f"verify by process {os.getpid()}"
         process = CaptureDrain(self._dsn, self.capture, owner, lease_s=2 * PATIENCE_S)
         try:

@@ -31,7 +31,7 @@ async def handle_async(
     tries: int,
     caused_by: Event | None,
 ) -> Decided[State]:
-    """Do what `handle` promises."""
+    """Handle a command as `handle` documents it."""
     loaded: Loaded[State] | None = None
     first = None if command_id is None else event_id_of(command_id, decider.name, decider_id, 0)
     for _ in range(tries):
@@ -40,20 +40,20 @@ async def handle_async(
         else:
             loaded = await _loaded(store, decider, decider_id, loaded)
             is_stored = await _is_stored(store, first)
-        # asked behind the load: what the state has of this command is never decided on
+        # queried after the load: a state that contains this command is never decided on
         if is_stored and (before := await _decided_before(store, decider, decider_id, command_id)):
             return before
         events = to_append(decider, loaded, decider_id, command, command_id)
         if events is None:
             return decided(decider, loaded, decider_id, [])
         try:
-            # a refused statement would end the caller's transaction
+            # a refused statement would abort the caller's transaction
             async with store.savepoint():
                 appended = await store.append_returning(events, caused_by=caused_by)
         except Conflict:
             continue
         except EventIdReused:
-            # the same command was first, and led to something else there
+            # another call handled the same command first, with other events
             if before := await _decided_before(store, decider, decider_id, command_id):
                 return before
             raise
@@ -73,7 +73,7 @@ async def _first_loaded(
 ) -> tuple[Loaded[State], bool]:
     """Return the stream, and whether the first event of the command is stored.
 
-    The stream is the state that a fold read model has of it, if there is one, with the events behind it.
+    The stream is its state in a fold read model, if there is one, with the later events.
     """
     loaded, fold = Loaded(decider.initial), decider.fold
     if fold is None:
@@ -99,7 +99,7 @@ async def _is_stored(store: AsyncEventStore, event_id: UUID | None) -> bool:
 async def _loaded(
     store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State]
 ) -> Loaded[State]:
-    """Return the stream with the events behind the loaded ones."""
+    """Return the stream with the events after the loaded ones."""
     async for event in store.read(decider.name, decider_id, loaded.version + 1, upcast=True):
         loaded = loaded.after(decider, event)
     return loaded
@@ -108,7 +108,7 @@ async def _loaded(
 async def _decided_before(
     store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, command_id: UUID | None
 ) -> Decided[State] | None:
-    """Return what a command led to when it was handled first, and the state after that; None for nothing here.
+    """Return the first result of a command, and the state after it; None if it has no events here.
 
     An event with the id of its first one may be another decider's: any writer can give it that id.
     """

@@ -1,4 +1,4 @@
-"""What a command leads to: a decider, which folds a stream to a state and decides on it, and what was decided."""
+"""Deciders, which fold a stream to a state and decide on a command, and the result of a command."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -32,15 +32,15 @@ class Emit:
 
 @dataclass(frozen=True, kw_only=True)
 class Decider(Generic[State, Command]):
-    """A kind of entity, as pure functions: they look at nothing but their arguments, and change none of them.
+    """A kind of entity, as pure functions: they depend on their arguments only, and change none of them.
 
     Attributes:
         name: The decider in the event store, such as `order`.
         initial: The state of a stream without events.
-        decide: From a command and the state to the events that it leads to, none where it changes nothing. It raises
-            what it likes where the command is refused.
-        evolve: From the state and an event to the state after. Or a fold read model of this decider alone: then its
-            stored states are snapshots, and only the events behind them are read.
+        decide: From a command and the state to its events, none if it changes nothing. It refuses a command by raising
+            any error.
+        evolve: From the state and an event to the next state. Or a fold read model of this decider alone: its stored
+            states are snapshots, and only the events after them are read.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Decider(Generic[State, Command]):
     evolve: "Callable[[State, Any], State] | Fold"
 
     def __post_init__(self) -> None:
-        """Refuse functions whose code would not run, and a fold that is of other streams, too."""
+        """Refuse functions with code that would not run, and a fold that also takes other streams."""
         for name, function in (("decide", self.decide), ("evolve", self.evolve)):
             if is_async(function) or (name == "evolve" and is_generator(function)):
                 raise ValueError(f"{name} of {self.name} is async or a generator: its code would not run.")
@@ -62,12 +62,12 @@ class Decider(Generic[State, Command]):
 
     @property
     def fold(self) -> "Fold | None":
-        """The read model whose states are snapshots, if there is one."""
+        """The read model that stores states as snapshots, if there is one."""
         return None if callable(self.evolve) else self.evolve
 
     @cached_property
     def fingerprint(self) -> str:
-        """The hash of the fold's declaration, which reads its source."""
+        """The hash of the fold's declaration, computed from its source."""
         return "" if self.fold is None else self.fold.fingerprint.partition("+")[0]
 
     def evolved(self, state: State, event: Event) -> State:
@@ -76,7 +76,7 @@ class Decider(Generic[State, Command]):
         if callable(self.evolve):
             after = self.evolve(state, event)
         elif self.evolve.events is None or event.event in self.evolve.events:
-            # the fold's state is what a user says
+            # a fold's state has a type that only the user knows
             function: Callable[[Any, FoldEvent], Any] = self.evolve.function
             after = function(
                 state,
@@ -95,12 +95,12 @@ class Decider(Generic[State, Command]):
 
 @dataclass(frozen=True)
 class Decided(Generic[State]):
-    """What a command led to.
+    """The result of a command.
 
     Attributes:
         decider: The decider's name.
         decider_id: The stream.
-        events: The events that were appended, as they are stored; none where nothing was decided.
+        events: The events that were appended, as they are stored; none if none was decided.
         state: The state after them.
         version: How many events the stream has.
         offset: The offset of its last event, 0 without one: `wait_for("orders", decided)` waits for it.
@@ -132,7 +132,7 @@ class Loaded(Generic[State]):
 def to_append(
     decider: Decider[State, Command], loaded: Loaded[State], decider_id: str, command: Command, command_id: UUID | None
 ) -> StreamEvents | None:
-    """Decide on a command, and return the events to append behind the loaded ones; None where there is nothing.
+    """Decide on a command, and return the events to append after the loaded ones; None if there are none.
 
     With a command_id the events have the same ids each time.
     """
@@ -153,14 +153,14 @@ def to_append(
 
 
 def event_id_of(command_id: UUID, decider: str, decider_id: str, number: int) -> UUID:
-    """Return the id of an event that a command leads to: the same whenever the command is handled."""
+    """Return the id of an event of a command: the same each time that the command is handled."""
     return id_of(command_id, f"{decider}/{decider_id}/{number}")
 
 
 def decided(
     decider: Decider[State, Any], loaded: Loaded[State], decider_id: str, events: Iterable[Event]
 ) -> Decided[State]:
-    """Return what a command led to: the loaded stream, and its new events."""
+    """Return the result of a command: the loaded stream with its new events."""
     appended = tuple(events)
     for event in appended:
         state = decider.evolved(loaded.state, event)
@@ -169,7 +169,7 @@ def decided(
 
 
 def purged(decider: str, decider_id: str, version: int) -> HistoryPurged:
-    """Return what is raised where a stream does not go on at its next event."""
+    """Return the error for a stream that does not continue with its next event."""
     return HistoryPurged(
         "The stream's state cannot be computed from its events: some were purged.",
         detail=f"Stream ({decider}, {decider_id}): the event after version {version} is not kept.",
@@ -178,7 +178,7 @@ def purged(decider: str, decider_id: str, version: int) -> HistoryPurged:
 
 
 def gave_up(decider: str, decider_id: str, tries: int) -> GaveUp:
-    """Return what is raised after the last try."""
+    """Return the error after the last try."""
     return GaveUp(
         "Other writers were first each time.",
         detail=f"Stream ({decider}, {decider_id}): {tries} tries.",

@@ -1,4 +1,4 @@
-"""The call that handles a command, for either store: its loop is in `handling`, and `async_handling` for coroutines."""
+"""The call that handles a command, for either store: its loop is in `handling`, and for coroutines `async_handling`."""
 
 from collections.abc import Coroutine
 from typing import Any, overload
@@ -46,28 +46,28 @@ def handle(
     tries: int = 5,
     caused_by: Event | None = None,
 ) -> Decided[State] | Coroutine[Any, Any, Decided[State]]:
-    """Decide on a command with the state of its stream, append the events, and return what was decided.
+    """Decide on a command with the state of its stream, append the events, and return the result.
 
     With an `AsyncEventStore` it is a coroutine.
 
-    Where another writer was first, only what is new is loaded, and decided on again. In a transaction of the caller's
-    the events are stored when it commits; above READ COMMITTED it does not see what is new, and so gives up.
+    If another writer appends first, only its events are loaded, and the command is decided on again. In the caller's
+    transaction the events are stored at its commit; above READ COMMITTED it sees no new events, and so gives up.
 
     Args:
         store: The store that has the stream.
-        decider: Its kind.
+        decider: The stream's decider.
         decider_id: The stream.
-        command: What `decide` gets.
-        command_id: The command's own id. A command that was handled with it is not decided on again: what it led to
-            then is returned.
-        tries: How often it is decided at most.
-        caused_by: The event that led to the command, as for `append_event`; within `causing` it is that one's.
+        command: The argument of `decide`.
+        command_id: The command's own id. A command that was handled with this id is not decided on again: its first
+            result is returned.
+        tries: How often the command is decided on at most.
+        caused_by: The event that caused the command, as for `append_event`; within `causing` the default is its event.
 
     Raises:
-        GaveUp: Another writer was first each time.
-        EventIdReused: An event of another stream has the id of one that the command leads to.
+        GaveUp: Another writer appended first each time.
+        EventIdReused: An event of another stream has the id of one of the command's events.
         HistoryPurged: The stream's first events were purged, and there is no snapshot of it.
-        StreamClosed: Something was decided, and the stream has its final event.
+        StreamClosed: Events were decided, but the stream has its final event.
     """
     if isinstance(store, AsyncEventStore):
         return handle_async(store, decider, decider_id, command, command_id, tries, caused_by)

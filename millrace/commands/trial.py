@@ -1,4 +1,4 @@
-"""Deciders in tests: what a command led to on a real event store, and what it should have led to."""
+"""Deciders in tests: the events of a command on a real event store, compared with the expected ones."""
 
 import json
 from copy import deepcopy
@@ -15,7 +15,7 @@ class Handled(Generic[State]):
     """A command that was handled on given events. `Given.when` makes one.
 
     Attributes:
-        decided: What it led to, as `handle` returned it.
+        decided: Its result, as `handle` returned it.
     """
 
     decided: Decided[State]
@@ -29,7 +29,7 @@ class Handled(Generic[State]):
         """Assert that the command led to these events, in this order; to none, if none is named.
 
         Raises:
-            AssertionError: It led to others; it names both.
+            AssertionError: It led to other events; the text names both.
         """
         __tracebackhide__ = True
         led = [Emit(each.event, each.data, each.event_version, each.final) for each in self.decided.events]
@@ -44,11 +44,11 @@ class Handled(Generic[State]):
 
 
 def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, command: Command) -> Handled[State]:
-    """Handle a command on what the store holds; the events that it leads to are registered, too.
+    """Handle a command on the present events of the store; also register the events that it leads to.
 
     Raises:
-        AssertionError: `decide` or `evolve` looks at more than its arguments, or changes them: twice the same gave two
-            different things, or a snapshot is another state than that of the events.
+        AssertionError: `decide` or `evolve` depends on more than its arguments, or changes them: two equal calls
+            differed, or a snapshot differs from the state that all events give.
     """
     __tracebackhide__ = True
     initial = deepcopy(decider.initial)
@@ -83,7 +83,7 @@ def _folded(store: EventStore, decider: Decider[State, Command], decider_id: str
 
 
 def _as_stored(value: Any) -> Any:  # noqa: ANN401 - a user's
-    """Return a value as JSON has it, where it is one: a tuple is a list, a key a text."""
+    """Return a value as JSON has it, if JSON can hold it: a tuple is a list, a key a text."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):

@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KEEP = timedelta(days=7)
-# how a build ends whose tables are gone
+# errors of a build after its tables were removed
 GONE = (PartitionsFailed, psycopg.errors.UndefinedTable)
 
 
 class NoMark(MillraceError):
-    """No moment of the log is recorded that is not after a time."""
+    """No moment of the log is recorded at or before a time."""
 
 
 def mark_at(store: PlatformStore, at: datetime | str) -> LogMark:
-    """Return the last recorded moment of the log that is not after a time.
+    """Return the last recorded moment of the log at or before a time.
 
     Raises:
         NoMark: There is none.
@@ -97,20 +97,19 @@ def build_as_of(
     keep: timedelta = KEEP,
     archive: Path | None = None,
 ) -> AsOf:
-    """Build a read model as of a moment of the log, unless it is there, and return what there is.
+    """Build a read model as of a moment of the log, unless it exists, and return it.
 
-    Its rows are those of a store that never got another event than those below the moment's marks, read with the
-    upcasts of now.
+    Its rows are those of a store with only the events below the moment's marks, read with the present upcasts.
 
     Args:
         dsn: The event store; the role must be `event_store_owner`.
         model: The read model as it is declared.
         spark: Gives the session.
         mark: The moment.
-        keep: For how long from now it is kept at least.
+        keep: How long from now it is kept at least.
         archive: The folder of the archive; None: events are read from Postgres alone.
 
-    Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
+    Raises the errors of `ViewDrain.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
         let_work_last(connection, dsn)
@@ -127,7 +126,7 @@ def build_as_of(
             except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
                 time.sleep(LOOK_S)  # another process builds it, or has just built it
             except (Exception, KeyboardInterrupt) as error:
-                # who was stopped for longer than leases last finds that another process has removed the tables
+                # a process that was stopped for longer than leases last finds its tables removed by another process
                 if not isinstance(error, GONE) or noted in all_as_of(connection, model.name):
                     remove_begun(connection, noted.name)
                     raise
@@ -145,7 +144,7 @@ def build_beside(
     marks: Sequence[int],
     partition: int | None = None,
 ) -> tuple[ReadModel, Commit]:
-    """Make the tables of a side of a read model, and build one log partition, or all, up to a place of the log."""
+    """Make the tables of a side of a read model, and build one log partition, or all, up to given marks."""
     built = ensure_version(connection, side, archive)
     builds = StagedBuilds(dsn, spark, f"beside {uuid4()}", LEASE_S, Limits.of(Settings()))
     rebuild = Rebuild(PlatformStore(connection), builds, built, declared, archive, tuple(marks))

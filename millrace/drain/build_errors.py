@@ -1,9 +1,9 @@
-"""Reads errors of a build: whether Spark is gone, whose fault it is, and the one line to tell of it.
+"""Classifies errors of a build: whether Spark is gone, what is at fault, and the one line to report.
 
 Not here: the reactions to them (`staged`, `round`).
 
-An error is told by its class, its SQLSTATE and Spark's condition, never by a word in its text, which an event may hold.
-The class of a task's error in Python stands where no value reaches: after the indented lines of the first traceback.
+The class of an error, its SQLSTATE and Spark's condition decide, never a word of its text: an event may hold that word.
+The class of a Python error in a task is read where no value reaches: after the indented lines of the first traceback.
 """
 
 import builtins
@@ -22,22 +22,22 @@ from millrace.spark.log_source.reading import HistoryShortened
 from millrace.spark.session import is_closed, without_codes
 
 _LONGEST_CAUSE = 2000
-# errors of a merge whose reason is in the rows and not in the server
+# errors of a merge that the rows cause, not the server
 _DATA_ERRORS = (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded)
-# classes of SQLSTATE by which Spark says that a value is the reason, also one that a function of the user's refuses
+# classes of SQLSTATE by which Spark blames a value, also one that a user's function refuses
 _STATES_OF_EVENTS = frozenset({"21", "22", "38", "39", "P0"})
 # and those of a plan, of a connection, of resources, and of files
 _STATES_OF_SERVERS = frozenset({"08", "0A", "42", "53", "57", "58", "82", "KD"})
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)")
 
 
-class Fault(Enum):
-    """Whose fault an error is.
+class Blame(Enum):
+    """The side at fault for an error.
 
-    EVENTS: Some stream's: its data cannot be taken.
-    SERVER: No stream's: a server, a plan, a lost machine, a log that is not whole.
-    UNCLEAR: It may be either: a process that crashed, a disk or a memory that is full. A stream is to blame if others
-        can be built meanwhile.
+    EVENTS: Some stream: its data cannot be taken.
+    SERVER: No stream: a server, a plan, a lost machine, an incomplete log.
+    UNCLEAR: Either: a process that crashed, a disk or a memory that is full. A stream is to blame if others can be
+        built meanwhile.
     """
 
     EVENTS = "events"
@@ -59,7 +59,7 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def is_gone(error: Exception) -> bool:
-    """Return whether there is no Spark, or no session of ours in its server any more, so that no batch can be built."""
+    """Return whether Spark, or our session in its server, is gone, so that no batch can be built."""
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
     if isinstance(error, Unreachable):
@@ -73,7 +73,7 @@ def is_gone(error: Exception) -> bool:
 
 
 def spark_is_gone(error: Exception) -> Unreachable:
-    """Return the error to raise from one that `is_gone` is true of."""
+    """Return the error to raise for one that `is_gone` recognizes."""
     return Unreachable(
         "The Spark Connect server went away in the middle of a build.",
         detail=cause(error),
@@ -81,50 +81,50 @@ def spark_is_gone(error: Exception) -> Unreachable:
     )
 
 
-def fault_of(error: Exception) -> Fault:
-    """Return whose fault an error of `build_errors` is."""
+def blame_of(error: Exception) -> Blame:
+    """Return the side at fault for an error of `build_errors`."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 
     if isinstance(error, psycopg.Error):
-        return Fault.EVENTS if isinstance(error, _DATA_ERRORS) else Fault.SERVER
+        return Blame.EVENTS if isinstance(error, _DATA_ERRORS) else Blame.SERVER
     if not isinstance(error, PySparkException):
-        return Fault.UNCLEAR if isinstance(error, TookTooLong) and not error.is_deaf else Fault.SERVER
+        return Blame.UNCLEAR if isinstance(error, TookTooLong) and not error.is_deaf else Blame.SERVER
     if isinstance(error, AnalysisException | ParseException) or is_gone(error):
-        return Fault.SERVER
+        return Blame.SERVER
     if isinstance(error, PythonException):
-        return _fault_in_python(error)
+        return _blame_in_python(error)
     state = (error.getSqlState() or "")[:2]
     if state in _STATES_OF_EVENTS:
-        return Fault.EVENTS
-    return Fault.SERVER if state in _STATES_OF_SERVERS else Fault.UNCLEAR
+        return Blame.EVENTS
+    return Blame.SERVER if state in _STATES_OF_SERVERS else Blame.UNCLEAR
 
 
-def _fault_in_python(error: Exception) -> Fault:
-    """Return whose fault an error is that Python raised in a task, by its class."""
+def _blame_in_python(error: Exception) -> Blame:
+    """Return the side at fault for an error that Python raised in a task, by its class."""
     import adbc_driver_manager as adbc
 
     found = _RAISED.search(str(error))
     module, _, name = found[1].rpartition(".") if found else ("", "", "")
     raised = getattr(sys.modules.get(module) if module else builtins, name, None)
-    if not isinstance(raised, type):  # a class of the user's, which this process does not know
-        return Fault.EVENTS
+    if not isinstance(raised, type):  # a user's class that this process does not know
+        return Blame.EVENTS
     servers = (Unreadable, DataLoss, InvalidOption, FileUnreadable, HistoryShortened)
     if issubclass(raised, (*servers, *PASSING)):
-        return Fault.SERVER
-    # ADBC says no more than that writing failed, if the server is gone, and if a time is older than Postgres' times
-    return Fault.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Fault.EVENTS
+        return Blame.SERVER
+    # ADBC says only that writing failed, both if the server is gone and if a time is older than Postgres' times
+    return Blame.UNCLEAR if issubclass(raised, (OSError, MemoryError, adbc.OperationalError)) else Blame.EVENTS
 
 
 def cause(error: Exception) -> str:
-    """Return the one line of Spark's many that states the cause: of a Python stack that of the error, none of Java's.
+    """Return the one line of Spark's text that states the cause: of a Python stack the error's line, none of Java's.
 
     The line can be stored: long values that it quotes are cut, and characters that Postgres does not take are replaced.
     """
     text = str(error).split("JVM stacktrace:")[0]
-    # gRPC says what happened in one of several lines
+    # gRPC states the cause in one of several lines
     if text.startswith("<_"):
         text = text.partition('details = "')[2].partition('"\n')[0] or text
-    # of errors that were raised from each other the last; its text may have more lines, such as a remedy
+    # the last of chained errors; its text may have more lines, such as a remedy
     if stacks := [*_RAISED.finditer(text)]:
         return _storable(text[stacks[-1].start(1) :].splitlines()[0])
     said = _lines(text)
@@ -132,7 +132,7 @@ def cause(error: Exception) -> str:
 
 
 def in_one_line(told: str) -> str:
-    """Return what `cause` returns for an error, of its text as a task tells it without a stack."""
+    """Return the line of `cause` for the text of an error that a task reported without a stack."""
     return _storable(next(iter(_lines(told)), ""))
 
 

@@ -1,4 +1,4 @@
-"""The Spark plan of a round: constant, for all models at once, and executed again and again.
+"""The Spark plan of a round: one constant plan for all models, executed again and again.
 
 Not here: what its task reads (`collected_task`), when it runs and what is committed (`round`).
 
@@ -31,27 +31,27 @@ from millrace.spark.bounded import at_most
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A plan of one task gains nothing by a plan that adapts, or by code that is compiled for it.
+# A plan of one task gains nothing from adaptive planning or compiled code.
 ROUND_CONFIGURATION = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "1",
 }
-# of events that a task holds at once, and of a fold's rows. Each model has a copy of what it takes, Spark holds it
-# more than once, and of 160 MiB for two models a server with 1 GiB died.
+# Bytes of events that a task holds at once, and of a fold's rows. Each model copies the events that it takes, and Spark
+# holds a copy more than once: 160 MiB for two models killed a server with 1 GiB.
 ROUND_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a round built.
+    """The result of building a round.
 
     Attributes:
         leases: By view, the leases under which the task read.
         rows: By view, new rows of its model's state: log partition, key and state, under the model's names.
         failed: By view, why its model cannot be built.
-        seconds: By view, how long the task was at work for its model alone.
-        misread: By view, the events that were misread: no row has anything of them.
+        seconds: By view, how long the task worked for its model alone.
+        misread: By view, the misread events: no row contains anything of them.
         is_too_large: Whether nothing was built, because the events together are too large.
     """
 
@@ -63,7 +63,7 @@ class Built:
     is_too_large: bool = False
 
     def with_(self, other: "Built") -> "Built":
-        """Return what both built."""
+        """Return the results of both."""
         return Built(
             {**self.leases, **other.leases},
             {**self.rows, **other.rows},
@@ -75,7 +75,7 @@ class Built:
 
 
 def fits(model: ReadModel) -> bool:
-    """Say whether rounds can build a model. A recomputed one asks for whole streams by a plan of its own."""
+    """Return whether rounds can build a model. A recomputed one needs whole streams, by a plan of its own."""
     return not isinstance(model, Recompute)
 
 
@@ -85,10 +85,10 @@ class RoundPlan:
     Args:
         spark: The session.
         dsn: The event store.
-        owner: Whose leases are read.
+        owner: The owner of the leases that are read.
         models: The models, as the versions that are built.
         seconds: How long it may take.
-        without: Streams that fail: their events are left out, from the failing ones on.
+        without: Failing streams: the events of each are left out from the failing one on.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RoundPlan:
             self._frame = _frame(spark, dsn, owner, self._models, self._slots, seconds / 2, without)
 
     def run(self) -> Built:
-        """Read what the owner has leased for the models, and build it.
+        """Read the events that the owner has leased for the models, and build them.
 
         Raises:
             TookTooLong: It took longer than it may.
@@ -126,7 +126,7 @@ class RoundPlan:
         rows = {}
         misread = {}
         for number, model in enumerate(self._models):
-            # what a model has besides its failure is half of it
+            # the rows of a failed model are incomplete; skip them
             if number not in at or model.view in report["failed"]:
                 continue
             own = table.take(pa.array(at[number]))
@@ -159,7 +159,7 @@ def _frame(
     for number, model in enumerate(models):
         where = (number, model.view, model.deciders, model.events)
         if isinstance(model, Fold):
-            # the task ends a function by itself, and says which one it was, before the whole round is ended
+            # the task stops a slow function itself and names it before the whole round times out
             fold = replace(fold_task(model, dsn, frozenset()), patience_s=patience_s, for_all=True)
             readers.append(FoldReader(*where, fold, arrow_schema(folded_schema(model))))
         else:
@@ -185,7 +185,7 @@ def _frame(
 
 
 def _all_of(taken: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    """Return all that some models take; None if one of them takes everything."""
+    """Return all names that some models take; None if one of them takes everything."""
     if any(one is None for one in taken):
         return None
     return tuple(sorted({name for one in taken for name in one or ()}))

@@ -1,7 +1,7 @@
-"""What the Spark task of a round does: read what an owner has leased, once, and give each model its events in slots.
+"""The Spark task of a round: reads an owner's leased events once, and gives each model its events in slots.
 
-Spark plans once, because the task is the same in every round: what it reads stands in the store, as leases. It says
-under which leases it read, and the driver commits nothing else.
+Spark plans once, because the task is the same in every round: leases in the store say which events it reads. The task
+reports the leases under which it read, and the driver commits nothing else.
 """
 
 import io
@@ -29,10 +29,10 @@ from millrace.spark.log_source.reading import PLAN, HistoryShortened, fields_apa
 if TYPE_CHECKING:
     import numpy as np
 
-# a column of the wide table: the rows of a fold, or the report, whose model's number is REPORT
+# a column of the wide table: the rows of a fold, or the report, which has REPORT as the model's number
 PAYLOAD = "payload"
 REPORT = -1
-# the rows of all models together may be so many times as large as the events: each model has a copy of what it takes
+# the rows of all models may be this many times as large as the events: each model copies those that it takes
 COPIES = 2
 # the columns that say which events a view takes, and their order
 WHERE = ("partition", "position", ORDER, "decider", "decider_id", "event")
@@ -76,17 +76,17 @@ class Task:
 
     Attributes:
         dsn: The event store.
-        owner: Whose leases it reads.
+        owner: The owner of the leases that it reads.
         columns: The columns of events to read.
         extract: Fields of their data to read, and the path of each.
         deciders: The deciders to read; None for all.
         events: The events to read; None for all.
         readers: The models.
         schema: The wide table.
-        most_bytes: Of events that take more memory, or whose rows for all models take `COPIES` times as much, none is
-            built: the driver claims fewer.
-        without: Streams (decider, decider_id), and from which offset on their events are left out.
-        upcasts: How data of older versions of events are read as the newest one's: an option of the source.
+        most_bytes: Nothing is built if the events take more memory, or the rows for all models `COPIES` times as much:
+            the driver then claims fewer events.
+        without: Streams (decider, decider_id), and the offset from which on their events are left out.
+        upcasts: How data of older versions of events is read as the newest one's: an option of the source.
     """
 
     dsn: str
@@ -105,7 +105,7 @@ class Task:
         """Read and yield the rows of all models, and a report."""
         import psycopg
 
-        # Spark ends a process that leaves something unread, and with it the connection
+        # Spark ends a process that leaves input unread, and with it the connection
         deque(given, maxlen=0)
         leased = read(self.dsn, self._look)
         seconds: dict[str, float] = {}
@@ -123,7 +123,7 @@ class Task:
                         break
                     yield rows
             except (FoldFailed, HistoryShortened, DataLoss, psycopg.errors.LockNotAvailable) as error:
-                # it fails alone: the other models of the round go on
+                # it fails alone: the other models of the round proceed
                 failed[reader.view] = str(error)
             seconds[reader.view] = time.perf_counter() - started
         report = {"leases": leased.leases, "seconds": seconds, "failed": failed, "too_large": is_too_large}
@@ -134,7 +134,7 @@ class Task:
 
         connection.rows(PLAN)
         owner = sql.Literal(self.owner).as_string()
-        # first: it tells of leases in force, and one may end before the next statement
+        # first: it lists streams of leases in force, and a lease may end before the next statement
         locked = connection.rows(
             "select view, decider, decider_id"  # noqa: S608 - a literal
             f" from event_store_platform.locked_streams({owner})"
@@ -187,7 +187,7 @@ class Task:
             ordered = events.select(list(READ)).sort_by(
                 [(name, "ascending") for name in ("partition", "decider_id", "decider", "position")]
             )
-            # at the first event no stream has a state, but some that failed: these are locked, and no round reads them
+            # from position 0 only failed streams can have a state: these are locked, and no round reads them
             begun = frozenset(partition for partition, (first, _) in leased.ranges[reader.view].items() if first > 0)
             fold = folder(replace(reader.task, begun=begun, connecting=KeptQuery), reader.schema)
             rows = io.BytesIO()
@@ -205,17 +205,17 @@ LeaseRow = tuple[str, int, int, int, int]
 
 
 class Leased:
-    """What an owner had leased when one snapshot looked.
+    """The leases of an owner in one snapshot, and their events.
 
     Args:
-        leases: View, log partition, first position, the one behind the last, token.
-        locked: View, decider and decider_id of the streams that have a lock, whose events the leases do not deliver.
+        leases: View, log partition, first position, the one after the last, token.
+        locked: View, decider and decider_id of the streams that have a lock; the leases do not deliver their events.
         held: The first position that each log partition still holds.
         events: The events of all leases, each once; None if they are too large to be built at once.
 
     Attributes:
-        ranges: By view and log partition, the first position and the one behind the last.
-        is_too_large: Whether there are no events for that reason.
+        ranges: By view and log partition, the first position and the one after the last.
+        is_too_large: Whether the events are missing because they are too large.
     """
 
     def __init__(
@@ -237,10 +237,10 @@ class Leased:
         self._events = pa.table({}) if events is None else events
 
     def events_of(self, reader: Reader) -> pa.Table:
-        """Return the events that a view is to get: of its leases, of what it takes, of streams without a lock.
+        """Return the events for a view: those of its leases that it takes, of streams without a lock.
 
         Raises:
-            DataLoss: The log does not hold all of them any more.
+            DataLoss: The log no longer holds all of them.
         """
         ranges = self.ranges[reader.view]
         for partition, (first, _) in ranges.items():
@@ -271,7 +271,7 @@ class Leased:
 
 
 def without_failing(events: pa.Table, failing: Sequence[tuple[str, str, int]]) -> pa.Table:
-    """Leave out what some streams (decider, decider_id) have from an offset on."""
+    """Leave out the events of some streams (decider, decider_id), each from an offset on."""
     if not failing or not len(events):
         return events
     place = pc.index_in(_names(events), pa.array([_name(decider, decider_id) for decider, decider_id, _ in failing]))
@@ -280,7 +280,7 @@ def without_failing(events: pa.Table, failing: Sequence[tuple[str, str, int]]) -
 
 
 def union(leases: Sequence[LeaseRow]) -> list[LogRange]:
-    """Return ranges that hold those of all views, and nothing that lies between a view and one far behind it."""
+    """Return ranges that cover those of all views, but not the gap between a view and one far behind it."""
     found: list[LogRange] = []
     for wanted in sorted(LogRange(partition, first, end) for _, partition, first, end, _ in leases):
         last = found[-1] if found else None
@@ -292,7 +292,7 @@ def union(leases: Sequence[LeaseRow]) -> list[LogRange]:
 
 
 def _name(decider: str, decider_id: str) -> str:
-    # with its length, no decider and id look like others
+    # the length keeps the names of two streams apart
     return f"{len(decider.encode())} {decider}{decider_id}"
 
 

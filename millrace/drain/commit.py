@@ -3,8 +3,8 @@
 Not here: building it (`staged`, `round`), the statements on rows (`read_models.stored.merge`).
 
 One transaction changes the rows of a read model, moves its checkpoints, and hands failing streams over to their locks.
-A commit whose reply was lost needs no care: the next claim starts at the checkpoint. `commit_batch` comes before the
-effect: it locks the checkpoints and refuses a lease that was taken over, so a late consumer cannot change a row.
+A lost reply to a commit needs no care: the next claim starts at the checkpoint. `commit_batch` comes before the effect:
+it locks the checkpoints and refuses a lease that was taken over, so a late consumer cannot change a row.
 """
 
 import time
@@ -19,7 +19,7 @@ import pyarrow as pa
 from tenacity import AttemptManager
 
 from millrace.archive.history import LogHistory
-from millrace.drain.build_errors import Fault, cause, fault_of
+from millrace.drain.build_errors import Blame, blame_of, cause
 from millrace.drain.failing_streams import Failure, PartFails
 from millrace.event_store import Lease, LockedPartition, StreamFailure
 from millrace.event_store.platform import PlatformStore
@@ -45,9 +45,9 @@ from millrace.read_models.stored.versions import mark_built
 
 @dataclass
 class Rebuilt:
-    """The log partitions that a rebuild has committed, each by itself: the rows of each, how many changed, failures.
+    """The log partitions that a rebuild has committed, one by one: the rows of each, how many changed, failures.
 
-    `at` is the one whose commit is under way.
+    `at` is the log partition that is being committed.
     """
 
     rows_of: dict[int, int] = field(default_factory=dict)
@@ -58,16 +58,16 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class Work:
-    """What is claimed of the log for a model, on its way to its commit.
+    """A claimed part of the log for a model, on its way to its commit.
 
     Attributes:
         model: The read model.
-        leases: The leases, whose checkpoints move to their ends.
-        locked: The log partitions whose streams have locks; none in a rebuild, which reads all streams.
-        rebuild: Whether its rows take the place of those of whole log partitions; otherwise they are merged.
+        leases: The leases; the commit moves their checkpoints to their ends.
+        locked: The log partitions with locked streams; none in a rebuild, which reads all streams.
+        rebuild: Whether its rows replace those of whole log partitions; otherwise they are merged.
         history: Where a rebuild reads the events from; None: from Postgres alone.
-        ends: Up to which position log partitions are read that are not read to the end of their lease.
-        rows: What was built of it.
+        ends: Where reading ends in log partitions that are not read to the end of their lease.
+        rows: The rows that were built of it.
         failures: The streams that fail.
         started: When it was claimed, by the monotonic clock.
         rebuilt: What a rebuild has committed so far.
@@ -92,7 +92,7 @@ class Work:
 
     @property
     def ranges(self) -> list[Lease]:
-        """What is read: the leases that are not committed, as far as they are read."""
+        """The ranges to read: the leases that are not committed, each as far as it is read."""
         return [
             replace(lease, to_position=min(lease.to_position, self.ends.get(lease.partition, lease.to_position)))
             for lease in self.left
@@ -115,23 +115,23 @@ class Work:
 
     @property
     def carrying(self) -> frozenset[int]:
-        """Those of them that are read all the same, for the keys that later events of their streams take over."""
+        """Those of `given_up` that are read all the same: later events of their streams take over their keys."""
         return frozenset() if self.model.carried is None else self.given_up
 
     @property
     def begun(self) -> frozenset[int]:
-        """The log partitions of which some streams may have rows before the events that are read.
+        """The log partitions in which streams may have rows of events before those that are read.
 
         A rebuild has none: it must not look at the rows that it replaces.
         """
-        # a search that gave up committed rows of the streams that it named, and no position
+        # a search that gave up has committed rows of the streams that it named, but no position
         retried = {one.partition for one in self.locked if one.retries}
         return frozenset(r.partition for r in self.leases if r.from_position > 0 or r.partition in retried)
 
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """Rows in the staging table: the number of their batch, and how many each task attempt wrote that Spark took."""
+    """Rows in the staging table: their batch's number, and how many each task attempt that Spark took has written."""
 
     number: int
     rows: tuple[StagedRows, ...]
@@ -141,7 +141,7 @@ class StagedBatch:
         return sum(one.rows for one in self.rows)
 
 
-# what was built of events: rows that the driver has, of log partition, key and state; or staged ones
+# the rows that were built of events: a table in the driver, of log partition, key and state; or staged rows
 Rows: TypeAlias = pa.Table | StagedBatch
 
 
@@ -150,7 +150,7 @@ class Commit:
     """A batch that was committed.
 
     Attributes:
-        leases: Its leases, whose checkpoints moved to their ends.
+        leases: Its leases; their checkpoints moved to their ends.
         rows: How many rows of the state changed.
         seconds: How long building and committing took.
         failures: The streams that failed and were handed over to their locks.
@@ -174,26 +174,26 @@ class Commit:
 
 @contextmanager
 def transaction(store: PlatformStore, model: ReadModel, *, undone: bool = False) -> Iterator[None]:
-    """Open a transaction that changes rows of a model; it may be undone at its end."""
+    """Open a transaction that changes rows of a model; `undone` rolls it back at its end."""
     with store.connection.transaction(force_rollback=undone):
         if model.crosses_streams:
-            # a commit that waits for the rows sees what the one before has committed
+            # a commit that waits for the rows sees the rows of the commit before
             store.connection.execute("set transaction isolation level read committed")
         yield
 
 
 def attempts(store: PlatformStore, model: ReadModel) -> Iterator[AttemptManager]:
-    """Begin a transaction on rows of a model anew without an index that a row is too long for."""
+    """Retry a transaction on rows of a model without an index that a row is too long for."""
     yield from anew(partial(give_up_for, store.connection, model))
 
 
 def commit(store: PlatformStore, work: Work, lock_s: float | None = None) -> Commit:
     """Commit rows with the positions up to which they were built, and the streams that fail.
 
-    Waits for a lock on rows as long as `lock_s` says; None: as long as the session waits.
+    Waits for a lock on rows at most `lock_s` seconds; None: as long as the session waits.
 
     Raises:
-        Overtaken: The store was told of an upcast that the events were not read with.
+        Overtaken: The events were read without an upcast that the store has now.
         LeaseLost: Another consumer took a lease over; the transaction is rolled back.
         StagedRowsLost: Staged rows are missing; the transaction is rolled back.
     """
@@ -216,16 +216,16 @@ def _merge(connection: psycopg.Connection, model: ReadModel, rows: Rows | None) 
 
 
 def commit_rebuild(store: PlatformStore, work: Work) -> Commit:
-    """Write what staged rows differ in from present ones: one log partition after the other, each in a transaction.
+    """Write the differences of staged rows from present ones: one log partition after the other, each in a transaction.
 
-    Where it dies some log partitions are rebuilt, and the others are as before.
+    If it dies, some log partitions are rebuilt, and the others are as before.
 
     Raises the errors of `commit`.
     """
     model, connection, rebuilt, batch = work.model, store.connection, work.rebuilt, work.rows
     assert isinstance(batch, StagedBatch)
     require_staged(connection, model, batch.number, batch.rows)
-    # else Postgres would guess how many there are
+    # otherwise Postgres would guess how many rows there are
     analyze_staged(connection, model)
     for lease in work.left:
         rebuilt.at = lease.partition
@@ -255,8 +255,8 @@ def commit_failures(store: PlatformStore, work: Work) -> Commit:
     for attempt in attempts(store, model):
         with attempt, transaction(store, model):
             require_known(store.connection, model.upcasts)
-            # The locks say up to which event their streams are in the rows, wherever the checkpoint stands. They fence
-            # the merge, too: all of its rows are of log partitions with a failure.
+            # The locks record the last event of their streams that is in the rows, at any checkpoint. They fence the
+            # merge, too: all of its rows are of log partitions with a failure.
             hand_over(store, model, work.leases, work.failures)
             rows = _merge(store.connection, model, batch)
             forget_batch(store.connection, model, batch.number)
@@ -265,7 +265,7 @@ def commit_failures(store: PlatformStore, work: Work) -> Commit:
 
 
 def try_rows(store: PlatformStore, work: Work, batch: int, staged: Sequence[StagedRows]) -> None:
-    """Apply some staged rows and undo it, to learn whether Postgres takes them.
+    """Apply staged rows and roll back, to learn whether Postgres takes them.
 
     Raises:
         PartFails: Postgres refuses the rows because of their data.
@@ -277,7 +277,7 @@ def try_rows(store: PlatformStore, work: Work, batch: int, staged: Sequence[Stag
                 store.commit_batch(model.view, work.left)
                 (try_replacing if work.rebuild else merge_batch)(store.connection, model, batch, staged)
     except psycopg.Error as error:
-        if fault_of(error) is not Fault.EVENTS:
+        if blame_of(error) is not Blame.EVENTS:
             raise
         raise PartFails(cause(error)) from error
 
@@ -297,7 +297,7 @@ def staging(connection: psycopg.Connection, model: ReadModel) -> Iterator[int]:
 
 def hand_over(store: PlatformStore, model: ReadModel, leases: Sequence[Lease], failures: Sequence[Failure]) -> None:
     """Hand streams that fail over to their locks, before `commit_batch` in its transaction."""
-    # in the order of log partitions, in which others lock them, too
+    # in the order of log partitions, in which other transactions lock them, too
     for lease in sorted(leases, key=lambda lease: lease.partition):
         streams = [
             StreamFailure(f.stream.decider, f.stream.decider_id, f.error, f.offset)

@@ -11,7 +11,7 @@ from millrace.patience import ASK_S, FAREWELL_S, LONG_S, PATIENCE_S, while_held
 from millrace.postgres import connecting
 from millrace.postgres.sessions import require_own_session
 
-# the fate of a transaction among others: the batch is claimed again at once
+# lost to a concurrent transaction: the batch is claimed again at once
 CONFLICTS = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
@@ -20,14 +20,14 @@ CONFLICTS = (
 
 
 def let_work_last(connection: psycopg.Connection, dsn: str) -> None:
-    """Take the time limits of the login, or of the database, off a session, and bound how long it may stand still.
+    """Lift the time limits of the login, or of the database, from a session, and limit its idle time in a transaction.
 
     Raises:
-        SessionsShared: The store is reached through a pooler in transaction mode: others would have these settings.
+        SessionsShared: The store is reached through a pooler in transaction mode: others would get these settings.
     """
     require_own_session(connection, dsn)
     connection.execute(NO_TIME_LIMITS)
-    # a process that is paused within a transaction holds what others wait for
+    # a process that is paused within a transaction holds locks that others wait for
     connection.execute(f"set idle_in_transaction_session_timeout = '{PATIENCE_S}s'".encode())
 
 
@@ -44,8 +44,8 @@ def connect_patiently(dsn: str) -> psycopg.Connection:
     def passes(error: BaseException) -> bool:
         if not isinstance(error, psycopg.OperationalError):
             return False
-        # Of a connection that failed libpq says no SQLSTATE. A server without room refuses after it took the password:
-        # that looks the same, and passes.
+        # libpq gives no SQLSTATE for a connection that failed. A server without room refuses after it took the
+        # password: that looks the same as a wrong password, and passes.
         refused = error.pgconn is not None and (error.pgconn.used_password or error.pgconn.needs_password)
         return not refused or time.monotonic() < until
 
@@ -63,10 +63,10 @@ def _connect(dsn: str) -> psycopg.Connection:
 
 
 def end_interrupted(connection: psycopg.Connection) -> None:
-    """End the statement that an interrupt left running on a connection, and close that; any other one stays as it is.
+    """Cancel a statement that an interrupt left running, and close its connection; leave any other as it is.
 
-    Psycopg does so for Ctrl-C alone. Dagster interrupts a run by an exception of its own: the server would go on
-    waiting for a table, with the locks of the transaction held.
+    Psycopg does so for Ctrl-C alone. Dagster interrupts a run by an exception of its own: the server would keep waiting
+    for a table, and keep the locks of the transaction.
     """
     if connection.info.transaction_status == TransactionStatus.ACTIVE:
         with suppress(psycopg.Error):

@@ -1,4 +1,4 @@
-"""Who drains a view now: nobody, a drain of its own, or the one of all views; from what the store knows of them."""
+"""Decides from the store's state which drain a view gets now: none, one of its own, or the one of all views."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +10,15 @@ from millrace.patience import REST_S
 if TYPE_CHECKING:
     from millrace.event_store import DrainState, ViewPoll
 
-# so many seconds after its start a shared run has joined its views
+# a shared run has joined its views this many seconds after its start
 JOIN_S = 30.0
-# so many shared runs that fail in a row make each view try by itself, until the last one ended so many seconds ago
+# after this many failed shared runs in a row each view tries by itself, until the last one ended REST_S seconds ago
 SHARED_FAILURES = 3
-# Of the 12 drains of one view at once of dagster.yaml, so that pushes, however many there are, leave some to models.
+# Fewer than the 12 concurrent drains of one view in dagster.yaml: any number of pushes leaves some to models.
 PUSHES_AT_ONCE = 8
-# so far poll_views counts events, and streams to try again
+# poll_views counts events, and streams to retry, up to this number
 MOST_COUNTED = 1000
-# a view that alone is more positions behind than this is for a run of its own, and holds up no other
+# a view that alone is further behind than this many positions gets a run of its own, and delays no other view
 LARGE_BACKLOG = 100_000
 
 
@@ -43,9 +43,9 @@ def plan(row: "ViewPoll", own: "DrainState", shared: "DrainState | None" = None,
 
     Args:
         row: The view.
-        own: How its own drain stands.
-        shared: How the drain of all views stands, if that may consume the view, too.
-        is_far: Whether the view, and no other, is too far behind for that.
+        own: The state of its own drain.
+        shared: The state of the drain of all views, if that may consume the view, too.
+        is_far: Whether the view, and no other, is too far behind for the drain of all views.
     """
     if (rests := _rests(row, own, shared)) is not None:
         return Poll(row.view, None, f"{row.view}: {rests}")
@@ -60,25 +60,25 @@ def plan(row: "ViewPoll", own: "DrainState", shared: "DrainState | None" = None,
 
 
 def alone_behind(polls: "Iterable[ViewPoll]") -> str | None:
-    """Return the view that is far behind if one alone is; what several want is read once for all of them."""
+    """Return the view that is far behind if it is the only one; events for several are read once for all of them."""
     far = [poll.view for poll in polls if poll.ahead > LARGE_BACKLOG]
     return far[0] if len(far) == 1 else None
 
 
 def in_turn(views: Sequence[str], after: str | None, room: int) -> list[str]:
-    """Return as many views as there is room for, in the order of their names, beginning behind the one named last."""
+    """Return as many views as there is room for, in the order of their names, beginning after the view `after`."""
     names = sorted(views)
     ahead = [name for name in names if after is not None and name > after]
     return (ahead + names[: len(names) - len(ahead)])[: max(room, 0)]
 
 
 def due(row: "ViewPoll") -> str:
-    """Return how much a view would be given, in words: the store counts to a bound."""
+    """Return how much is due for a view, as text: the store counts up to a limit."""
     return f"{row.due}{' or more' if row.due - row.retries >= MOST_COUNTED or row.retries >= MOST_COUNTED else ''} due"
 
 
 def is_served(row: "ViewPoll") -> bool:
-    """Say whether somebody consumes a view who gives it all that it is due: rounds leave streams to try again."""
+    """Return whether a consumer gives a view all that is due: rounds skip streams that are to be retried."""
     return row.consumers > 0 and not row.retries
 
 
@@ -109,7 +109,7 @@ def _try(row: "ViewPoll", drain: "DrainState", start: Start) -> Poll:
 
 
 def _rests(row: "ViewPoll", own: "DrainState", shared: "DrainState | None") -> str | None:
-    """Return why the view needs no run at all, if it does not."""
+    """Return why the view needs no run at all; None if it needs one."""
     if not row.enabled:
         return "the view is disabled"
     if row.pooling_delay_s is None and not row.edge_function_url:

@@ -1,4 +1,4 @@
-"""Compares a declaration with what serves: builds it up to where that stands, in a copy that goes where it fails."""
+"""Compares a declaration with the serving version, in a copy up to the same events; a copy that fails is removed."""
 
 import time
 from collections.abc import Callable
@@ -39,15 +39,15 @@ def diff_with_serving(
         dsn: The event store; the role must be `event_store_owner`.
         model: The read model as it is declared.
         spark: Gives the session.
-        mark: A moment as of which what serves was built; None: where it stands now.
+        mark: A moment as of which the serving version was built; None: where it stands now.
         partition: The log partition that is built and compared; None for all.
-        keep: For how long from now the rows that differ are kept.
+        keep: How long from now the rows that differ are kept.
         archive: The folder of the archive; None: events are read from Postgres alone.
 
     Raises:
         NothingToCompare: No version serves, or not as of the moment.
 
-    Raises the errors of `Consumer.rebuild`, and those of `versions.ensure_version`.
+    Raises the errors of `ViewDrain.rebuild`, and those of `versions.ensure_version`.
     """
     with connect(dsn) as connection:
         let_work_last(connection, dsn)
@@ -63,7 +63,7 @@ def diff_with_serving(
             except (PartitionLeased, LeaseLost, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
                 time.sleep(LOOK_S)  # another process builds it, or has just compared it
             except (Exception, KeyboardInterrupt) as error:
-                # who was stopped for longer than leases last finds that another process has removed the tables
+                # a process that was stopped for longer than leases last finds its tables removed by another process
                 if not isinstance(error, GONE) or _known(connection, diff) == [diff]:
                     remove_begun(connection, diff.name)
                     raise

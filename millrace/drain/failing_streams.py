@@ -5,10 +5,10 @@ Not here: looking at a part and building it (`parts`), events that a build misre
 The search builds one half of a part, then the other. A half that can be built is kept, so that each good stream is
 built once. A half that fails is divided again: by a hash of the stream while its streams are many, then by name. One
 failing stream among n takes about 1.5 log2(n) + 3 builds; each further one as much, less the divisions that it shares.
-So a search names some tens of streams, and the next batch goes on. After a rebuild there is no next batch: its search
-goes on as long as it has time.
+So a search names some tens of streams, and the next batch continues. A rebuild has no next batch: its search continues
+until its time is spent.
 
-Of many streams it first tries a few, each by itself: where all of these fail, they share the reason (`End`).
+Among many streams it first tries a few, each by itself: if all of these fail, they share the reason (`End`).
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from typing import Generic, Literal, Protocol, TypeVar
 Built_co = TypeVar("Built_co", covariant=True)
 Kept = TypeVar("Kept")
 
-# a part of about so many streams is divided by their names
+# a part of up to about this many streams is divided by their names
 NAMED = 32
-# the most failing streams, and builds, of one search by halves that a next batch goes on from
+# the most failing streams, and builds, of one search by halves that a next batch continues
 MOST_FAILURES = 100
 MOST_BUILDS = 400
-# if so many streams fail and nothing was built, the cause is shared: no stream is blamed
+# if this many streams fail and nothing was built, the cause is shared: no stream is blamed
 ALL_FAIL = 8
-# so many builds that fail for a reason that may be outside, while nothing was built, are no matter of single streams
+# if this many builds fail for a reason that may be outside, and nothing was built, single streams are not the cause
 MOST_UNCERTAIN = 16
 
 # new events without those of streams that have a lock; events of locked streams that are tried again; or both
@@ -62,8 +62,8 @@ class Part:
     """A part of the events that leases deliver.
 
     Attributes:
-        of: Where its events come from.
-        hashes: Only streams whose hash, a bigint, lies in [first, second).
+        of: The source of its events.
+        hashes: Only streams with a hash, a bigint, in [first, second).
         streams: Only these.
         up_to: Only events up to this offset.
     """
@@ -94,7 +94,7 @@ class Batch(Protocol[Built_co]):
     """A batch as the search sees it. Each method raises `OutOfTime` when the time budget is spent."""
 
     def build(self, part: Part) -> Built_co:
-        """Build a part; raise `PartFails` if its events do not let it."""
+        """Build a part; raise `PartFails` if its events prevent that."""
 
     def count(self, part: Part) -> int:
         """Return about how many streams a part has."""
@@ -103,17 +103,17 @@ class Batch(Protocol[Built_co]):
         """Return the streams of a part, `limit` at most."""
 
     def offsets(self, part: Part) -> Sequence[int]:
-        """Return rising numbers, all offsets of a part's events among them."""
+        """Return rising numbers that include all offsets of a part's events."""
 
 
 class End(Enum):
     """How a search ended.
 
-    FOUND: Every failing stream is named, everything else is built. If none is named, each part can be built, and only
-        all of them together cannot.
+    FOUND: Every failing stream is named, everything else is built. If none is named, each part can be built, but not
+        all of them together.
     MANY: More streams fail than are named; the rest of the batch was not looked at.
     LATE: The time budget is spent; the rest of the batch was not looked at.
-    ALL: No part could be built, and so many streams fail that they must share a cause.
+    ALL: No part could be built, and enough streams fail to conclude that they share a cause.
     """
 
     FOUND = "found"
@@ -129,7 +129,7 @@ class Findings(Generic[Kept]):
     Attributes:
         failures: The streams that fail, each with its event and the reason.
         built: The parts that were built: other streams, and the events of failing streams before the failing one.
-        before: Of these the latter alone.
+        before: The subset of `built` that precedes a failing event.
         builds: How many parts were tried.
         end: How the search ended.
     """
@@ -155,11 +155,11 @@ class _GivenUp(Exception):
 def find_failing_streams(
     batch: Batch[Kept], *, ranges: bool = True, retries: bool, to_the_end: bool = False
 ) -> Findings[Kept]:
-    """Divide a batch that cannot be built until each failing stream is found, or the search gives up.
+    """Divide a batch that fails to build, until each failing stream is found or the search gives up.
 
-    `ranges` says whether the batch has new events, `retries` whether it tries locked streams again. The latter are
+    `ranges` says whether the batch has new events, `retries` whether it retries locked streams. Retried streams are
     searched by themselves, for they are likely to fail again. `to_the_end` says that there is no next batch: then only
-    time ends the search, however many streams fail.
+    time ends the search, for any number of failing streams.
     """
     search = _Search(batch, to_the_end=to_the_end)
     end = End.FOUND
@@ -209,23 +209,23 @@ class _Search(Generic[Kept]):
         return self.divide(right, half, fails=left_is_well) and left_is_well
 
     def _named_if_few(self, part: Part, count: int | None, error: PartFails | None) -> tuple[Part, int | None]:
-        """Return the part by the names of its streams if these are few; and about how many streams it has.
+        """Return the part, with its streams named if they are few; and about how many streams it has.
 
-        Gives up if each of some streams of a large part fails by itself.
+        Gives up if some streams of a large part are tried, each by itself, and all fail.
         """
         indivisible = part.hashes is not None and part.hashes[1] - part.hashes[0] == 1
         if count is not None and count > NAMED and not indivisible:
             return part, count
-        # the count is an estimate; and streams of one hash have to be told by name, however many they are
+        # the count is an estimate; and streams of one hash can only be divided by name, in any number
         limit = _ALL_STREAMS if indivisible else 2 * NAMED
         # The same order in each search. Not by log partition or name: streams that fail together have neighbouring
-        # names, and must not all come first, or the search would take them for everything.
+        # names, and must not all come first, or the search would conclude that all streams fail.
         streams = sorted(self._batch.streams(part, limit), key=lambda one: hashlib.sha256(repr(one).encode()).digest())
         if len(streams) < limit:
             return replace(part, hashes=None, streams=tuple(streams)), len(streams)
         if part.of == "range" and part.hashes is None and (error is None or error.certain):
-            # Each of some by itself: where all fail, all builds of a search would fail as well. What is built here is
-            # not kept, for the search builds it again with others: so it is cut off where no event is.
+            # Try some, each by itself: if all fail, so would all builds of a search. These builds are not kept, for the
+            # search builds the streams again with others: so each is cut off at an offset without an event.
             for stream in streams[:ALL_FAIL]:
                 try:
                     self._count_build(replace(part, streams=(stream,), up_to=_LAST_OFFSET))
@@ -239,7 +239,7 @@ class _Search(Generic[Kept]):
         return part, self._batch.count(part)
 
     def _name(self, part: Part, stream: Stream, error: PartFails | None) -> bool:
-        """Find the event that a stream fails at and build those before it; return whether the stream does not fail."""
+        """Find the event that a stream fails at and build those before it; return whether the stream can be built."""
         if error is None:
             error = self._build(part)
             if error is None:

@@ -1,6 +1,6 @@
-"""Makes the declared indexes of read models while a drain goes on.
+"""Makes the declared indexes of read models while a drain runs.
 
-A drain looks once, when it takes up a model: where two deployments declare different indexes, the later drain decides.
+A drain checks once, when it takes up a model: if two deployments declare different indexes, the later drain decides.
 """
 
 import logging
@@ -39,11 +39,11 @@ class Indexing:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it makes indexes: a drain goes on until they are made, so that its view does not fall behind."""
+        """Whether it makes indexes: a drain continues until they are made, so that its view does not fall behind."""
         return self._works.is_set()
 
     def begin(self, connection: psycopg.Connection, model: ReadModel) -> None:
-        """Let the indexes of a version of a model become those that are declared, if it is asked for the first time."""
+        """Begin to change the indexes of a model's version to the declared ones, at the first call for it."""
         if model.view in self._seen:
             return
         self._seen.add(model.view)
@@ -56,7 +56,7 @@ class Indexing:
         self._models.put(model)
 
     def end(self) -> dict[str, MillraceError]:
-        """Make no more, and end what is being made; return by view what failed."""
+        """Stop, and cancel the index that is being made; return the errors by view."""
         if self._thread is None:
             return {}
         self._stopped.set()

@@ -11,14 +11,14 @@ from millrace.postgres.connecting import PASSING, connect
 
 
 def owner_keeper(dsn: str, owner: str, lease_s: int) -> AbstractContextManager[None]:
-    """Extend all leases in force of an owner in a `with` block, whatever views they are of."""
+    """Extend all leases in force of an owner, of any view, in a `with` block."""
     return _keeper(dsn, lease_s, lambda store: store.extend_owner(owner, lease_s))
 
 
 def lease_keeper(
     dsn: str, view: str, leases: Callable[[], Sequence[Lease]], lease_s: int
 ) -> AbstractContextManager[None]:
-    """Extend some leases of a view in a `with` block, those that there are each time; also ones that have expired."""
+    """Extend leases of a view in a `with` block: those that `leases` returns each time, also expired ones."""
 
     def extend(store: PlatformStore) -> None:
         if found := leases():
@@ -29,7 +29,7 @@ def lease_keeper(
 
 @contextmanager
 def _keeper(dsn: str, lease_s: int, extend: Callable[[PlatformStore], object]) -> Iterator[None]:
-    """Extend leases of `lease_s` seconds in a `with` block, three times as often as they end.
+    """Extend leases of `lease_s` seconds in a `with` block, each third of that time.
 
     A thread does it, with connections of its own: the caller waits for Spark meanwhile. If a lease was taken over,
     the store refuses the caller's commit.
@@ -39,11 +39,11 @@ def _keeper(dsn: str, lease_s: int, extend: Callable[[PlatformStore], object]) -
     def extend_until_done() -> None:
         while not done.wait(lease_s / 3):
             try:
-                # a call that hangs is left, so that the next turn comes while the lease lasts
+                # a call that hangs is abandoned, so that the next turn comes while the lease lasts
                 with connect(dsn, answer_s=lease_s / 3, stop=done) as connection:
                     extend(PlatformStore(connection))
             except (LeaseLost, UnknownView, *PASSING):
-                continue  # the next turn tries again; of leases that a commit ends meanwhile, it tries the others
+                continue  # the next turn tries again, without leases that a commit has ended meanwhile
 
     thread = threading.Thread(target=extend_until_done, name="lease keeper", daemon=True)
     thread.start()

@@ -7,10 +7,10 @@ from millrace.settings import Settings
 
 # how long a lease outlives its owner
 LEASE_S = 60
-# of which the build may take the whole time; of fewer, too
+# a build of up to this many events may use the whole time budget
 BUILD_EVENTS = 500_000
 ROUNDS_OF_A_BUILD = 10
-# a search for failing streams may take as long as so many builds: the halves of one stream's search are two in all
+# a search for failing streams may take as long as this many builds: the halves of one stream's search add up to two
 SEARCH_BUILDS = 3
 
 
@@ -19,7 +19,7 @@ class Limits:
     """How much runs side by side.
 
     Attributes:
-        cores: How many cores a run has; None for what its session says.
+        cores: How many cores a run has; None: as many as its session says.
         staging_connections: On how many connections Spark's tasks write rows at most.
         live_readers: On how many connections Spark's tasks read events from Postgres at most.
         build_s: How long a build of up to half a million events may take, in seconds.
@@ -36,20 +36,20 @@ class Limits:
     def of(cls, settings: Settings) -> Self:
         """Return the limits of a deployment."""
         build_s = settings.build_timeout_s
-        # others wait while a round takes its time: a view that needs more has a run of its own
+        # other views wait while a round runs: a view that needs more time has a run of its own
         return cls(cores=settings.cores, build_s=build_s, round_s=build_s / ROUNDS_OF_A_BUILD)
 
     @property
     def plan_s(self) -> float:
-        """How long a function of DataFrames may take until it returns: so that it, and not Spark, is named as slow."""
+        """How long a function of DataFrames may take to return: half a build, so that the function is named as slow."""
         return self.build_s / 2
 
     def seconds_for(self, positions: int) -> float:
-        """Return how long a build of so many positions may take: the more, the longer."""
+        """Return how long a build of this many positions may take: the more, the longer."""
         return self.build_s * max(1.0, positions / BUILD_EVENTS)
 
     def search_seconds_for(self, positions: int) -> float:
-        """Return how long a search for the streams that fail among so many positions may take, in all."""
+        """Return how long a search for the failing streams among this many positions may take, in all."""
         return SEARCH_BUILDS * self.seconds_for(positions)
 
 

@@ -1,8 +1,8 @@
-"""A drain: rounds, as long as there is something to do, of many views or of one by itself.
+"""A drain: repeats rounds while there is work, for many views or for one by itself.
 
-Of many views one takes part while no other consumer has it: it leaves for a run of its own, until that is over. It
-leaves, too, where it fails, is slow, or waits for a lock; it comes back when its own run ended well. A view's consumers
-tell whether a drain serves it: the drain is attached to those that take part, and to no other.
+In a drain of many views, a view takes part while no other consumer has it: it leaves while a run of its own lasts. It
+also leaves if it fails, is slow, or waits for a lock; it comes back after its own run ended well. The consumers of a
+view show whether a drain serves it: the drain is attached to the views that take part, and to no other.
 """
 
 import threading
@@ -38,11 +38,11 @@ from millrace.read_models.stored.versions import register_declared, unbuilt_part
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# how often the drain looks who else consumes its views: of many views that costs as much as a round
+# how often to check whether another consumer has taken a view: for many views a check costs as much as a round
 LOOK_EVERY_S = 2 * PAUSE_S
-# rounds in a row that may fail for a reason of no view's; then the drain ends
+# the drain ends after this many rounds in a row that failed for a reason that is not a view's
 FAILURES = 3
-# why a view leaves that did not fail
+# why a view leaves without a failure
 OTHERS = "a run of its own consumes it"
 
 OnCommit = Callable[[Member, Commit], None]
@@ -55,20 +55,20 @@ class Drain:
     Attributes:
         members: The views that it may consume, whether they take part or not.
         owner: The name under which leases are taken.
-        overtaken: The read models whose declaration, or whose events' shape, changed since; not empty, the drain ends.
+        overtaken: The read models with a declaration or a shape of events that changed since; if any, the drain ends.
 
     Args:
         dsn: The event store.
-        models: The read models as they are declared. Of many those that one plan cannot build are left out.
+        models: The read models as they are declared. A drain of many leaves out those that one plan cannot build.
         spark: Gives the session; asked only when there is something to build.
         owner: The name under which leases are taken: a run's id.
         lease_s: How long a lease outlives its owner, in seconds.
-        archive: The folder of the archive, which versions of models that are made now may need.
+        archive: The folder of the archive; new versions of models may need it.
         limits: How much runs side by side, and for how long.
-        on_commit: Is told of each commit, between rounds.
-        on_change: Is told of each view that joins or leaves.
-        alone: Whether it is of one view, with all that this one is due: streams to try again, a search for those that
-            fail, a rebuild of what the archive alone has. It does not leave, and waits for locks.
+        on_commit: Called for each commit, between rounds.
+        on_change: Called for each view that joins or leaves.
+        alone: Whether it drains one view, with all that is due: streams to retry, a search for failing ones, a rebuild
+            of events that only the archive has. The view does not leave, and the drain waits for locks.
 
     Raises, of one view, the errors of `versions.ensure_version`.
     """
@@ -98,7 +98,7 @@ class Drain:
         self._indexing = Indexing(dsn)
         self._looked_at = self._attached_at = float("-inf")
         self._failures = 0
-        # of one view by itself: the most positions of a batch, and whether nothing is left that the archive alone has
+        # for one view by itself: the most positions of a batch, and whether nothing is left to rebuild from the archive
         self._most: int | None = None
         self._is_whole = False
         self._store = self._connect()
@@ -114,17 +114,17 @@ class Drain:
         connection = self._store.connection
         upcasts = stored_upcasts(connection)
         for model in models:
-            # one that is refused is told where its view joins; no other waits for it
+            # a refused model is reported when its view joins; no other waits for it
             with suppress(MillraceError, psycopg.errors.LockNotAvailable):
                 register_declared(connection, with_upcasts(connection, model, upcasts))
-        # all of them with the same upcasts: one read is for all
+        # all of them with the same upcasts: one read serves all
         upcasts = stored_upcasts(connection)
         return [Member(with_upcasts(connection, model, upcasts)) for model in models if fits(model)]
 
     def close(self) -> None:
-        """Give back every lease, count no more as a consumer, and close the connection.
+        """Give back every lease, detach from all views, and close the connection.
 
-        Raises, of one view, why its declared indexes were not made.
+        Raises, of one view, the error for which its declared indexes were not made.
         """
         failed: dict[str, MillraceError] = {}
         try:
@@ -132,14 +132,14 @@ class Drain:
             try:
                 self._give_back()
             except psycopg.OperationalError:
-                # lost, and nobody noticed; or somebody held a lock
+                # the connection was lost unnoticed, or another session held a lock
                 self._store.connection.close()
                 self._store = self._connect()
                 self._give_back()
             failed = self._indexing.end()
             for member in self.members:
                 if member.view in failed and not self._alone:
-                    # a run of its own tries again, and says it
+                    # the view's own run tries again, and reports it
                     self._store.end_drain(member.declared.view, self.owner, cause(failed[member.view]))
         finally:
             self._store.connection.close()
@@ -169,13 +169,13 @@ class Drain:
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
-        While declared indexes are made it goes on all the same.
-        Also ends when a declaration changed, or the store was told of an upcast: the next drain knows it.
+        Continues while declared indexes are made. Also ends when a declaration changed, or the store got a new upcast:
+        the next drain uses it.
 
         Raises:
             Unreachable: Spark went away.
 
-        Raises the errors of `build_errors` where they are of no view, after some tries.
+        Raises the errors of `build_errors` that no view causes, after some retries.
         """
         stop = stop or threading.Event()
         started = busy_at = time.monotonic()
@@ -201,9 +201,9 @@ class Drain:
             stop.wait(max(0.0, next_at - time.monotonic()))
 
     def _next_round(self, stop: threading.Event) -> Outcome | None:
-        """Do a round, unless a declaration changed; None after an error that another try may mend.
+        """Do a round, unless a declaration changed; None after an error that a retry may mend.
 
-        Raises an error of no view if Spark is gone, or after some failures in a row.
+        Raises an error that no view causes if Spark is gone, or after some failures in a row.
         """
         try:
             self._look()
@@ -225,7 +225,7 @@ class Drain:
                 if self._failures >= FAILURES:
                     raise
                 self._store.release_owner(self.owner)
-                # it may be about one view, which leaves then
+                # it may concern one view, which then leaves
                 self._looked_at = float("-inf")
                 return None
             self._failures = 0
@@ -233,7 +233,7 @@ class Drain:
         except CONFLICTS:
             if self._alone:
                 raise
-            # somebody held what a few statements need
+            # another session held a lock that a few statements need
             self._rounds.owes = True
             return None
         except psycopg.Error:
@@ -254,7 +254,7 @@ class Drain:
                 known = [member.model for member in self.members if member.joined and member.model is not None]
                 self._rounds.run(self._store, models, known, outcome)
         finally:
-            # what was committed is told, whatever failed then
+            # report the commits, also if something failed after them
             for view, commits in outcome.commits.items() if outcome.tell is None else ():
                 for commit in commits:
                     self._note(view, commit)
@@ -284,21 +284,21 @@ class Drain:
         self._on_commit(member, commit)
 
     def _of_one(self, member: Member, model: ReadModel, outcome: Outcome, stop: threading.Event) -> None:
-        """Do a round of one view, or rebuild the next log partition whose first events only the archive has.
+        """Do a round of one view, or rebuild its next log partition that has its first events only in the archive.
 
         Raises:
-            PartitionsFailed: None of the rest can be rebuilt, and the drain cannot go on without them.
+            PartitionsFailed: None of the rest can be rebuilt, and the drain cannot proceed without them.
         """
         failed = member.report.failed
         if self._is_whole:
-            # the door for few events would read again what a log partition that failed keeps leased
+            # the path for few events would read again the events that a failed log partition keeps leased
             self._rounds.collects = self._rounds.collects and not failed
             self._rounds.run_alone(self._store, model, outcome, self._most)
             return
         unbuilt = unbuilt_partitions(self._store.connection, model)
         if unbuilt and set(unbuilt) <= set(failed):
             raise no_progress(model.name, failed)
-        # as long as it is not whole it is not idle
+        # a view with log partitions to rebuild is not idle
         outcome.claimed = True
         for partition in unbuilt:
             if partition in failed:
@@ -322,12 +322,12 @@ class Drain:
         return rebuild.run(partitions, wait_s, stop)
 
     def _look(self) -> None:
-        """Let views join and leave, by who else consumes them, if it is time to look."""
+        """Let views join and leave, depending on their other consumers, if it is time to check."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
-        # a consumer that did not say for 15 minutes that it lives counts as dead
+        # a consumer that has not reported for 15 minutes counts as dead
         if now - self._attached_at >= PATIENCE_S:
             for member in self.members:
                 try:
@@ -362,7 +362,7 @@ class Drain:
         except (MillraceError, psycopg.Error) as error:
             if self._store.connection.closed:
                 raise
-            # what came before the error may have attached it
+            # the statements before the error may have attached it
             self._leave(member, cause(error))
             return
         # it may have left at once
@@ -377,16 +377,16 @@ class Drain:
 
     def _tell(self, member: Member) -> None:
         if member.away not in {None, OTHERS}:
-            # that is the failed try which a run of its own follows
+            # this records the failed try; a run of the view's own follows
             self._store.end_drain(member.declared.view, self.owner, member.away)
         self._on_change(member)
 
     def _begin_anew(self) -> None:
         self._store.connection.close()
         self._store = self._connect()
-        # with the next round, where a connection that is lost again is replaced, too
+        # the next round gives the leases back: there a connection that is lost again is replaced, too
         self._rounds.owes = True
-        # who was attached by the lost session is no more
+        # attachments of the lost session are gone
         self._looked_at = self._attached_at = float("-inf")
 
     def _connect(self) -> PlatformStore:
@@ -394,13 +394,13 @@ class Drain:
         # forty views, and a few statements each
         connection.prepared_max = 1000
         if not self._alone:
-            # nothing that a drain does besides its commits waits longer for a lock
+            # only commits may wait longer than this for a lock
             wait_for_locks_at_most(connection, ASK_S, always=True)
         return PlatformStore(connection)
 
 
 def _against(poll: ViewPoll | None) -> str | None:
-    """Return why a view that takes part cannot go on, if it cannot."""
+    """Return why a view that takes part has to leave; None if it may stay."""
     if poll is None:
         return "its view was removed"
     if poll.mode != "bulk":

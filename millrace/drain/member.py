@@ -1,4 +1,4 @@
-"""A view that takes part in rounds: its version of the model, its report, whether it is in, and why not."""
+"""A view of a drain: its version of the model, its report, whether it takes part, and why not."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ class Member:
         joined: Whether rounds claim for it.
         is_new: Whether nothing was committed since it joined.
         away: Why it left, if it did.
-        next_at: When it is asked for again, by the monotonic clock.
+        next_at: When rounds claim for it again, by the monotonic clock.
     """
 
     declared: ReadModel
@@ -41,11 +41,11 @@ class Member:
 
     @property
     def view(self) -> str:
-        """The event store's view that it is consumed as; until somebody has registered it, as it is declared."""
+        """The event store's view that it is consumed as; before a version is registered, the declared one."""
         return self.model.view if self.model else self._found or self.declared.view
 
     def find(self, store: PlatformStore) -> None:
-        """Look for the view of the declaration, where somebody has made that version already."""
+        """Look up the view of the declaration, if that version exists already."""
         if self.model is None and self._found is None:
             found = current_version(store.connection, self.declared)
             self._found = found.view if found else None
@@ -53,7 +53,7 @@ class Member:
     def join(self, store: PlatformStore, owner: str, archive: Path | None, *, alone: bool = False) -> None:
         """Attach to the version that the declaration stands for; make that version if there is none.
 
-        One that is to be rebuilt from the archive first leaves at once, unless it is `alone`.
+        A version that has to be rebuilt from the archive first leaves at once, unless it is `alone`.
 
         Raises the errors of `versions.ensure_version`.
         """
@@ -70,26 +70,26 @@ class Member:
         self.report.in_the_way = None
 
     def leave(self, why: str, *, slow: bool = False) -> None:
-        """Take part no more for the present; a run of its own consumes the view meanwhile.
+        """Stop taking part for now; a run of its own consumes the view meanwhile.
 
-        One that is slow does not come back to this drain: it would be so again.
+        A slow view does not come back to this drain: it would be slow again.
         """
         self.joined, self.away, self._slow = False, why, slow
 
     def may_join(self, poll: ViewPoll | None, own: DrainState) -> bool:
-        """Say whether it may take part: no other consumer has the view, and its own run, if it failed, ended well."""
+        """Return whether it may take part: no other consumer has the view, and its own run, if any, ended well."""
         if self._slow or (self.away is not None and own.failures):
             return False
-        if poll is None:  # not registered yet, or no more
+        if poll is None:  # not registered yet, or removed
             return self.model is None
         return poll.enabled and not poll.consumers
 
     def serve(self, store: PlatformStore) -> str | None:
-        """Let people read this version if it has caught up and does not serve yet; return what keeps it from that."""
+        """Begin to serve this version if it has caught up and does not serve yet; return the obstacle, if any."""
         if self._serving is not None:
             self._serving.begin(store, self.report)
         return str(self.report.in_the_way) if self.report.in_the_way else None
 
     def is_overtaken(self, store: PlatformStore) -> bool:
-        """Say whether newer code has made another version of the model since this one joined."""
+        """Return whether newer code has made another version of the model since this one joined."""
         return self.model is not None and newest_version(store.connection, self.model) > self._newest

@@ -1,4 +1,4 @@
-"""Leaves out the events that a build misreads, and what follows them in their streams, so that all others are built."""
+"""Leaves out the events that a build misreads, and the later ones of their streams, so that all others are built."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from millrace.read_models.declared.columns import ORDER, Column, KeyColumn
 
 Built = TypeVar("Built")
 
-# so often a batch is built anew without what the build before misread
+# a batch is built anew at most this many times, without the events that the build before misread
 MOST_BUILDS = 5
 
 
@@ -22,7 +22,7 @@ class NothingBuilds(PartFails):
 
 
 class MisreadEvent(NamedTuple):
-    """An event that a build misread, and why; of a fold its stream, too, of which the build took what comes before."""
+    """An event that a build misread, and why; for a fold also its stream: the build took the events before this one."""
 
     partition: int
     offset: int
@@ -31,7 +31,7 @@ class MisreadEvent(NamedTuple):
 
 
 def misread_event(told: str, read: Mapping[str, Column | KeyColumn]) -> MisreadEvent:
-    """Return what MISREAD tells of an event, where a model reads these columns, in order."""
+    """Return the event that a MISREAD text describes, for a model that reads these columns, in order."""
     found = json.loads(told)
     if (stream := found.get("stream")) is not None:
         return MisreadEvent(found["partition"], found[ORDER], found["error"], tuple(stream))
@@ -43,21 +43,21 @@ def without_misread(
     build: Callable[[tuple[Failure, ...]], tuple[Built, Sequence[MisreadEvent]]],
     streams_at: Callable[[Sequence[int]], Iterable[tuple[int, str, str, int]]],
 ) -> tuple[Built, tuple[Failure, ...]]:
-    """Build without the events that a build misreads and what follows them in their streams; return it, and these.
+    """Build without misread events and the later ones of their streams; return the result, and the failures.
 
     Args:
-        build: Builds without some failing streams, from their events on; returns also what it misread.
-        streams_at: Returns of events at some offsets log partition, decider, decider_id and offset.
+        build: Builds, but leaves out failing streams from their events on; also returns the events that it misread.
+        streams_at: Returns log partition, decider, decider_id and offset of the events at some offsets.
 
     Raises:
-        PartFails: One build after another misreads more.
+        PartFails: Each new build misreads further events.
     """
     failures: dict[Stream, Failure] = {}
     built, misread = build(())
     for _ in range(MOST_BUILDS):
         if not misread:
             break
-        # an event is misread as often as elements of its array are
+        # an event is listed once for each misread element of its array
         errors = {event.offset: in_one_line(event.error) for event in reversed(misread)}
         named = [(event.partition, *event.stream, event.offset) for event in misread if event.stream is not None]
         for partition, decider, decider_id, offset in sorted(named or streams_at([*errors]), key=lambda one: -one[-1]):
@@ -76,7 +76,7 @@ def require_some(store: PlatformStore, owner: str, view: str, rows: int, failure
     """Require that something was built, or that few streams fail; those that failed before may fail again.
 
     Raises:
-        NothingBuilds: So many fail that they must share a cause: no stream is blamed.
+        NothingBuilds: Enough streams fail to conclude that they share a cause: no stream is blamed.
     """
     if rows or len(failures) < failing_streams.ALL_FAIL:
         return

@@ -1,4 +1,4 @@
-"""What is claimed for a model, as the search for failing streams looks at it: in parts, which Spark builds."""
+"""Claimed work as the search for failing streams sees it: in parts, which Spark builds."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
-from millrace.drain.build_errors import Fault, build_errors, cause, fault_of
+from millrace.drain.build_errors import Blame, blame_of, build_errors, cause
 from millrace.drain.commit import Work
 from millrace.drain.failing_streams import Failure, OutOfTime, Part, PartFails, Source, Stream
 from millrace.drain.limits import Limits
@@ -35,13 +35,13 @@ Attempt = Callable[[Sequence[StagedRows]], None]
 class LeasedParts:
     """The parts of work, as the search for failing streams asks for them, in a `with` block.
 
-    Spark keeps the events until the end of the block, so that they are read once, however many parts are built. Each
-    method raises OutOfTime when the time of the search is over, and TookTooLong if a part takes longer than all may.
+    Spark keeps the events until the end of the block, so that they are read once for any number of parts. Each
+    method raises OutOfTime when the time of the search is over, and TookTooLong if a part exceeds a batch's time.
 
     Args:
         spark: Gives the session.
         dsn: The event store.
-        work: What is claimed.
+        work: The claimed work.
         limits: How much runs side by side.
         batch: The number under which rows are staged.
         attempt: Tries staged rows; None where that is not needed.
@@ -82,7 +82,7 @@ class LeasedParts:
                 self._spark().catalog.dropTempView(name)
 
     def build(self, part: Part) -> list[StagedRows]:
-        """Build a part without the events that are misread, which are told, and stage its rows.
+        """Build a part without misread events, note these in `told`, and stage its rows.
 
         Raises:
             PartFails: The part cannot be built, or its rows cannot be applied, maybe because of its events.
@@ -130,7 +130,7 @@ class LeasedParts:
             with at_most(self._spark(), min(left, self._limits.seconds_for(self._work.positions))):
                 yield
         except TookTooLong as error:
-            # a server that does not answer is another matter
+            # a server that does not answer is another error
             if error.is_deaf or time.monotonic() < self._until:
                 raise
             raise OutOfTime from error
@@ -138,7 +138,7 @@ class LeasedParts:
     def _events(self, part: Part) -> "DataFrame":
         spark = self._spark()
         if part.of not in self._kept:
-            # a view, whose plan is made once: planning asks Python and Postgres. Its name is no other's in a shared
+            # a view's plan is made once: planning asks Python and Postgres. The name is unique, also in a shared
             # session
             name = f"millrace_{uuid4().hex}"
             events = leased_events(
@@ -158,11 +158,11 @@ class LeasedParts:
 
 @contextmanager
 def _part_fails() -> Iterator[None]:
-    """Raise errors whose reason may be events as PartFails."""
+    """Raise errors that events may have caused as PartFails."""
     try:
         yield
     except build_errors() as error:
-        fault = fault_of(error)
-        if fault is Fault.SERVER:
+        fault = blame_of(error)
+        if fault is Blame.SERVER:
             raise
-        raise PartFails(cause(error), certain=fault is Fault.EVENTS) from error
+        raise PartFails(cause(error), certain=fault is Blame.EVENTS) from error

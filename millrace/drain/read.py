@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """What a task reads: slices of the log, what leases try again, and parts of files."""
+    """The input of a task: slices of the log, the retries of leases, and parts of files."""
 
     slices: tuple[LogRange, ...] = ()
     retries: tuple[Lease, ...] = ()
@@ -46,7 +46,7 @@ class LeasedEvents:
     Attributes:
         spark: The session.
         reader: What each task reads, and how.
-        given_up: Offsets of events that are read for the keys alone that they carry.
+        given_up: Offsets of events that are read only for the keys that they carry.
     """
 
     spark: "SparkSession"
@@ -64,7 +64,7 @@ class LeasedEvents:
         return self.through(as_they_are, self.reader.schema)
 
     def through(self, run: Run, schema: pa.Schema) -> "DataFrame":
-        """Return what a function makes of the events, in the tasks that read them, with this schema."""
+        """Return the result of a function of the events, in the tasks that read them, with this schema."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         tasks = max(len(self.reader.parts), 1)
@@ -79,13 +79,13 @@ class LeasedEvents:
 
 @dataclass(frozen=True)
 class Reader:
-    """What tasks read of the log, and how.
+    """The input of tasks, and how they read it.
 
     Attributes:
         options: The columns, fields and filters.
-        schema: The columns of what is read.
-        parts: By the number of a task, what it reads.
-        view: The view whose locked streams are left out of the log's ranges; None for none.
+        schema: The columns that are read.
+        parts: The input of each task, by its number.
+        view: Streams with a lock of this view are left out of the log's ranges; None leaves out none.
         left_out: Offsets of events that are left out.
     """
 
@@ -96,7 +96,7 @@ class Reader:
     left_out: frozenset[int]
 
     def tables(self, task: int) -> Iterator[pa.Table]:
-        """Read what a task reads, in batches."""
+        """Read the input of a task, in batches."""
         import pyarrow.compute as pc
 
         if task >= len(self.parts):
@@ -132,17 +132,17 @@ def leased_events(
     retries: bool = True,
     streams: bool = False,
 ) -> LeasedEvents:
-    """Return the events that work is of and its model takes, with the columns and fields that it needs.
+    """Return the events of claimed work that its model takes, with the columns and fields that the model needs.
 
-    Streams that have a lock are left out, but those that a lease tries again are read. A rebuild reads all streams.
+    Locked streams are left out, except those that a lease retries. A rebuild reads all streams.
 
     Args:
         spark: The session.
         dsn: The event store.
-        work: What is claimed.
+        work: The claimed work.
         limits: How much runs side by side.
         new: Whether to read events of the leased ranges.
-        retries: Whether to read what is tried again.
+        retries: Whether to read the events of retried streams.
         streams: Whether to read the columns that name a stream, too.
     """
     model, ranges, history = work.model, work.ranges, work.history
@@ -174,7 +174,7 @@ def leased_events(
     elif again:
         parts.append(Part(retries=again))
     schema = arrow_schema({name: COLUMNS[name][0] for name in columns} | dict.fromkeys(model.extracted, "string"))
-    # also an event that is given up carries keys
+    # an event that is given up carries keys, too
     left_out = work.given_up - work.carrying
     reader = Reader(
         EventLogOptions.read(options, "batch"), schema, tuple(parts), model.view if work.locked else None, left_out

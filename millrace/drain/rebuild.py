@@ -35,7 +35,7 @@ class Rebuild:
         model: The version that is rebuilt.
         declared: The read model as it is declared.
         archive: The folder of the archive; None: events are read from Postgres alone.
-        marks: Up to which position each log partition is read; None for all that there is.
+        marks: The position up to which each log partition is read; None for all events.
     """
 
     store: PlatformStore
@@ -46,19 +46,19 @@ class Rebuild:
     marks: Sequence[int] | None = None
 
     def run(self, partitions: Sequence[int], wait_s: float, stop: threading.Event) -> Commit:
-        """Build log partitions together, and write one after the other; see `Consumer.rebuild`."""
+        """Build log partitions together, and write one after the other; see `ViewDrain.rebuild`."""
         require_ownership(self.store.connection, self.model)
         try:
             waiting = while_held(PartitionLeased, wait_s, stop=stop)
             builds, view, leases = self.builds, self.model.view, list[Lease]()
-            # the leases that there are already are kept while the next one is waited for
+            # keep the leases taken so far while waiting for the next one
             with lease_keeper(builds.dsn, view, lambda: tuple(leases), builds.lease_s):
                 # in order, so that two rebuilds never wait for each other
                 for partition in sorted(set(partitions)):
                     leases.append(waiting(self.store.claim_partition, view, partition, builds.owner, builds.lease_s))
             # the leases keep the history whole from now on
             history = self._history(leases)
-            # from the first event on, wherever the log begins
+            # from the first event on, even if the log begins later
             whole = tuple(replace(lease, from_position=0) for lease in leases)
             ends = {lease.partition: self._end(lease) for lease in leases}
             return self._build(Work(self.model, whole, rebuild=True, history=history, ends=ends))
@@ -73,8 +73,8 @@ class Rebuild:
         The events stay there until the leases end: the log is not shortened below the beginning of the history, and a
         replaced file stays for an hour.
 
-        Raises the errors that `Consumer.rebuild` lists for missing events. If Postgres has all events, the rebuild
-        warns instead, and goes on without the archive.
+        Raises the errors that `ViewDrain.rebuild` lists for missing events. If Postgres has all events, the rebuild
+        warns instead, and proceeds without the archive.
         """
         history = None
         if self.archive is not None:
@@ -82,7 +82,7 @@ class Rebuild:
             history = log_history(self.store.connection, self.archive, partitions)
             history = replace(
                 history,
-                # a file may go beyond the lease
+                # a file may extend beyond the lease
                 cuts={lease.partition: (0, self._end(lease)) for lease in leases},
                 given_up=purged_discards(self.store.connection, self.declared.view),
             )

@@ -35,8 +35,8 @@ class DrainReport:
         busy_s: How long building and committing took, in seconds.
         failed_streams: Streams that were handed over to their locks; each failure counts.
         failed: The log partitions that made no progress, and why.
-        moved: The log partitions that did.
-        in_the_way: The reason why the model's version cannot serve although it has caught up, or a rollup be made.
+        moved: The log partitions that made progress.
+        in_the_way: Why the model's version cannot serve although it has caught up, or why a rollup cannot be made.
     """
 
     batches: int = 0

@@ -1,12 +1,12 @@
-"""One round: claim, build, commit; of many views at once, or of one by itself, with all that this one is due.
+"""One round: claim, build, commit; for many views at once, or for one by itself with all that is due.
 
-Not here: the plan for many (`collected`), the door for many events and the search for failing streams (`staged`), which
-views take part (`drain`).
+Not here: the plan for many (`collected`), the path for many events and the search for failing streams (`staged`), which
+views take part (`loop`).
 
-Each view's commit is one transaction. So a round that dies has committed some views and not others, and each is whole.
+Each view's commit is one transaction. So a round that dies has committed some views and not others, each as a whole.
 
-A stream with a value that its column does not hold fails alone. Of many views one that cannot be built or committed for
-another reason leaves the round and its leases, and a round of that view by itself looks for the streams that fail.
+A stream with a value that its column cannot hold fails alone. A view that fails for another reason leaves a round of
+many and gives back its leases. A round of that view by itself then searches for failing streams.
 """
 
 import random
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.drain.build_errors import Fault, build_errors, cause, fault_of, in_one_line, is_gone, spark_is_gone
+from millrace.drain.build_errors import Blame, blame_of, build_errors, cause, in_one_line, is_gone, spark_is_gone
 from millrace.drain.collected import Built, RoundPlan, fits
 from millrace.drain.commit import Commit, Work, commit
 from millrace.drain.connection import CONFLICTS
@@ -40,29 +40,29 @@ from millrace.spark.parallelism import BATCH_EVENTS, batch_size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Positions that a round reads of all views together, about: so long does none wait for the others. While some view has
-# more, each round reads twice as many as the one before, up to the most. Of a view by itself more are staged.
+# About how many positions a round reads for all views together, so that none waits long. While some view has more, each
+# round reads twice as many as the one before, up to MOST_EVENTS. More of a single view are staged.
 ROUND_EVENTS = 20_000
 MOST_EVENTS = 400_000
-# a model whose function takes longer than this in one round holds up the others; a larger round may take longer
+# a model with a function slower than this in one round holds up the others; a larger round may take longer
 SLOW_S = 2.0
-# of log partitions that take too long, each by itself, a view by itself tries no more
+# a round of one view stops after this many log partitions that took too long, each by itself
 MOST_LATE = 2
 _RETRIED = (LeaseLost, StagedRowsLost, psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 
 
 @dataclass
 class Outcome:
-    """What a round did so far.
+    """The results of a round so far.
 
     Attributes:
-        commits: By view, what was committed.
-        left: By view, why it has to go on by itself.
-        slow: The views whose function took so long that the others had to wait.
-        full: The views that got as many events as one gets in a round, so that there may be more.
-        failed: Of a view by itself the log partitions that made no progress, and why.
+        commits: By view, its commits.
+        left: By view, why it needs a run of its own.
+        slow: By view, how its function made the others wait.
+        full: The views that reached the round's limit of events, so that there may be more.
+        failed: For a view by itself, the log partitions that made no progress, and why.
         claimed: Whether there was something to claim.
-        tell: Is told of each commit at once, if it is there.
+        tell: Called for each commit at once, if it is given.
     """
 
     commits: dict[str, list[Commit]] = field(default_factory=dict)
@@ -84,9 +84,9 @@ class Rounds:
     """Builds and commits rounds under the leases of one owner.
 
     Attributes:
-        owes: Whether leases may be left that were not given back: the next round begins with it.
-        collects: Whether a view by itself goes by the door for few events, if it has few: not after a failure.
-        builds: The other door.
+        owes: Whether leases may still have to be given back: the next round begins with that.
+        collects: Whether a view by itself takes the path for few events, if it has few: not after a failure.
+        builds: The other path.
 
     Args:
         dsn: The event store.
@@ -106,24 +106,24 @@ class Rounds:
         # positions that the next round reads, and that a view by itself claims
         self._events = ROUND_EVENTS
         self._batch = BATCH_EVENTS
-        # by the views and versions that a plan is for
+        # the plans, by the views and versions that they are for
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
     def run(
         self, store: PlatformStore, models: Sequence[ReadModel], known: Sequence[ReadModel], outcome: Outcome
     ) -> None:
-        """Claim for some models and build and commit what there is.
+        """Claim for some models, then build and commit the claimed events.
 
         Args:
             store: The event store.
             models: The models to claim for.
-            known: All models that may be among them in a later round: the plan is for all of these.
-            outcome: Is told what the round does.
+            known: All models that a later round may claim for: the plan covers all of them.
+            outcome: Records what the round does.
 
         Raises:
-            Overtaken: The store was told of an upcast that the events were not read with.
+            Overtaken: The events were read without an upcast that the store has now.
 
-        Raises the errors of `build_errors` where they are of no model.
+        Raises the errors of `build_errors` that no model causes.
         """
         limit = max(self._events // len(models), 1)
         works = self._claim(store, models, limit, outcome)
@@ -147,7 +147,7 @@ class Rounds:
                     raise
                 why = cause(error)
             if why is not None and built.seconds.get(view, 0) >= self._seconds / 2:
-                # its time was up, and may be again
+                # it ran out of time and may do so again
                 outcome.slow[view] = why
             elif why is not None:
                 outcome.left[view] = why
@@ -156,16 +156,16 @@ class Rounds:
         self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
 
     def run_alone(self, store: PlatformStore, model: ReadModel, outcome: Outcome, most: int | None = None) -> None:
-        """Claim for one view, also what it is to try again, and build and commit it without the streams that fail.
+        """Claim for one view, also its retries, and build and commit the events without the streams that fail.
 
-        Few events that did not fail go by the door of all rounds, all others are staged. A failure that is not of some
-        streams puts its log partition aside until its lease ends. It does not hold up other log partitions. Nor does
-        one whose build does not end: Spark is told to stop in time.
+        Few events that did not fail take the path of all rounds; all others are staged. A failure that streams do not
+        cause sets its log partition aside until its lease ends; other log partitions proceed. They also proceed if a
+        build does not end: Spark is told to stop in time.
 
-        Claims `most` positions; None for what the session is worth.
+        Claims `most` positions; None: as many as suit the session.
 
         Raises:
-            Overtaken: The store was told of an upcast that the events were not read with.
+            Overtaken: The events were read without an upcast that the store has now.
             Unreachable: Spark went away.
         """
         works = self._claim(store, [model], most or self._batch, outcome, alone=True)
@@ -173,7 +173,7 @@ class Rounds:
             return
         (work,) = works
         if self.collects and self._collected(store, work, outcome):
-            # what is slow in one task is built by many
+            # a view that is slow in one task is built by many
             self.collects = model.view not in outcome.slow
         else:
             self._staged(store, work, outcome)
@@ -181,7 +181,7 @@ class Rounds:
                 commit.failures for commits in outcome.commits.values() for commit in commits
             )
         if most is None and outcome.full:
-            # there is more. If the session does not answer, the next batch says why
+            # there is more. If the session does not answer, the next batch raises the reason
             with suppress(*build_errors()):
                 self._batch = batch_size(self._spark(), self._limits.cores)
 
@@ -207,7 +207,7 @@ class Rounds:
         return works
 
     def _give_back(self, store: PlatformStore, works: Sequence[Work], limit: int, outcome: Outcome) -> None:
-        """Give back what was claimed, for a next round of fewer events; views of which one is too many leave."""
+        """Give back the leases, for a next round of fewer events; a view leaves if one event is too many."""
         for work in works:
             self._release(store, work)
             if limit == 1:
@@ -225,7 +225,7 @@ class Rounds:
             self.owes = True
 
     def _collected(self, store: PlatformStore, work: Work, outcome: Outcome) -> bool:
-        """Build and commit what is claimed for a view by itself without staging it; return whether that could be."""
+        """Build and commit the work of a view by itself without staging it; return whether that was possible."""
         model = work.model
         if not fits(model) or work.retries or work.positions > ROUND_EVENTS:
             return False
@@ -237,7 +237,7 @@ class Rounds:
         except Overtaken:
             raise
         except build_errors(PartFails, MillraceError) as error:
-            # whose fault it is the other door finds out
+            # the other path finds out what is at fault
             if store.connection.closed or isinstance(error, Unreachable):
                 raise
             if is_gone(error):
@@ -245,11 +245,11 @@ class Rounds:
         return model.view in outcome.commits
 
     def _staged(self, store: PlatformStore, work: Work, outcome: Outcome) -> None:
-        """Build and commit what is claimed for a view by itself; where that fails, each log partition alone."""
+        """Build and commit the work of a view by itself; if that fails, each log partition alone."""
         try:
             outcome.add(work.model.view, self.builds.build(store, work))
         except NothingBuilds as error:
-            # not each by itself: of few streams, a search would blame all of them for a shared reason
+            # not each by itself: among few streams, a search would blame all of them for a shared reason
             outcome.failed |= {lease.partition: str(error) for lease in work.leases}
         except (*_RETRIED, psycopg.errors.LockNotAvailable):
             # the consumer that claims next reads the events again
@@ -262,21 +262,21 @@ class Rounds:
             if len(work.leases) > 1:
                 self._each(store, work, outcome, is_late=isinstance(error, TookTooLong))
             else:
-                # it keeps its lease, so that no drain tries again before that ends
+                # it keeps its lease, so that no drain tries again before the lease ends
                 outcome.failed[work.leases[0].partition] = cause(error)
 
     def _each(self, store: PlatformStore, work: Work, outcome: Outcome, *, is_late: bool) -> None:
         """Build and commit log partitions one by one; `is_late` says that all together took too long.
 
-        Then those that are left when some took too long by themselves, too, wait for the next drain: each might.
+        If some take too long by themselves, too, the rest waits for the next drain: each of them might.
         """
         late = 0
-        # another order in each drain, so that none is always behind one that does not end
+        # another order in each drain, so that no log partition is always behind one that does not end
         turns = random.sample(work.leases, len(work.leases)) if is_late else work.leases
         for done, lease in enumerate(turns, start=1):
             left, view = turns[done:], work.model.view
             locked = tuple(one for one in work.locked if one.partition == lease.partition)
-            # the turn of the others may come late
+            # keep the leases of the others, as their turn may come late
             with lease_keeper(self.builds.dsn, view, partial(tuple, left), self.builds.lease_s):
                 self._staged(store, Work(work.model, (lease,), locked), outcome)
             late += is_late and lease.partition in outcome.failed
@@ -286,12 +286,12 @@ class Rounds:
                 return
 
     def _commit(self, store: PlatformStore, work: Work, built: Built, outcome: Outcome) -> None:
-        """Commit what was collected of a model.
+        """Commit the collected rows of a model.
 
-        What is committed is what the task read, whatever was claimed: the store refuses a lease that was taken over.
+        It commits the leases that the task read, not the claimed ones: the store refuses a lease that was taken over.
 
         Raises:
-            PartFails: Streams fail, and a search has to tell which.
+            PartFails: Streams fail, and a search has to find them.
         """
         view = work.model.view
         if view not in built.leases:
@@ -318,7 +318,7 @@ class Rounds:
 
     @contextmanager
     def _second_look(self) -> Iterator[None]:
-        """Keep the leases in a `with` block; where it fails, a search has to tell why."""
+        """Keep the leases in a `with` block; if the block fails, a search has to find the reason."""
         try:
             with self._kept():
                 yield
@@ -328,7 +328,7 @@ class Rounds:
             raise PartFails(cause(error)) from error
 
     def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
-        """Build what is leased for a model without failing streams: some leases may have ended since."""
+        """Build the leased events of a model without failing streams: some leases may have ended since."""
         with self._second_look():
             built = self._plan([work.model], without).run()
         if built.failed or built.is_too_large:
@@ -336,7 +336,7 @@ class Rounds:
         return _read(work, built), built.misread.get(work.model.view, ())
 
     def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
-        """Build what is leased for some models: in one job, and where that fails, each in a job of its own.
+        """Build the leased events of some models: in one job, and if that fails, each in a job of its own.
 
         Raises the error if all of them fail, and not because of their events; or if none can be built in time.
         """
@@ -347,7 +347,7 @@ class Rounds:
                 raise
             # one model was tried by itself already
             built, errors = self._build_each(models) if len(known) > 1 else (self._not_built(known[0], error), [error])
-            if len(errors) == len(models) and all(fault_of(one) is Fault.SERVER for one in errors):
+            if len(errors) == len(models) and all(blame_of(one) is Blame.SERVER for one in errors):
                 raise
             return built
 
@@ -355,12 +355,12 @@ class Rounds:
         """Build each model in a job of its own; return also the errors of those that fail.
 
         Raises:
-            TookTooLong: Of the first two, neither could be built in time: the others would wait as long for nothing.
+            TookTooLong: Neither of the first two could be built in time: the others would wait as long for nothing.
         """
         built, errors = Built({}, {}, {}, {}), []
-        # first those without a function that may not return
+        # first the models without a function: a function may never return
         for model in sorted(models, key=lambda model: isinstance(model, Fold)):
-            # whatever it is: a function that cannot be pickled is no error of Spark's
+            # any error: a function that cannot be pickled raises none of Spark's
             try:
                 built = built.with_(self._plan([model]).run())
             except Exception as error:
@@ -377,7 +377,7 @@ class Rounds:
         return Built({}, {}, {model.view: cause(error)}, took)
 
     def _plan(self, models: Sequence[ReadModel], without: Sequence[Failure] = ()) -> RoundPlan:
-        if without:  # never again
+        if without:  # used once
             return RoundPlan(self._spark(), self.builds.dsn, self.builds.owner, models, self._seconds, without)
         key = tuple(sorted(model.view for model in models))
         if key not in self._plans:
@@ -386,6 +386,6 @@ class Rounds:
 
 
 def _read(work: Work, built: Built) -> Work:
-    """Return work as a task has read it: under which leases, and with which rows."""
+    """Return work as a task has read it: with the leases that it read under, and the rows."""
     view = work.model.view
     return replace(work, leases=tuple(built.leases.get(view, ())), rows=built.rows.get(view))

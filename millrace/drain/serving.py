@@ -22,7 +22,7 @@ class Serving:
         self._not_before = float("-inf")
 
     def begin(self, store: PlatformStore, report: DrainReport) -> None:
-        """Let people read this version of the model if it has caught up and does not serve yet."""
+        """Begin to serve this version of the model if it has caught up and does not serve yet."""
         if self._serves or time.monotonic() < self._not_before:
             return
         try:

@@ -1,6 +1,6 @@
-"""Builds what is claimed for one model by way of its staging table, and commits it without the streams that fail.
+"""Builds the work claimed for one model by way of its staging table, and commits it without the streams that fail.
 
-Not here: the door for few events (`collected`), the transactions (`commit`), Spark's tasks (`read`, `staging`), which
+Not here: the path for few events (`collected`), the transactions (`commit`), Spark's tasks (`read`, `staging`), which
 part is built next when something fails (`failing_streams`).
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.drain.build_errors import Fault, build_errors, cause, fault_of
+from millrace.drain.build_errors import Blame, blame_of, build_errors, cause
 from millrace.drain.commit import Commit, StagedBatch, Work, commit, commit_failures, commit_rebuild, staging, try_rows
 from millrace.drain.failing_streams import End, Failure, Findings, PartFails, find_failing_streams
 from millrace.drain.leases import lease_keeper
@@ -42,7 +42,7 @@ class StagedBuilds:
     Attributes:
         dsn: The event store.
         spark: Gives the session.
-        owner: Whose leases the work is of; they are extended while Spark builds.
+        owner: The owner of the leases; they are extended while Spark builds.
         lease_s: How long a lease lasts, in seconds.
         limits: How much runs side by side.
     """
@@ -54,14 +54,14 @@ class StagedBuilds:
     limits: Limits
 
     def build(self, store: PlatformStore, work: Work) -> Commit:
-        """Build the events that leases deliver and commit the rows; of a rebuild write what present rows differ in.
+        """Build leased events and commit their rows; a rebuild writes only the rows that differ from the present ones.
 
         Raises:
             NothingBuilds: Nothing was committed, and no stream is to blame.
             LeaseLost: Another consumer took a lease over.
             StagedRowsLost: Staged rows are missing.
 
-        Raises the errors of `build_errors` where they are not of events. Work of a rebuild says what is committed.
+        Raises the errors of `build_errors` that events do not cause. `work.rebuilt` says what a rebuild has committed.
         """
         try:
             with self._kept(work), staging(store.connection, work.model) as number:
@@ -81,7 +81,7 @@ class StagedBuilds:
     def stage(
         self, work: Work, batch: int, without: tuple[Failure, ...] = ()
     ) -> tuple[list[StagedRows], list[MisreadEvent]]:
-        """Build all events, but of failing streams from their event on, and stage their rows under a batch's number.
+        """Build all events, except failing streams from their event on, and stage the rows under a batch's number.
 
         Raises:
             TookTooLong: It took longer than it may.
@@ -94,7 +94,7 @@ class StagedBuilds:
             return stage_events(events, self.dsn, model, work.begun, batch, self.limits)
 
     def streams_at(self, work: Work, offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
-        """Return log partition, decider, decider_id and offset of some events that work is of."""
+        """Return log partition, decider, decider_id and offset of some events of claimed work."""
         spark = self.spark()
         with at_most(spark, self.limits.seconds_for(work.positions)):
             return streams_at(leased_events(spark, self.dsn, work, self.limits, streams=True).frame, offsets)
@@ -103,7 +103,7 @@ class StagedBuilds:
         def waiting() -> list[Lease]:
             return [lease for lease in work.left if lease.partition != work.rebuilt.at]
 
-        # one that ends with a commit would hold up the extension of the others
+        # a lease that ends with a commit would block the extension of the others
         return lease_keeper(self.dsn, work.model.view, waiting, self.lease_s)
 
     def _build_without_failing_streams(
@@ -111,7 +111,7 @@ class StagedBuilds:
     ) -> Commit:
         """Find the streams that make a build or its merge fail, hand them over to their locks and commit the rest.
 
-        The search ends at that time of the monotonic clock.
+        The search ends at `until`, a time of the monotonic clock.
         """
         try:
             with self._kept(work), staging(store.connection, work.model) as number:
@@ -147,7 +147,7 @@ def _batch(number: int, parts: list[list[StagedRows]]) -> StagedBatch:
 
 
 def _require_some(work: Work, found: Findings[list[StagedRows]], error: Exception, seconds: float) -> None:
-    """Require that the next batch can go on from a search that did not find all failing streams.
+    """Require that the next batch can continue a search that did not find all failing streams.
 
     Raises:
         NothingBuilds: All streams fail, or the work is a rebuild, which takes all that its log partitions have.
@@ -175,4 +175,4 @@ def _require_some(work: Work, found: Findings[list[StagedRows]], error: Exceptio
 def _may_be_of_events(store: PlatformStore, error: Exception) -> bool:
     if isinstance(error, PartFails):
         return True
-    return not store.connection.closed and fault_of(error) is not Fault.SERVER
+    return not store.connection.closed and blame_of(error) is not Blame.SERVER

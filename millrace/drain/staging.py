@@ -1,6 +1,6 @@
 """Writes the rows that Spark makes of leased events into the staging table.
 
-A task stamps its rows with the batch and its attempt: no commit reads what a failed, speculative or late one left.
+A task stamps its rows with the batch and its attempt: no commit reads rows of a failed, speculative or late attempt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ from millrace.spark.workers import spare_imports
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# a task tells of so many events that it misread
+# a task reports at most this many misread events
 MOST_MISREAD = 10_000
 REPORT = pa.schema([("attempt", pa.int64()), ("rows", pa.int64()), ("misread", pa.list_(pa.string()))])
 
@@ -40,7 +40,7 @@ def events_of_part(part: Part, events: "DataFrame") -> "DataFrame":
 
     if part.hashes is not None:
         first, end = part.hashes
-        # between the first and the last hash: the interval's end may be no bigint
+        # up to the last hash: the interval's end may be no bigint
         events = events.where(f.xxhash64("decider", "decider_id").between(first, end - 1))
     if part.streams is not None:
         named = [(f.col("decider") == s.decider) & (f.col("decider_id") == s.decider_id) for s in part.streams]
@@ -51,7 +51,7 @@ def events_of_part(part: Part, events: "DataFrame") -> "DataFrame":
 
 
 def without_failing(events: "DataFrame", failing: Sequence[Failure]) -> "DataFrame":
-    """Return events, but of failing streams from their event on."""
+    """Return events without those of failing streams from their failing event on."""
     from pyspark.sql import functions as f
 
     if not failing:
@@ -82,7 +82,7 @@ def streams_at(events: "DataFrame", offsets: Sequence[int]) -> list[tuple[int, s
 
 
 def count_streams(events: "DataFrame") -> int:
-    """Return about how many streams some events are of, to a few in a hundred."""
+    """Return about how many streams some events belong to, accurate to a few percent."""
     from pyspark.sql import functions as f
 
     (row,) = events.select(f.approx_count_distinct(f.xxhash64("decider", "decider_id"))).collect()
@@ -90,7 +90,7 @@ def count_streams(events: "DataFrame") -> int:
 
 
 def list_streams(events: "DataFrame", limit: int) -> list[Stream]:
-    """Return the streams that some events are of, `limit` at most."""
+    """Return the streams of some events, `limit` at most."""
     return [
         Stream(*row) for row in events.select("partition", "decider", "decider_id").distinct().limit(limit).collect()
     ]
@@ -110,10 +110,10 @@ def list_offsets(events: "DataFrame", limit: int = 1000) -> Sequence[int]:
 def stage_events(
     events: Events, dsn: str, model: ReadModel, begun: frozenset[int], batch: int, limits: Limits = DEFAULTS
 ) -> tuple[list[StagedRows], list[MisreadEvent]]:
-    """Build and stage the rows of some events; streams of the log partitions in `begun` go on from their rows.
+    """Build and stage the rows of some events; streams of the log partitions in `begun` continue from their rows.
 
-    Returns the rows of each winning task attempt that staged some, and the events that were misread, of which no row
-    has anything: each task tells of so many, and the next build of others.
+    Returns the rows of each winning task attempt that staged some, and the misread events, which are in no row. Each
+    task reports `MOST_MISREAD` at most, and the next build others.
     """
     rows = state_rows(events, model, dsn, begun, limits.live_readers, limits.plan_s)
     # a task has one connection at a time, and of few tasks this changes nothing
@@ -131,7 +131,7 @@ def stager(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that copies rows into a staging table and yields a report once.
 
-    The report is of the attempt: its number, its rows, and MISREAD of so many, at most, of those that it left out.
+    The report has the attempt's number, its rows, and MISREAD of at most `most_misread` of the rows that it left out.
     """
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,7 +168,7 @@ def stager(
 
 
 def well_read(rows: pa.RecordBatch, misread: list[str], most: int) -> pa.RecordBatch:
-    """Return the rows whose values were all read; list what MISREAD says of the others, of so many in all."""
+    """Return the rows without a MISREAD, and append the MISREAD of the others to the list, up to `most` in all."""
     if MISREAD not in rows.schema.names:
         return rows
     told = rows.column(MISREAD)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 OnCommit = Callable[[Commit], None]
 
 
-class Consumer(Drain):
+class ViewDrain(Drain):
     """One consumer of the version of a read model that its declaration stands for; it makes that version.
 
     The end of a `with` block closes it. Arguments are those of `Drain`.
@@ -54,13 +54,12 @@ class Consumer(Drain):
     ) -> DrainReport:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
-        A batch has `batch_events` at most; None for what the session is worth. A stream that fails waits by itself and
-        is tried again later. A drain that nothing could be built in says so at once. It ends when the store was told of
-        an upcast: the next drain reads events with it.
+        A batch has `batch_events` at most; None: as many as suit the session. A stream that fails waits by itself and
+        is retried later. A drain that can build nothing reports so at once. It ends when the store gets a new upcast:
+        the next drain reads events with it.
 
-        A model that is made when the log is shortened already is rebuilt from the archive first, log partition by log
-        partition. A version of the model that does not serve yet begins to as soon as it has caught up with the
-        serving one.
+        A model that is made after the log was shortened is first rebuilt from the archive, log partition by log
+        partition. A version that does not serve yet begins to serve as soon as it has caught up with the serving one.
 
         Raises:
             PartitionsFailed: In the end, if some log partitions made no progress.
@@ -80,9 +79,9 @@ class Consumer(Drain):
         return report
 
     def rebuild(self, *partitions: int, wait_s: float = 60, stop: threading.Event | None = None) -> Commit:
-        """Build log partitions anew from all their events, together or none of them, and write what differs in place.
+        """Build log partitions anew from all their events, all or none of them, and write only the differences.
 
-        Each is written in a transaction of its own: where a rebuild dies, some are rebuilt, and the others as before.
+        Each is written in a transaction of its own: if a rebuild dies, some are rebuilt, and the others are as before.
 
         The archive gives the events that it has, Postgres those that are not archived.
 
@@ -91,12 +90,12 @@ class Consumer(Drain):
         seconds for a drain that has one of the log partitions leased at this moment.
 
         Raises:
-            HistoryMissing: A log partition does not hold its first events any more, and none of them is archived.
+            HistoryMissing: A log partition no longer holds its first events, and none of them is archived.
             LogIncomplete: Only some of the missing events are archived.
             ForeignArchive: The folder with the missing events is not this store's archive.
             ArchiveDamaged: A file with missing events is not there.
             PartitionsFailed: A log partition cannot be built.
-            NotOwned: The model's tables belong to a role that the login is no member of.
+            NotOwned: The model's tables belong to a role that the login is not a member of.
             PartitionLeased: Another consumer held the lease all that time.
             LeaseLost: Another consumer took the lease over during the rebuild.
         """

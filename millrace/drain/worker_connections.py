@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Read = TypeVar("Read")
 
-# by connection string
+# the kept connections, by connection string
 _arrow: "dict[str, tuple[ExitStack, adbc.AdbcConnection]]" = {}
 _queries: "dict[str, psycopg.Connection]" = {}
 
@@ -49,7 +49,7 @@ def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
 
 
 def _forget(dsn: str) -> None:
-    # whatever it was, the connection may be in the middle of something
+    # after any error the connection may be in the middle of a statement
     stack, _ = _arrow.pop(dsn)
     stack.close()
 
@@ -62,7 +62,7 @@ def _look(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
 class KeptQuery(TaskQuery):
     """A query that a task runs through a connection that outlives it.
 
-    Raises, when it runs, psycopg's LockNotAvailable where somebody has locked the table.
+    Raises, when it runs, psycopg's LockNotAvailable if another session has locked the table.
     """
 
     def __exit__(self, *_: object) -> None:
@@ -83,6 +83,6 @@ class KeptQuery(TaskQuery):
             except psycopg.OperationalError:
                 kept.close()
         kept = _queries[self._dsn] = connect(self._dsn)
-        # somebody may have locked the table: the other models do not wait for that, but a run of the view's own does
+        # another session may have locked the table: the other models do not wait for that, but a view's own run does
         wait_for_locks_at_most(kept, POLL_S, always=True)
         return kept.execute(self._query, given).fetchall()

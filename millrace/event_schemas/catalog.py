@@ -1,4 +1,4 @@
-"""What events there are: per decider, event and version what is known of it, and which views take it."""
+"""The catalog of events: per decider, event and version its description and fields, and the views that take it."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,12 @@ class CatalogEntry:
     """A version of an event.
 
     Attributes:
-        decider: Whose event it is.
+        decider: The decider that appends it.
         event: Its name.
-        event_version: Which of its versions.
+        event_version: Its version.
         description: What happened.
-        schema: The schema that its data fit; None where it has none.
-        columns: Of a captured table those of the row that the event is of, with their types as the source names them.
+        schema: The schema that its data fit; None if it has none.
+        columns: For an event of a captured table the columns of its row, with their types in the source.
         views: The views that take it.
     """
 
@@ -32,7 +32,7 @@ class CatalogEntry:
 
     @property
     def fields(self) -> dict[str, str]:
-        """The fields that are known, with their types."""
+        """The known fields, with their types."""
         named = {} if self.schema is None else field_types(self.schema)
         return named | {f"record.{name}": type_ for name, type_ in self.columns.items()}
 

@@ -1,4 +1,4 @@
-"""What a JSON Schema says of the fields of data: which there are, and whether there can be another."""
+"""The fields of data by their JSON Schema: the named ones, and whether others are possible."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -8,7 +8,7 @@ Schema = Mapping[str, Any] | bool
 
 
 class Reach(IntEnum):
-    """Whether data that fit a schema have a field: never, maybe one that it does not name, or one that it names."""
+    """Whether data that fit a schema have a field: never, perhaps without being named, or as a named field."""
 
     NEVER = 0
     UNNAMED = 1
@@ -16,7 +16,7 @@ class Reach(IntEnum):
 
 
 def reach(schema: Schema, path: Sequence[str], root: Schema | None = None) -> Reach:
-    """Return what a schema says of a field, by its path from the data; the root is where `$ref` looks."""
+    """Return the reach of a field, by its path from the data; `$ref` refers to the root."""
     root = schema if root is None else root
     if schema is False:
         return Reach.NEVER
@@ -43,7 +43,7 @@ def reach(schema: Schema, path: Sequence[str], root: Schema | None = None) -> Re
 
 
 def field_types(schema: Schema) -> dict[str, str]:
-    """Return the fields of the data that a schema names, each with its type as people read it, and ? where optional."""
+    """Return the fields that a schema names, each with a readable type, and ? if the field is optional."""
     return dict(_named(schema, schema))
 
 

@@ -1,15 +1,15 @@
-"""The parts of a JSON text that Postgres printed: where members, elements and values stand in it."""
+"""The parts of a JSON text printed by Postgres: the places of its members, elements and values."""
 
 import re
 from collections.abc import Iterator
 
-# a string or number, a string or bracket, of a text that Postgres printed
+# a string or a number; a string or a bracket
 _SCALAR = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^],}\s]++')
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"|[][{}]')
 
 
 def members(text: str, start: int) -> Iterator[tuple[str, int]]:
-    """Yield each key of the object that begins there, as it is written, and the place where its value begins."""
+    """Yield each key of the object that begins at `start`, as it is written, and the start of its value."""
     position = start + 1
     while text[position] == '"':
         after = end(text, position)
@@ -21,7 +21,7 @@ def members(text: str, start: int) -> Iterator[tuple[str, int]]:
 
 
 def elements(text: str, start: int) -> Iterator[int]:
-    """Yield the place where each element of the array that begins there begins."""
+    """Yield the start of each element of the array that begins at `start`."""
     position = start + 1
     while text[position] != "]":
         yield position
@@ -31,7 +31,7 @@ def elements(text: str, start: int) -> Iterator[int]:
 
 
 def end(text: str, start: int) -> int:
-    """Return the place after the value that begins there."""
+    """Return the place after the value that begins at `start`."""
     if text[start] not in "{[":
         scalar = _SCALAR.match(text, start)
         assert scalar is not None

@@ -24,7 +24,7 @@ from millrace.user_code import snake_case
 
 Model = TypeVar("Model", bound=BaseModel)
 _NAMED, _LISTED, _ONE = {"properties", "$defs"}, {"anyOf", "allOf", "oneOf"}, {"items", "additionalProperties", "not"}
-# what says nothing of data: a version has one schema for ever, and its words may be bettered
+# keywords that do not restrict data: a version keeps its schema for ever, but its texts may be improved
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "discriminator"}
 
 
@@ -33,14 +33,14 @@ class DeclaredEvent:
     """An event as a Pydantic model declares it.
 
     Attributes:
-        decider: Whose event it is.
+        decider: The decider that appends it.
         event: Its name.
-        version: Which of the event's versions the model is.
+        version: The event's version that the model describes.
         description: What happened: the model's docstring.
         model: The model.
-        schema: The JSON Schema of its data, with what the store checks alone: no titles, descriptions and defaults.
-        upcasts: By version, the moves that make data of the version before data of that one.
-        owner: The role whose members alone append to the decider, and register its events.
+        schema: The JSON Schema of its data, reduced to what the store checks: no titles, descriptions and defaults.
+        upcasts: By version, the moves from the previous version's data to that version's.
+        owner: The role that owns the decider: only its members append to it, and register its events.
     """
 
     decider: str
@@ -53,7 +53,7 @@ class DeclaredEvent:
     owner: str | None = None
 
     def __str__(self) -> str:
-        """Name it as refusals do."""
+        """Return the event's name as error messages have it."""
         return f"event {self.event} version {self.version} of decider {self.decider}"
 
 
@@ -68,18 +68,18 @@ def event(
     """Declare an event: the model's docstring is its description, its fields are the event's data.
 
     Args:
-        decider: Whose event it is.
-        version: Which of the event's versions the model is, from 1.
+        decider: The decider that appends it.
+        version: The event's version that the model describes, from 1.
         name: The event's name; by default the class's, in snake_case.
         upcasts: How data of older versions become data of this one: for each version from 2 to this one, the moves from
-            the version before, none where data stay as they are.
-        owner: The role that the decider belongs to, if this is its first event: its members alone append to it, and
-            register its events, schemas and upcasts. By default every writer appends, and the role that registers the
-            event also registers its schemas and upcasts.
+            the version before; an empty list if data stay as they are.
+        owner: The role that owns the decider, if this is its first event: only its members append to it, and register
+            its events, schemas and upcasts. By default every writer appends, and the role that registers the event
+            also registers its schemas and upcasts.
 
     Raises:
-        InvalidEvent: It is no Pydantic model, has no docstring, has a field that no JSON Schema describes, or has
-            upcasts that leave a version out.
+        InvalidEvent: The class is no Pydantic model, has no docstring, has a field that no JSON Schema describes, or
+            has upcasts that leave a version out.
     """
 
     def declare(model: type[Model]) -> type[Model]:
@@ -112,16 +112,16 @@ def event(
 
 
 def declared_event(model: object) -> DeclaredEvent | None:
-    """Return what a model declares; None for all else, and for a class below a model that declares."""
+    """Return a model's declaration; None for all other objects, and for a subclass of a declared model."""
     found = vars(model).get("__event__") if isinstance(model, type) else None
     return found if isinstance(found, DeclaredEvent) else None
 
 
 class _Schema(GenerateJsonSchema):
-    """Pydantic's schemas, but of decimals: a text with its digits, as Pydantic writes it, or a number of as many."""
+    """Pydantic's schemas, but a decimal is a text with its digits, as Pydantic writes it, or a number with as many."""
 
     def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
-        """Return what a decimal may be."""
+        """Return the schema of a decimal."""
         written: Mapping[str, Any] = {**schema.get("serialization", {})}
         if written.get("return_schema", {}).get("type") == "float":
             raise InvalidEvent("a Decimal is written as a float, which has other digits: leave out its serializer")

@@ -1,8 +1,8 @@
-"""Moves: what an upcast does to the data of an event's version to make data of the next version of them.
+"""Moves: the steps of an upcast from the data of one version of an event to those of the next version.
 
-A move never fails on data: where it does not apply, they stay as they are. Paths lead through objects only. `moved`
-works on the text that Postgres printed, so a number keeps its digits, and opens objects on the paths of moves only.
-Which moves the store refuses, `moves_fault` in `sql/functions` says.
+A move never fails on data: data that it does not apply to stay as they are. Paths lead through objects only. `moved`
+works on the text that Postgres printed, so a number keeps its digits, and parses only objects on the paths of moves.
+`moves_fault` in `sql/functions` decides which moves the store refuses.
 """
 
 import json
@@ -21,9 +21,9 @@ MOST_KEYS = 32
 MOST_POWER = 18
 _TYPES = ("string", "number", "integer", "boolean")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,99})(?:\.[0-9]{1,100})?")
-# json.dumps would make one for each text
+# made once: json.dumps makes an encoder for each text
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-# an object's members by key; a value is the part of the text that it is, or an object that was opened
+# an object's members by key; a value is a part of the text, or a parsed object
 _Object = dict[str, Any]
 
 
@@ -43,13 +43,13 @@ Path = str | Sequence[str]
 
 
 def rename(path: Path, to: Path) -> Move:
-    """Move the value at `path` to `to`, over what is there.
+    """Move the value at `path` to `to`, replacing any value there.
 
-    Objects that are missing on the way are made. If something on the way is no object, nothing changes.
+    Missing objects on the way are made. If a value on the way is no object, nothing changes.
 
     Args:
         path: Keys of objects from the root: dotted, or a list, for keys with dots.
-        to: Where the value goes; not within `path`.
+        to: The new place; not within `path`.
 
     Raises:
         InvalidEvent: A path is empty, or `to` lies within `path`.
@@ -61,7 +61,7 @@ def rename(path: Path, to: Path) -> Move:
 
 
 def default(path: Path, value: Json) -> Move:
-    """Give a value, any JSON, to a key that is not there; missing objects on the way are made.
+    """Set a missing key to a value, any JSON; missing objects on the way are made.
 
     Raises:
         InvalidEvent: The path is empty, or the value is no JSON.
@@ -79,10 +79,10 @@ def drop(path: Path) -> Move:
 
 
 def cast(path: Path, to: CastType) -> Move:
-    """Make a value one of another type where that is exact: `"12.50"` a number, `12.0` an integer, `12` a text.
+    """Convert a value to another type if that is exact: `"12.50"` to a number, `12.0` to an integer, `12` to a text.
 
     Raises:
-        InvalidEvent: The path is empty, or nothing is cast to that type.
+        InvalidEvent: The path is empty, or the type is none of these.
     """
     if to not in _TYPES:
         raise InvalidEvent(f"cast: {to!r} is no type; a value becomes {', '.join(_TYPES)}")
@@ -90,7 +90,7 @@ def cast(path: Path, to: CastType) -> Move:
 
 
 def values(path: Path, becomes: Mapping[str, Json]) -> Move:
-    """Give a text that is a key of `becomes` its value there: a text, number, boolean or None.
+    """Replace a text that is a key of `becomes` by its value there: a text, number, boolean or None.
 
     Raises:
         InvalidEvent: The path or `becomes` is empty, a key is no text, or a value is a list or an object.
@@ -103,7 +103,7 @@ def values(path: Path, becomes: Mapping[str, Json]) -> Move:
 
 
 def scale(path: Path, power: int) -> Move:
-    """Multiply a number by 10 to the power, exactly: `scale("amount", 2)` makes 1250 of 12.5.
+    """Multiply a number by 10 to the power, exactly: `scale("amount", 2)` turns 12.5 into 1250.
 
     Raises:
         InvalidEvent: The path is empty, or the power is 0 or beyond -18 to 18.
@@ -116,7 +116,7 @@ def scale(path: Path, power: int) -> Move:
 
 
 def nest(paths: Iterable[Path], into: Path) -> list[Move]:
-    """Move values into an object, each under its last key.
+    """Move values into an object, each under the last key of its path.
 
     Raises:
         InvalidEvent: A path is empty, or none is given.
@@ -128,7 +128,7 @@ def nest(paths: Iterable[Path], into: Path) -> list[Move]:
 
 
 def lift(path: Path, keys: Iterable[str]) -> list[Move]:
-    """Move these keys of an object beside it, and drop the object with all else that is in it.
+    """Move these keys of an object up beside it, and drop the object with all other keys.
 
     Raises:
         InvalidEvent: The path is empty, or no keys are given.
@@ -141,13 +141,13 @@ def lift(path: Path, keys: Iterable[str]) -> list[Move]:
 
 
 def moved(data: str, event_version: int, upcasts: Iterable[Mapping[str, Any]]) -> str:
-    """Return the text of data of a version as the last of `upcasts` has them: byte for byte that of SQL's `moved`.
+    """Return the text of data after all later `upcasts`: byte for byte the result of `moved` in SQL.
 
     Args:
         data: The data, as Postgres prints jsonb.
-        event_version: The version that they are of.
-        upcasts: Mappings with `to_version` and `moves`; those to versions above are applied in order. Numbers in them
-            are int, float or Decimal: what is read with `parse_float=Decimal` keeps its digits.
+        event_version: The version of the data.
+        upcasts: Mappings with `to_version` and `moves`; those to later versions are applied in order. Numbers in them
+            are int, float or Decimal: numbers parsed with `parse_float=Decimal` keep their digits.
     """
     if not data.startswith("{"):
         return data
@@ -182,7 +182,7 @@ def _apply(move: Move, root: _Object) -> None:
 
 
 def _parent(root: _Object, path: Sequence[str]) -> _Object | None:
-    """Return the object that the last key is a key of, None where there is none; objects on the way are opened."""
+    """Return the object that holds the last key, None if there is none; objects on the way are parsed."""
     at = root
     for key in path[:-1]:
         inner = at.get(key)
@@ -197,7 +197,7 @@ def _parent(root: _Object, path: Sequence[str]) -> _Object | None:
 
 
 def _place(root: _Object, path: Sequence[str], value: str) -> bool:
-    """Set the value at a path, with the objects that are missing; False where something on the way is no object."""
+    """Set the value at a path and make missing objects; return False if a value on the way is no object."""
     for depth in range(len(path) - 1, -1, -1):
         parent = _parent(root, path[: depth + 1])
         if parent is not None:
@@ -250,14 +250,14 @@ _CHANGES = {"values": _value, "scale": _scaled, "cast": _casted}
 
 
 def _number(negative: bool, whole: str, fraction: str) -> str:
-    """Return a number as Postgres prints it: it knows no -0."""
+    """Return a number as Postgres prints it, which has no -0."""
     whole = whole.lstrip("0") or "0"
     sign = "-" if negative and (whole + fraction).strip("0") else ""
     return f"{sign}{whole}.{fraction}" if fraction else f"{sign}{whole}"
 
 
 def _string(value: str) -> str | None:
-    """Return the string that a value is, None for any other."""
+    """Return the text of a JSON string, None for any other value."""
     if value[0] != '"':
         return None
     return value[1:-1] if "\\" not in value else str(json.loads(value))
@@ -271,7 +271,7 @@ def _opened(text: str) -> _Object:
 
 
 def _text(members_of: _Object) -> str:
-    """Return an object as Postgres prints it; as deep as objects were opened, which is as deep as a path."""
+    """Return an object as Postgres prints it; recurses as deep as objects were parsed, at most the depth of a path."""
     printed = ", ".join(
         f"{_quoted(key)}: {value if isinstance(value, str) else _text(value)}"
         # jsonb orders keys by their length first

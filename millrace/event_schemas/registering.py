@@ -1,4 +1,4 @@
-"""Declared events and a store: which it has, which it would refuse, and which stored events would be refused."""
+"""Declared events against a store: which it has, which it refuses, and which stored events their schemas refuse."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from millrace.event_store import EventStore
 
 
 class State(StrEnum):
-    """How a declared event stands in a store."""
+    """The state of a declared event in a store."""
 
     REGISTERED = "registered"
     NEW = "new"
@@ -22,8 +22,8 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a declared event stands in a store, and why it is refused, or differs."""
+class StateInStore:
+    """A declared event and its state in a store; `said` is the error if it is refused, or differs."""
 
     event: DeclaredEvent
     state: State
@@ -41,7 +41,7 @@ class UnfitStream:
 
     Attributes:
         decider_id: The stream.
-        events: How many of its events are refused.
+        events: The number of its refused events.
         version: The version of the stream at the first of these.
     """
 
@@ -52,7 +52,7 @@ class UnfitStream:
 
 @dataclass(frozen=True)
 class UnfitHistory:
-    """The stored events that a schema refuses: how many, of how many streams, and the first of these streams."""
+    """The stored events that a schema refuses: their number, the number of their streams, and the first streams."""
 
     events: int
     streams: int
@@ -60,16 +60,16 @@ class UnfitHistory:
 
 
 def register_events(store: EventStore, models: Iterable[type[BaseModel]]) -> None:
-    """Register declared events with their schemas; what is registered stays as it is.
+    """Register declared events with their schemas; registered events stay as they are.
 
     Raises:
         InvalidEvent: A model declares no event.
-        SchemaDiffers: A version of an event has another schema. Those before it are registered.
+        SchemaDiffers: A version of an event has another schema. The models before it are registered.
         UpcastDiffers: A version of an event has another upcast.
-        NotDeciderOwner: The decider belongs to a role that the login is no member of, or another one registered the
-            event, and so registers its schemas and upcasts.
+        NotDeciderOwner: The login is no member of the role that owns the decider, or of the role that registered the
+            event and therefore registers its schemas and upcasts.
         UpcastNeeded: A schema cannot read data of the version before, and no upcast leads there.
-        Malformed: A schema has a keyword that is not taken.
+        Malformed: A schema has a keyword that the store does not take.
     """
     for model in models:
         declared = declared_event(model)
@@ -78,10 +78,10 @@ def register_events(store: EventStore, models: Iterable[type[BaseModel]]) -> Non
         _register(store, declared)
 
 
-def standing_of(store: EventStore, events: Iterable[DeclaredEvent], *, keep: bool) -> list[Standing]:
-    """Say how each declared event stands; to `keep` registers those that are new, one by one, else nothing stays.
+def states_in_store(store: EventStore, events: Iterable[DeclaredEvent], *, keep: bool) -> list[StateInStore]:
+    """Return the state of each declared event; with `keep` register the new ones, one by one, else register nothing.
 
-    The connection is in autocommit, or nothing stays of what a failed caller kept.
+    Without autocommit the caller's transaction decides whether kept registrations stay.
     """
     found = []
     for event in events:
@@ -98,18 +98,18 @@ def standing_of(store: EventStore, events: Iterable[DeclaredEvent], *, keep: boo
             with store.connection.transaction(force_rollback=not keep):
                 _register(store, event)
         except (SchemaDiffers, UpcastDiffers) as refusal:
-            found.append(Standing(event, State.DIFFERS, str(refusal)))
+            found.append(StateInStore(event, State.DIFFERS, str(refusal)))
         except MillraceError as refusal:
-            found.append(Standing(event, State.REFUSED, str(refusal)))
+            found.append(StateInStore(event, State.REFUSED, str(refusal)))
         else:
-            found.append(Standing(event, State.NEW if known is None else State.REGISTERED))
+            found.append(StateInStore(event, State.NEW if known is None else State.REGISTERED))
     return found
 
 
 def known_schemas(store: EventStore, events: Iterable[DeclaredEvent]) -> dict[tuple[str, str, int], Schema | None]:
     """Return the schema of each version of an event, registered or declared, by decider, event and version.
 
-    None stands for an event without a schema. A declared one counts before that of the store.
+    None stands for an event without a schema. A declared schema takes precedence over the store's.
     """
     rows = store.connection.execute(
         """
@@ -123,11 +123,11 @@ def known_schemas(store: EventStore, events: Iterable[DeclaredEvent]) -> dict[tu
 
 
 def unfit_history(store: EventStore, event: DeclaredEvent) -> UnfitHistory:
-    """Return the stored events of a declared event that its schema refuses; nothing stays registered.
+    """Return the stored events of a declared event that its schema refuses; register nothing.
 
     Raises:
-        SchemaDiffers: The store has another schema for it, so this one is never set.
-        Malformed: The schema has a keyword that is not taken.
+        SchemaDiffers: The store has another schema for it, so this one can never be set.
+        Malformed: The schema has a keyword that the store does not take.
     """
     with store.connection.transaction(force_rollback=True):
         _register(store, event)
@@ -149,9 +149,9 @@ def unfit_history(store: EventStore, event: DeclaredEvent) -> UnfitHistory:
 
 
 def _register(store: EventStore, event: DeclaredEvent) -> None:
-    # the schema has no words: a better docstring is no other schema
+    # the schema has no texts: a better docstring does not change it
     store.register_decider_event(event.decider, event.event, event.description, event.version, event.owner)
-    # before the schema, which may need them
+    # before the schema, which may need the upcasts
     for to_version, moves in event.upcasts.items():
         store.register_event_upcast(event.decider, event.event, to_version, moves)
     store.register_event_schema(event.decider, event.event, dict(event.schema), event.version)

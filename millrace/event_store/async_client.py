@@ -73,27 +73,27 @@ if TYPE_CHECKING:
 
 
 class AsyncSqlFunctions:
-    """Calls over a connection, which stays the caller's: its transactions, its settings, the loaders of its queries.
+    """Calls over the caller's connection, without changing its transactions, its settings or its queries' loaders.
 
-    With a pool each call takes a connection of it, and is a transaction of its own.
+    With a pool each call takes a connection from it, and is a transaction of its own.
 
     Attributes:
-        loaders: How values of some types are read, by the type's name.
+        loaders: The loaders for values of some types, by the type's name.
     """
 
     loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}
 
     def __init__(self, connection: "psycopg.AsyncConnection | AsyncConnectionPool") -> None:
         self._source = connection
-        # those of a connection that no call has now: to make one and to tell it how it reads takes as long as a call
+        # idle cursors of the connection: making one and registering its loaders takes as long as a call
         self._cursors = defaultdict[tuple[BaseRowFactory[Any], str], list[psycopg.AsyncCursor[Any]]](list)
 
     @property
     def connection(self) -> psycopg.AsyncConnection:
-        """Where the calls go.
+        """The connection that all calls use.
 
         Raises:
-            TypeError: They go to a pool, which gives each call another connection.
+            TypeError: The calls go to a pool, which gives each call another connection.
         """
         if not isinstance(self._source, psycopg.AsyncConnection):
             raise TypeError("Its calls go to a pool: on_one_connection() gives a store that has one connection.")
@@ -101,16 +101,16 @@ class AsyncSqlFunctions:
 
     @asynccontextmanager
     async def on_one_connection(self) -> AsyncIterator[Self]:
-        """Yield a store whose calls all go to one connection: a session's own, or one that a pool gives for this block.
+        """Yield a store with all calls on one connection: this store's, or one that the pool lends for this block.
 
-        A pool commits at the end of the block, or rolls back where it raises, as `AsyncConnectionPool.connection` says.
+        A pool commits at the end of the block, or rolls back if it raises, as `AsyncConnectionPool.connection` says.
         """
         async with self._connected() as connection:
             yield self if connection is self._source else type(self)(connection)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """Let a refusal in this block leave the transaction going that the connection is in, if it is in one."""
+        """Keep an open transaction of the connection usable after a refusal in this block."""
         in_transaction = psycopg.pq.TransactionStatus.INTRANS
         if isinstance(self._source, psycopg.AsyncConnection) and self._source.info.transaction_status == in_transaction:
             async with self._source.transaction():
@@ -140,13 +140,13 @@ class AsyncSqlFunctions:
         return next(iter(await self._all(row, query, arguments)), None)
 
     async def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
-        """Return the values of a call whose rows have one column, in order."""
+        """Return the values of a call with a single column, in order."""
         values = await self._fetched(scalar_row, query, arguments, self.loaders)
         assert all(isinstance(value, kind) for value in values)
         return values
 
     async def _value(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
-        """Return the only value of a call; that of a function without a result is an empty text."""
+        """Return the only value of a call; a function without a result gives an empty text."""
         (only,) = await self._values(kind, query, arguments)
         return only
 
@@ -162,9 +162,9 @@ class AsyncSqlFunctions:
         async with self._connected() as connection:
             require_iso(connection)
             kept = self._cursors[shape, connection.info.encoding] if connection is self._source else []
-            # threads and tasks may call at once: each takes one that no other has
+            # threads and tasks may call concurrently: each takes its own cursor
             cursor = kept.pop() if kept else await self._cursor(connection, shape, loaders)
-            # an int without its type fits what the function takes, or is refused as out of range
+            # an int sent as text gets the parameter's type, or is refused as out of range
             given = tuple([str(value) if type(value) is int else value for value in arguments])
             await self._execute(
                 cursor, encoded(query), given, None if await self._has_own_session(connection) else False
@@ -184,14 +184,14 @@ class AsyncSqlFunctions:
     ) -> psycopg.AsyncCursor[Row]:
         cursor = connection.cursor(row_factory=shape, binary=loaders is None)
         for name, loader in (loaders or {}).items():
-            # of this cursor only: the connection, and so the caller's own queries, stay as they are
+            # for this cursor only: the connection, and so the caller's own queries, stay as they are
             cursor.adapters.register_loader(name, loader)
         return cursor
 
     async def _has_own_session(self, connection: psycopg.AsyncConnection) -> bool:
-        """Say whether a statement may be prepared: behind a pool such as pgbouncer the next session would not know it.
+        """Say whether statements may be prepared: behind a pool such as pgbouncer the next session would not know them.
 
-        A server tells its own process when one connects, and a pool cannot. Few calls are not worth the question.
+        A server tells a new connection its process id; a pool cannot. Few calls are not worth the question.
         """
         known = own_sessions.get(connection, 0)
         if isinstance(known, bool):
@@ -206,7 +206,7 @@ class AsyncSqlFunctions:
 
 
 class AsyncWaiting(AsyncSqlFunctions):
-    """The part of `PlatformStore` for those who read what they wrote."""
+    """The part of `PlatformStore` for callers that read their own writes."""
 
     async def has_seen(self, view: str, decider: str, decider_id: str, offset: int) -> Seen:
         """Return whether a view, or the serving version of a read model, has an event of a stream."""
@@ -215,19 +215,19 @@ class AsyncWaiting(AsyncSqlFunctions):
         )
 
     async def wait_for(self, view: str, appended: InStream | Iterable[InStream], timeout_s: float = 5.0) -> bool:
-        """Wait until a view has an event, or several, and return True; False if it has not after `timeout_s` seconds.
+        """Wait until a view has an event, or several; return False if it does not have them after `timeout_s` seconds.
 
-        It asks again and again, each time in a transaction of its own: nothing is held in between, and with a pool no
-        connection either.
+        It asks repeatedly, each time in a transaction of its own. In between it holds no lock, and of a pool no
+        connection.
 
         Args:
-            view: A view, or a read model, whose serving version counts.
+            view: A view, or a read model: then its serving version counts.
             appended: An event that is committed, or several, as `append_all` returns them.
-            timeout_s: How long to wait; 0 to ask once.
+            timeout_s: How long to wait, in seconds; 0 to ask once.
 
         Raises:
-            NeverSeen: The view will not have it by itself; `reason` says why.
-            TransactionOpen: The connection is in a transaction, in which one may not wait for others.
+            NeverSeen: The view will not have the event by itself; `reason` says why.
+            TransactionOpen: The connection is in a transaction, which cannot wait for commits of others.
         """
         until = time.monotonic() + timeout_s
         pause = FIRST_PAUSE_S
@@ -235,7 +235,7 @@ class AsyncWaiting(AsyncSqlFunctions):
         while waiting:
             event = waiting[-1]
             async with self._connected() as connection:
-                # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
+                # an open transaction may have an older snapshot than the event, and it stops the server's cleaning up
                 require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
                 async with connection.transaction():
                     found = await type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
@@ -252,12 +252,12 @@ class AsyncWaiting(AsyncSqlFunctions):
         return True
 
     async def positions(self, appended: Appended | Iterable[Appended], within_s: int = 5) -> list[EventPosition]:
-        """Return where events that are committed are in the log, after `within_s` seconds at most, from 0 to 60.
+        """Return the log positions of committed events; waits for them at most `within_s` seconds, from 0 to 60.
 
-        A `position` is None where that was too short.
+        A `position` is None if the event was not sequenced in time.
 
         Raises:
-            TransactionOpen: The connection is in a transaction, before whose end its own events have no positions.
+            TransactionOpen: The connection is in a transaction; until it ends its own events have no positions.
         """
         several = [appended] if isinstance(appended, Appended) else appended
         ids = [event_id for each in several for event_id in each.event_ids]
@@ -282,24 +282,24 @@ class UngatheredEventStore(AsyncWaiting):
     ) -> Appended:
         """Append events to a stream, all or nothing, at its end.
 
-        Events get new ids. So whoever repeats a call whose answer was lost states them, as in
-        `NewEvent("paid", event_id=id)`, or `expected_version`: else they are stored twice.
+        Events get new ids. To retry safely after a lost answer, state the ids, as in `NewEvent("paid", event_id=id)`,
+        or `expected_version`. Without either a retry stores the events twice.
 
         Args:
             decider: The kind of entity.
             decider_id: The entity.
             events: Each a `NewEvent`, or an object of an event that `@event(decider=…)` declares.
-            expected_version: How many events the stream has; `NO_STREAM` for none yet, None wherever it stands.
-            metadata: An object that says what led to the events; their own keys win.
+            expected_version: The number of events in the stream; `NO_STREAM` for none yet, None for any number.
+            metadata: An object that says what led to the events; the events' own keys win.
             caused_by: The event that led to them, as for all events within `causing`; keys of metadata win.
 
         Raises:
             Conflict: The stream has another version.
             StreamClosed: The stream has its final event.
-            EventIdReused: An event's id is another event's.
+            EventIdReused: Another event has the id.
             EventNotRegistered: The decider has no such event.
             DataRefused: The data do not fit the event's schema.
-            Malformed: An argument is none that the store takes.
+            Malformed: The store does not take an argument.
         """
         (stream,) = all_passed_on(
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
@@ -322,8 +322,8 @@ class UngatheredEventStore(AsyncWaiting):
     async def append_all(self, streams: Iterable[StreamEvents], *, caused_by: Event | None = None) -> list[Appended]:
         """Append events to several streams, all or nothing, in this order.
 
-        As in `append_all([on("cart", "cart-1", added), on("order", "order-7", placed)])`. What is returned of
-        each is in the order given. Raises what `append` does.
+        As in `append_all([on("cart", "cart-1", added), on("order", "order-7", placed)])`. The results have the
+        order of the streams. Raises the errors of `append`.
         """
         given = all_passed_on(streams, caused_by)
         return await self._appended_all(given, batch_json(given))
@@ -354,15 +354,15 @@ class UngatheredEventStore(AsyncWaiting):
         backwards: bool = False,
         upcast: bool = False,
     ) -> AsyncIterator[Event]:
-        """Read the events of one stream as they are asked for, a page at a time.
+        """Read the events of one stream lazily, a page at a time.
 
         Args:
             decider: The kind of entity.
             decider_id: The entity.
-            from_version: The first version to read; None for the first of all, backwards for the last of all.
-            limit: How many at most; None for all.
+            from_version: The first version to read; None for the stream's first, or, backwards, its last.
+            limit: The greatest number of events to read; None for all.
             backwards: Whether the latest comes first.
-            upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
+            upcast: Whether data come in the newest shape of their event; `event_version` stays the stored one.
         """
         query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
         query = query.format(NEWEST_SHAPE if upcast else STORED)
@@ -385,15 +385,15 @@ class UngatheredEventStore(AsyncWaiting):
             from_version = last + (-1 if backwards else 1)
 
     async def head(self, decider: str, decider_id: str | UUID) -> StreamHead | None:
-        """Return where one stream stands, also after its events were purged; None for a stream without events."""
+        """Return the head of a stream, also after its events were purged; None for a stream without events."""
         return await self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
 
     async def register_decider_event(
         self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
     ) -> DeciderEvent:
-        """Register an event that a decider may append; a second time changes nothing.
+        """Register an event that a decider may append; repeating the call changes nothing.
 
-        The first registration of a decider may name the role whose members alone append to it.
+        The first registration of a decider may name its owner: only members of that role append to it.
         """
         return await self._one(
             DeciderEvent,
@@ -414,9 +414,9 @@ class UngatheredEventStore(AsyncWaiting):
     async def register_event_schema(
         self, decider: str, event: str, schema: Json, event_version: int = 1
     ) -> EventSchema:
-        """Set the JSON Schema that data of an event must fit from now on; the same a second time changes nothing.
+        """Set the JSON Schema that data of an event must fit from now on; repeating the call changes nothing.
 
-        An event that is not registered yet is, with the schema's description.
+        Registers the event if it is not registered yet, with the schema's description.
         """
         return await self._one(
             EventSchema,
@@ -427,9 +427,9 @@ class UngatheredEventStore(AsyncWaiting):
     async def register_event_upcast(
         self, decider: str, event: str, to_version: int, moves: Iterable[Json]
     ) -> EventUpcast:
-        """Say by which moves data of the version before become data of `to_version`; the same again changes nothing.
+        """Set the moves from the previous version's data to those of `to_version`; repeating the call changes nothing.
 
-        Moves are those of `millrace.event_schemas`, or lists of them. A version that is not registered is.
+        Moves are those of `millrace.event_schemas`, or lists of them. A version that is new is registered, too.
         """
         return await self._one(
             EventUpcast,
@@ -438,12 +438,12 @@ class UngatheredEventStore(AsyncWaiting):
         )
 
     async def events_of_correlation(self, correlation_id: str, after_offset: int = 0, limit: int = 1000) -> list[Event]:
-        """Return the events whose metadata have a correlation_id, over all streams, in the order of offsets."""
+        """Return the events of all streams with this correlation_id in their metadata, in the order of offsets."""
         query = "select {} from event_store.events_of_correlation(%s, %s, %s)"
         return await self._all(Event, query.format(STORED), (correlation_id, after_offset, limit))
 
     async def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
-        """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
+        """Return a fold read model's state of one stream, for a login that may read; None where it is no snapshot."""
         call = "select * from event_store.stream_state(%s, %s, %s, %s)"
         return await self._first(StreamState, call, (model, fingerprint, decider, decider_id))
 
@@ -456,9 +456,9 @@ class UngatheredEventStore(AsyncWaiting):
         limit: int = STREAM_PAGE,
         event_id: UUID | None = None,
     ) -> tuple[StreamState | None, list[Event], bool]:
-        """Return what `stream_state` does, what `read_stream` upcasts behind it, and whether an event is stored.
+        """Return the result of `stream_state`, the upcast events behind it, and whether an event is stored.
 
-        It is one question, as of one moment.
+        All three come from one query, as of one moment.
         """
         query = """
             select e.*, case when e.number > 1 then null else s.state end as state,
@@ -493,7 +493,7 @@ class UngatheredEventStore(AsyncWaiting):
     ) -> list[Event]:
         """Read up to `limit` events of a log partition from a position on; none at the high-water mark.
 
-        With deciders or events only those, as far as it must read to find so many.
+        With deciders or events it returns only those, and reads on until it has `limit` of them.
         """
         query = "select {}, position from event_store.read_log(%s, %s, %s, %s, %s)"
         return await self._all(
@@ -509,24 +509,24 @@ class UngatheredEventStore(AsyncWaiting):
         return await self._all(PartitionInfo, "select * from event_store.partition_info()")
 
     async def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
-        """Return the positions that a log partition holds, None for all."""
+        """Return the range of positions that a log partition holds; None asks for all log partitions."""
         return await self._all(AvailableRange, "select * from event_store.available_offset_range(%s)", (partition,))
 
     async def validate_offset_range(self, partition: int, from_position: int, to_position: int) -> None:
-        """Refuse positions [from_position, to_position) that the log does not hold whole."""
+        """Refuse a range [from_position, to_position) if the log does not hold all of it."""
         await self._value(
             str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_position, to_position)
         )
 
     async def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
-        """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
+        """Return the first kept position of an event appended at or after a time, else the high-water mark."""
         return await self._value(
             int, "select event_store.offset_for_timestamp(%s, %s)", (partition, moment_of(timestamp))
         )
 
 
 class AsyncViews(AsyncSqlFunctions):
-    """What a consumer of `rows` views calls, which are given their events one at a time; also as coroutines."""
+    """The calls of a consumer of `rows` views, which get events one at a time; also as coroutines."""
 
     async def register_view(
         self,
@@ -545,23 +545,23 @@ class AsyncViews(AsyncSqlFunctions):
         push_format: str | None = None,
         push_upcast: bool | None = None,
     ) -> View:
-        """Register a view, or change the settings that are named, never its progress; None leaves one as it is.
+        """Register a view, or change the settings that are not None; its progress never changes.
 
         Args:
             view: Its name.
-            start_at: From when on it wants events; '-infinity' for all, None for now. The first registration counts.
-            lock_timeout_s: How long a lock or a lease lasts unless a call says otherwise, in seconds; 300 at first.
+            start_at: The time from which it wants events; '-infinity' for all, None for now. The first call sets it.
+            lock_timeout_s: How long a lock or a lease lasts by default, in seconds; at first 300.
             pooling_delay_s: The wait between two polls that found nothing, in seconds.
             edge_function_url: The URL that events are pushed to; '' clears it.
-            mode: 'rows' or 'bulk', in which the view stays; 'rows' at first.
+            mode: 'rows' or 'bulk', which never changes; at first 'rows'.
             deciders: The deciders it wants; [] for all, as at first.
             events: The events it wants; [] for all, as at first.
-            max_attempts: After how many failed attempts a stream is parked; 5 at first.
-            owner: The role whose members may change and consume it. At first the login; event_store_consumer where that
-                is a member of event_store_owner.
-            version: Of the program that registers; settings of a lower one than the view has change nothing.
-            push_format: As what events are pushed: 'json', or 'cloudevents'; 'json' at first.
-            push_upcast: Whether data are pushed in the newest shape of their event; not at first.
+            max_attempts: The number of failed attempts after which a stream is parked; at first 5.
+            owner: The role that owns it: only its members may change and consume it. At first the login, or
+                event_store_consumer if the login is a member of event_store_owner.
+            version: The version of the registering program; a lower version than the view's changes no settings.
+            push_format: The format of pushed events, 'json' or 'cloudevents'; at first 'json'.
+            push_upcast: Whether data are pushed in the newest shape of their event; at first not.
         """
         return await self._one(
             View,
@@ -595,10 +595,10 @@ class AsyncViews(AsyncSqlFunctions):
     async def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
     ) -> list[Delivery]:
-        """Do as `stream_events`, and return with each event the token that fences its lock.
+        """Lock and return events like `stream_events`, each with the token that fences its lock.
 
-        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it; with
-        `upcast` data come in the newest shape of their event.
+        With `ahead` a lock that ends without an answer counts as an attempt only if `extend_lock` was called for it.
+        With `upcast` data come in the newest shape of their event.
         """
         query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
         columns = f"{NEWEST_SHAPE if upcast else STORED}, lease_token, attempt, suspect"
@@ -615,7 +615,7 @@ class AsyncViews(AsyncSqlFunctions):
     async def ack_events(
         self, view: str, offsets: Sequence[int], lease_tokens: Sequence[int] | None = None
     ) -> set[int]:
-        """Acknowledge many events; return the offsets that count, all others are delivered again."""
+        """Acknowledge many events; return the acknowledged offsets. All others are delivered again."""
         acknowledged = await self._values(
             int,
             "select * from event_store.ack_events(%s, %s::bigint[], %s::bigint[])",
@@ -631,7 +631,7 @@ class AsyncViews(AsyncSqlFunctions):
         lease_token: int | None = None,
         error: str | None = None,
     ) -> list[Lock]:
-        """Give back the event in flight; it is delivered again at once. `error` says why, for operators."""
+        """Release the event in flight; it is delivered again at once. `error` tells operators why."""
         return await self._all(
             Lock,
             "select * from event_store.nack_event(%s, %s, %s, %s, %s)",
@@ -647,7 +647,7 @@ class AsyncViews(AsyncSqlFunctions):
         lease_token: int | None = None,
         error: str | None = None,
     ) -> list[Lock]:
-        """Give back the event in flight; it is delivered again after so many milliseconds. `error` says why."""
+        """Release the event in flight; it is delivered again after `milliseconds`. `error` tells operators why."""
         return await self._all(
             Lock,
             "select * from event_store.schedule_nack_event(%s, %s, %s, %s, %s, %s)",
@@ -657,7 +657,7 @@ class AsyncViews(AsyncSqlFunctions):
     async def fail_event(
         self, view: str, decider_id: str | UUID, offset: int, error: str, lease_token: int | None = None
     ) -> list[Lock]:
-        """Report that the event in flight failed: its stream is retried, later each time, and then parked."""
+        """Report that the event in flight failed: its stream is retried with growing backoff, and then parked."""
         return await self._all(
             Lock,
             "select * from event_store.fail_event(%s, %s, %s, %s, %s)",
@@ -667,7 +667,7 @@ class AsyncViews(AsyncSqlFunctions):
     async def extend_lock(
         self, view: str, decider_id: str | UUID, offset: int, seconds: int | None = None, lease_token: int | None = None
     ) -> list[Lock]:
-        """Let the lock of the event in flight last so many seconds from now, and say that it is being handled."""
+        """Extend the lock of the event in flight to `seconds` from now, and record that it is being handled."""
         return await self._all(
             Lock,
             "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",

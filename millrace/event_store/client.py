@@ -1,13 +1,13 @@
-"""The event store's client: what a service calls to append events, to read them, and to wait for views.
+"""The event store's client: a service's calls to append events, to read them, and to wait for views.
 
-Belongs here: events, their registrations and the log. Not here: consuming a view (`views`), the wait for one
-(`waiting`), what Millrace's own processes and operators call (`platform`); those of producers, captures, archive and
+Belongs here: events, their registrations and the log. Not here: consuming a view (`views`), waiting for one
+(`waiting`), calls of Millrace's own processes and of operators (`platform`); calls of producers, captures, archive and
 backup, each in a `store` of its own; behaviour, which is in `sql/functions`, for clients in any language.
 
-An `EventStore` works on a connection of the caller's, who owns its transactions: with `autocommit` each call is one
-transaction, otherwise the calls join the caller's. On a pool of the caller's each call is one transaction.
+An `EventStore` works on the caller's connection, and the caller owns its transactions. With `autocommit` each call is
+one transaction; without, the calls join the caller's transaction. On a pool each call is one transaction.
 
-`async_client` is written from this file by `scripts/write_async_client.py`; a test says when that has to run again.
+`scripts/write_async_client.py` writes `async_client` from this file; a test fails when the script must run again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ from millrace.event_store.waiting import Waiting
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-# events of a stream that are read at once
+# events of a stream that one query reads
 STREAM_PAGE = 500
 APPEND_ONE = "select {} from event_store.append_event(%s, %s, %s, %s, %s, %s, null, %s, %s, %s, %s)"
 
@@ -61,24 +61,24 @@ class EventStore(Waiting):
     ) -> Appended:
         """Append events to a stream, all or nothing, at its end.
 
-        Events get new ids. So whoever repeats a call whose answer was lost states them, as in
-        `NewEvent("paid", event_id=id)`, or `expected_version`: else they are stored twice.
+        Events get new ids. To retry safely after a lost answer, state the ids, as in `NewEvent("paid", event_id=id)`,
+        or `expected_version`. Without either a retry stores the events twice.
 
         Args:
             decider: The kind of entity.
             decider_id: The entity.
             events: Each a `NewEvent`, or an object of an event that `@event(decider=…)` declares.
-            expected_version: How many events the stream has; `NO_STREAM` for none yet, None wherever it stands.
-            metadata: An object that says what led to the events; their own keys win.
+            expected_version: The number of events in the stream; `NO_STREAM` for none yet, None for any number.
+            metadata: An object that says what led to the events; the events' own keys win.
             caused_by: The event that led to them, as for all events within `causing`; keys of metadata win.
 
         Raises:
             Conflict: The stream has another version.
             StreamClosed: The stream has its final event.
-            EventIdReused: An event's id is another event's.
+            EventIdReused: Another event has the id.
             EventNotRegistered: The decider has no such event.
             DataRefused: The data do not fit the event's schema.
-            Malformed: An argument is none that the store takes.
+            Malformed: The store does not take an argument.
         """
         (stream,) = all_passed_on(
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
@@ -101,8 +101,8 @@ class EventStore(Waiting):
     def append_all(self, streams: Iterable[StreamEvents], *, caused_by: Event | None = None) -> list[Appended]:
         """Append events to several streams, all or nothing, in this order.
 
-        As in `append_all([on("cart", "cart-1", added), on("order", "order-7", placed)])`. What is returned of
-        each is in the order given. Raises what `append` does.
+        As in `append_all([on("cart", "cart-1", added), on("order", "order-7", placed)])`. The results have the
+        order of the streams. Raises the errors of `append`.
         """
         given = all_passed_on(streams, caused_by)
         return self._appended_all(given, batch_json(given))
@@ -133,15 +133,15 @@ class EventStore(Waiting):
         backwards: bool = False,
         upcast: bool = False,
     ) -> Iterator[Event]:
-        """Read the events of one stream as they are asked for, a page at a time.
+        """Read the events of one stream lazily, a page at a time.
 
         Args:
             decider: The kind of entity.
             decider_id: The entity.
-            from_version: The first version to read; None for the first of all, backwards for the last of all.
-            limit: How many at most; None for all.
+            from_version: The first version to read; None for the stream's first, or, backwards, its last.
+            limit: The greatest number of events to read; None for all.
             backwards: Whether the latest comes first.
-            upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
+            upcast: Whether data come in the newest shape of their event; `event_version` stays the stored one.
         """
         query = "select {} from event_store.read_stream(%s, %s, %s, %s, %s)"
         query = query.format(NEWEST_SHAPE if upcast else STORED)
@@ -163,15 +163,15 @@ class EventStore(Waiting):
             from_version = last + (-1 if backwards else 1)
 
     def head(self, decider: str, decider_id: str | UUID) -> StreamHead | None:
-        """Return where one stream stands, also after its events were purged; None for a stream without events."""
+        """Return the head of a stream, also after its events were purged; None for a stream without events."""
         return self._first(StreamHead, "select * from event_store.stream_head(%s, %s)", (decider_id, decider))
 
     def register_decider_event(
         self, decider: str, event: str, description: str, event_version: int = 1, owner: str | None = None
     ) -> DeciderEvent:
-        """Register an event that a decider may append; a second time changes nothing.
+        """Register an event that a decider may append; repeating the call changes nothing.
 
-        The first registration of a decider may name the role whose members alone append to it.
+        The first registration of a decider may name its owner: only members of that role append to it.
         """
         return self._one(
             DeciderEvent,
@@ -188,9 +188,9 @@ class EventStore(Waiting):
         )
 
     def register_event_schema(self, decider: str, event: str, schema: Json, event_version: int = 1) -> EventSchema:
-        """Set the JSON Schema that data of an event must fit from now on; the same a second time changes nothing.
+        """Set the JSON Schema that data of an event must fit from now on; repeating the call changes nothing.
 
-        An event that is not registered yet is, with the schema's description.
+        Registers the event if it is not registered yet, with the schema's description.
         """
         return self._one(
             EventSchema,
@@ -199,9 +199,9 @@ class EventStore(Waiting):
         )
 
     def register_event_upcast(self, decider: str, event: str, to_version: int, moves: Iterable[Json]) -> EventUpcast:
-        """Say by which moves data of the version before become data of `to_version`; the same again changes nothing.
+        """Set the moves from the previous version's data to those of `to_version`; repeating the call changes nothing.
 
-        Moves are those of `millrace.event_schemas`, or lists of them. A version that is not registered is.
+        Moves are those of `millrace.event_schemas`, or lists of them. A version that is new is registered, too.
         """
         return self._one(
             EventUpcast,
@@ -210,12 +210,12 @@ class EventStore(Waiting):
         )
 
     def events_of_correlation(self, correlation_id: str, after_offset: int = 0, limit: int = 1000) -> list[Event]:
-        """Return the events whose metadata have a correlation_id, over all streams, in the order of offsets."""
+        """Return the events of all streams with this correlation_id in their metadata, in the order of offsets."""
         query = "select {} from event_store.events_of_correlation(%s, %s, %s)"
         return self._all(Event, query.format(STORED), (correlation_id, after_offset, limit))
 
     def stream_state(self, model: str, fingerprint: str, decider: str, decider_id: str) -> StreamState | None:
-        """Return what a fold read model has of one stream, for a login that may read; None where it is no snapshot."""
+        """Return a fold read model's state of one stream, for a login that may read; None where it is no snapshot."""
         call = "select * from event_store.stream_state(%s, %s, %s, %s)"
         return self._first(StreamState, call, (model, fingerprint, decider, decider_id))
 
@@ -228,9 +228,9 @@ class EventStore(Waiting):
         limit: int = STREAM_PAGE,
         event_id: UUID | None = None,
     ) -> tuple[StreamState | None, list[Event], bool]:
-        """Return what `stream_state` does, what `read_stream` upcasts behind it, and whether an event is stored.
+        """Return the result of `stream_state`, the upcast events behind it, and whether an event is stored.
 
-        It is one question, as of one moment.
+        All three come from one query, as of one moment.
         """
         query = """
             select e.*, case when e.number > 1 then null else s.state end as state,
@@ -265,7 +265,7 @@ class EventStore(Waiting):
     ) -> list[Event]:
         """Read up to `limit` events of a log partition from a position on; none at the high-water mark.
 
-        With deciders or events only those, as far as it must read to find so many.
+        With deciders or events it returns only those, and reads on until it has `limit` of them.
         """
         query = "select {}, position from event_store.read_log(%s, %s, %s, %s, %s)"
         return self._all(
@@ -281,22 +281,22 @@ class EventStore(Waiting):
         return self._all(PartitionInfo, "select * from event_store.partition_info()")
 
     def available_offset_range(self, partition: int | None = None) -> list[AvailableRange]:
-        """Return the positions that a log partition holds, None for all."""
+        """Return the range of positions that a log partition holds; None asks for all log partitions."""
         return self._all(AvailableRange, "select * from event_store.available_offset_range(%s)", (partition,))
 
     def validate_offset_range(self, partition: int, from_position: int, to_position: int) -> None:
-        """Refuse positions [from_position, to_position) that the log does not hold whole."""
+        """Refuse a range [from_position, to_position) if the log does not hold all of it."""
         self._value(
             str, "select event_store.validate_offset_range(%s, %s, %s)", (partition, from_position, to_position)
         )
 
     def offset_for_timestamp(self, partition: int, timestamp: datetime | str) -> int:
-        """Return the first kept position whose event was appended at or after a time, else the high-water mark."""
+        """Return the first kept position of an event appended at or after a time, else the high-water mark."""
         return self._value(int, "select event_store.offset_for_timestamp(%s, %s)", (partition, moment_of(timestamp)))
 
 
 def _arguments(stream: StreamEvents) -> tuple[object, ...]:
-    """Return the arguments of `append_event`; -1 is any version."""
+    """Return the arguments of `append_event`; -1 stands for any version."""
     (event,) = stream.events
     return (
         event.event,
@@ -313,7 +313,7 @@ def _arguments(stream: StreamEvents) -> tuple[object, ...]:
 
 
 def told(stream: StreamEvents, rows: Sequence[AppendedEvent]) -> Appended:
-    """Return what is told of the events of a stream together."""
+    """Return one `Appended` for the rows of a stream's events."""
     last, ids = rows[-1], tuple(row.event_id for row in rows)
     return Appended(
         stream.decider, stream.decider_id, ids, last.version, last.offset, any(row.appended for row in rows)

@@ -1,4 +1,4 @@
-"""Following the log as it grows, for people who look: each new event once, in the order of its log partition."""
+"""Following the log as it grows, on a screen: each new event once, in the order of its log partition."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from millrace.event_store.wake_ups import Wakeups
 from millrace.patience import LOOK_S, PATIENCE_S, PAUSE_S
 from millrace.postgres.connecting import connect
 
-# events of one log partition that are read at once
+# events of one log partition that one query reads
 PAGE = 500
 
 Show = Callable[[Sequence[Event]], None]
@@ -32,8 +32,8 @@ class Wanted:
         decider: The decider.
         decider_id: The stream.
         event: The event's name.
-        since: When the event was appended, at the earliest.
-        correlation_id: What its metadata name as correlation_id.
+        since: The earliest time of the append.
+        correlation_id: The correlation_id in its metadata.
     """
 
     decider: str | None = None
@@ -43,12 +43,12 @@ class Wanted:
     correlation_id: str | None = None
 
     def latest(self, store: PlatformStore, limit: int) -> list[Event]:
-        """Return the newest of them, the newest last."""
+        """Return the newest wanted events, the newest last."""
         found = store.latest_events(limit, self.decider, self.decider_id, self.event, self.since, self.correlation_id)
         return found[::-1]
 
     def takes(self, event: Event) -> bool:
-        """Return whether an event is one of them, as far as `read_log` does not tell."""
+        """Return whether an event passes the filters that `read_log` does not apply."""
         return (
             (self.decider_id is None or event.decider_id == self.decider_id)
             and (self.since is None or event.created_at >= self.since)
@@ -57,9 +57,9 @@ class Wanted:
 
 
 class Follower:
-    """Shows events as they get their positions: what `begin` showed and each `look` are together the log, without gaps.
+    """Shows events as they get their positions: `begin` and all calls of `look` together show the log without gaps.
 
-    It may be given another connection at any time: its positions are its own.
+    Each call may use another connection: the follower keeps its positions itself.
     """
 
     def __init__(self, wanted: Wanted) -> None:
@@ -68,7 +68,7 @@ class Follower:
         self.positions: dict[int, int] = {}
 
     def begin(self, connection: psycopg.Connection, limit: int) -> list[Event]:
-        """Return the newest events that have a position, the newest last; looks go on from there."""
+        """Return the newest events that have a position, the newest last; `look` continues from there."""
         with as_of_now(connection):
             store = PlatformStore(connection)
             found = [event for event in self.wanted.latest(store, limit) if event.position is not None]
@@ -76,12 +76,12 @@ class Follower:
         return found
 
     def look(self, connection: psycopg.Connection, show: Show) -> bool:
-        """Show the next events; return whether there may be more at once.
+        """Show the next events; return whether more may be ready already.
 
-        Where the connection fails nothing was shown, and the next look finds the same events.
+        If the connection fails, nothing was shown, and the next call finds the same events.
 
         Raises:
-            PositionOutOfRange: Events went before they were shown: they were purged, or the store was restored.
+            PositionOutOfRange: Events were lost before they were shown: they were purged, or the store was restored.
         """
         found: list[list[Event]] = []
         positions = dict(self.positions)
@@ -107,7 +107,7 @@ class Follower:
                 found.append(
                     [structs.replace(event, partition=each.partition) for event in page if self.wanted.takes(event)]
                 )
-                # the filter of read_log goes up to the mark, if it finds fewer
+                # with fewer than a page, read_log has searched up to the mark
                 last = page[-1].position if len(page) == PAGE else None
                 positions[each.partition] = each.high_water_mark if last is None else last + 1
                 more |= last is not None
@@ -132,16 +132,16 @@ def follow(
 
     Args:
         dsn: The event store.
-        wanted: Which events.
-        limit: How many of the newest are shown first, at most.
+        wanted: The events to show.
+        limit: The greatest number of newest events to show first.
         show: Takes events, in order.
         stop: Ends it.
-        lost: Is told once for each time that the server goes away.
-        patience_s: How long it may be away, in seconds.
+        lost: Is called once each time the server goes away.
+        patience_s: How long the server may be away, in seconds.
 
     Raises:
         psycopg.OperationalError: The server does not answer at the beginning, or was away for longer.
-        PositionOutOfRange: Events went before they were shown.
+        PositionOutOfRange: Events were lost before they were shown.
     """
     follower = Follower(wanted)
     begun = False
@@ -167,14 +167,14 @@ def follow(
 
 
 def as_of_now(connection: psycopg.Connection) -> AbstractContextManager[psycopg.Transaction]:
-    """Begin a transaction on an idle connection: its statements see the same moment, and change nothing."""
+    """Begin a read-only transaction on an idle connection: all of its statements see the same moment."""
     connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     connection.read_only = True
     return connection.transaction()
 
 
 def correlation_of(event: Event) -> str | None:
-    """Return the correlation_id of an event; None where it has none, or where Python cannot read its metadata."""
+    """Return the correlation_id of an event; None without one, or where Python cannot read the metadata."""
     try:
         known = event.metadata
     except MillraceError:

@@ -1,4 +1,4 @@
-"""Appends of many coroutines, sent together: what waits while some are on their way leaves as one batch."""
+"""Appends of many coroutines, sent together: calls that arrive while a batch is in flight form the next batch."""
 
 import asyncio
 from collections import deque
@@ -17,13 +17,13 @@ from millrace.event_store.waiting import require_idle
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
 
-# of a batch, at most
+# limits of one batch
 MOST_EVENTS, MOST_CHARACTERS = 500, 2**20
 
 
 @dataclass(frozen=True)
 class Call:
-    """An append that somebody waits for."""
+    """An append that a caller waits for."""
 
     stream: StreamEvents
     text: str
@@ -31,12 +31,12 @@ class Call:
 
 
 class AsyncEventStore(UngatheredEventStore):
-    """`EventStore` as coroutines, on a connection or a pool; appends that wait for each other leave together.
+    """`EventStore` as coroutines, on a connection or a pool; concurrent appends are sent as one batch.
 
-    On a connection in autocommit mode `append` is a transaction of its own: where one is open, which may be another
-    coroutine's, it raises `TransactionOpen` and stores nothing. `append_all` and `handle` join it.
+    On a connection in autocommit mode `append` is a transaction of its own. If a transaction is open, perhaps another
+    coroutine's, `append` raises `TransactionOpen` and stores nothing; `append_all` and `handle` join it.
 
-    An `append` that is cancelled before it was sent is not stored; later it may be, as where an answer is lost.
+    An `append` that is cancelled before it is sent is not stored. Cancelled later it may be, as with a lost answer.
     """
 
     def __init__(self, connection: "psycopg.AsyncConnection | AsyncConnectionPool") -> None:
@@ -63,7 +63,7 @@ class AsyncEventStore(UngatheredEventStore):
                 call.answer.cancel()
 
     def _next(self) -> list[Call]:
-        """Take the calls that leave together, in their order."""
+        """Take the calls of the next batch, in their order."""
         taken, events, characters = list[Call](), 0, 0
         while self._calls:
             call = self._calls[0]
@@ -76,11 +76,11 @@ class AsyncEventStore(UngatheredEventStore):
         return taken
 
     async def _answer(self, calls: Sequence[Call]) -> None:
-        """Send calls, and answer each: of those that are refused together one is to blame, and the others go again."""
+        """Send calls, and answer each. If the store refuses a batch for one call, the other calls are sent again."""
         parts = [calls]
         try:
             while parts:
-                # in their order, for a caller's calls follow each other
+                # in their order: a caller's calls must stay one after another
                 parts = [*await self._answered_or_split(parts[0]), *parts[1:]]
         except BaseException as error:  # this task was cancelled
             for part in parts:
@@ -100,7 +100,7 @@ class AsyncEventStore(UngatheredEventStore):
             at = 0 if len(calls) == 1 else _blamed(refusal, calls)
             if at is None:
                 return [calls[: len(calls) // 2], calls[len(calls) // 2 :]]
-            # a conflict is found behind all other faults, with what the calls before it append
+            # the store checks for conflicts after all other faults, and counts the events of the calls before it
             if len(calls) == 1 or isinstance(refusal, Conflict):
                 _raise_in(calls[at : at + 1], refusal)
                 return [[*calls[:at], *calls[at + 1 :]]]
@@ -119,7 +119,7 @@ class AsyncEventStore(UngatheredEventStore):
         if asyncio.current_task() is not self._sender:
             await super()._execute(cursor, query, given, prepare)
             return
-        # as `cursor.execute` does, which lets others in between the look and the statement
+        # like `cursor.execute`, but no other task gets in between the check and the statement
         async with cursor.connection.lock:
             require_idle(cursor.connection, "append is a transaction of its own, and would be a part of the open one.")
             await cursor.connection.wait(cursor._execute_gen(query, given, prepare=prepare))
@@ -136,7 +136,7 @@ def _raise_in(calls: Sequence[Call], error: BaseException) -> None:
 
 
 def _blamed(refusal: MillraceError, calls: Sequence[Call]) -> int | None:
-    """Return the place of the call whose event a refusal names, None where it names none."""
+    """Return the place of the call with the event that a refusal names; None where it names none."""
     cause = refusal.__cause__
     named = cause.diag.column_name if isinstance(cause, psycopg.Error) else None
     for place, call in enumerate(calls):

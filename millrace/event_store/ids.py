@@ -1,6 +1,6 @@
-"""Ids of events that rise, with the layouts of RFC 9562: new ones lie beside each other in the index of events.
+"""Ids of events that rise with time, in the layouts of RFC 9562: new ids are neighbours in the index of events.
 
-An id that lies anywhere costs twice the time of the index and sixteen times its log where there are 10,000,000 events.
+With 10,000,000 events a random id costs the index twice the time and sixteen times the write-ahead log.
 """
 
 import os
@@ -18,9 +18,9 @@ def uuid7() -> UUID:
 
 
 def id_of(command_id: UUID, name: str) -> UUID:
-    """Return the id, version 8, that a name has under a command: the same each time.
+    """Return the id, version 8, of a name under a command: the same each time.
 
-    It begins with the time of a command's id of version 7, and with the name's hash otherwise.
+    It begins with the time of the command's id if that has version 7, and with the hash otherwise.
     """
     hashed = sha1(command_id.bytes + name.encode(), usedforsecurity=False).digest()
     first = command_id.bytes if command_id.version == _TIME_VERSION else hashed
@@ -30,6 +30,6 @@ def id_of(command_id: UUID, name: str) -> UUID:
 
 
 def _marked(version: int, begins: int, rest: int) -> UUID:
-    """Put 48 bits before 80, of which version and variant take six."""
+    """Put 48 bits before 80; version and variant overwrite six of the 80."""
     rest = rest & ~(0xF << 76) & ~(0b11 << 62) | version << 76 | 0b10 << 62
     return UUID(int=begins << 80 | rest)

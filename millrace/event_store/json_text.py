@@ -1,4 +1,4 @@
-"""Writes values as the JSON text that the store's functions take, and refuses those that have none."""
+"""Writes values as the JSON text that the store's functions take, and refuses values without such a text."""
 
 import json
 import re
@@ -10,12 +10,12 @@ from psycopg.types.json import Jsonb
 from millrace.errors import Malformed
 from millrace.event_store.rows import Json
 
-# an escaped NUL, and not what follows an escaped backslash
+# an escaped NUL, but not the text "u0000" after an escaped backslash
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def jsonb(value: object) -> Jsonb:
-    """Return a value as an argument of the type jsonb; it is written, or refused as `Malformed`, with its call."""
+    """Return a value as an argument of the type jsonb; the call writes it as JSON, or raises `Malformed`."""
     return Jsonb(value, dumps=written)
 
 
@@ -23,7 +23,7 @@ def written(value: object) -> str:
     """Return a value as a JSON text that Postgres takes; a UUID is a text.
 
     Raises:
-        Malformed: There is none.
+        Malformed: The value has no such text.
     """
     try:
         text = _ENCODER.encode(value)
@@ -41,7 +41,7 @@ def written(value: object) -> str:
 
 
 def flat(moves: Iterable[Json]) -> list[Json]:
-    """Return the moves of an upcast in one list: some constructors make several."""
+    """Return the moves of an upcast in one list: some constructors return several moves."""
     return [move for each in moves for move in (flat(each) if isinstance(each, list | tuple) else [each])]
 
 

@@ -1,4 +1,4 @@
-"""The rows of leases: what bulk consumers claim of the log, and the streams that they leave out or fail."""
+"""The rows of leases: the ranges that bulk consumers claim, and the streams that they leave out or fail."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ class Lease:
 
 @dataclass(frozen=True)
 class ViewLease(Lease):
-    """A lease, and the bulk view that it is of."""
+    """A lease and its bulk view."""
 
     view: str
 
 
 @dataclass(frozen=True)
 class LockedStream:
-    """A stream of a bulk view that has a lock, and its log partition."""
+    """A locked stream of a bulk view, and its log partition."""
 
     view: str
     partition: int
@@ -32,7 +32,7 @@ class LockedStream:
 
 @dataclass(frozen=True)
 class StreamFailure:
-    """A stream of a batch that failed, and why; `offset` is the event that failed, if the ones before it did not."""
+    """A failed stream of a batch and its error; `offset` is the failed event, if the events before it succeeded."""
 
     decider: str
     decider_id: str
@@ -42,7 +42,7 @@ class StreamFailure:
 
 @dataclass(frozen=True)
 class LockedPartition:
-    """A leased log partition where streams have locks, and how many of these streams the lease tries again."""
+    """A leased log partition with locked streams, and the number of these streams that the lease retries."""
 
     partition: int
     retries: int
@@ -50,7 +50,7 @@ class LockedPartition:
 
 @dataclass(frozen=True)
 class ExpiredLease:
-    """An owner that ended without giving its leases of a view back, and the number of their log partitions."""
+    """An owner that ended without releasing its leases of a view, and the number of their log partitions."""
 
     view: str
     lease_owner: str

@@ -1,20 +1,20 @@
 """Brings a database to the schema of this code: numbered migrations once each, then roles, functions and privileges.
 
 A migration and its row in `event_store.migrations` commit together; the last one commits with the functions and the
-privileges, so no session meets its tables with the functions of before. After a kill anywhere, the next call goes on.
+privileges, so no session sees its tables with the old functions. After a kill at any point, the next call continues.
 
-The functions are replaced as a whole when a file of them, `sql/roles.sql` or `sql/privileges.sql` has changed. The
-schemas `event_store`, `event_store_platform` and `event_store_private` belong to Millrace: the migrator drops a
-function in them that no file makes. A trigger that is to go with its function is dropped by a migration.
+All functions are replaced when one of their files, `sql/roles.sql` or `sql/privileges.sql` has changed. The schemas
+`event_store`, `event_store_platform` and `event_store_private` belong to Millrace: the migrator drops a function in
+them that no file makes. If its trigger must go too, a migration drops the trigger.
 
-Where another session's open transaction is in the way, the migrator leaves its place in the queue before those behind
-it notice, and tries again for a minute. On a busy store a migration finds a gap if it first locks the tables that every
+If another session's open transaction blocks the migrator, the migrator leaves the lock queue before sessions behind it
+notice, and retries for a minute. On a busy store a migration finds a gap if it first locks the tables that every
 consumer's call takes first: `lock table event_store.views, event_store.sequencer in access exclusive mode`. A call that
-began before the migration goes on in the old function: a column that it uses is dropped one version later.
+began before the migration continues in the old function: a column that it uses is dropped one version later.
 
-An older version of the code, which the number of its last migration shows, is refused. So a release that changes only
-functions has a migration too, of one comment. Until the first release a table is changed in its subject's migration; a
-store that was made before is refused by the names of its migrations.
+The migrator refuses to run from older code, recognized by the number of its last migration. So a release that changes
+only functions has a migration too, of one comment. Until the first release a table is changed in its subject's
+migration; a store made before that change is refused by the names of its migrations.
 """
 
 import hashlib
@@ -33,11 +33,11 @@ from millrace.settings import PACKAGE
 
 SQL = PACKAGE / "sql"
 
-# of a new database, unless its maker says another number
+# the default for a new database
 LOG_PARTITIONS = 16
-# what Postgres says of a migration that other sessions' transactions do not let through
+# errors of a migration that other sessions' transactions block
 IN_THE_WAY = (LockNotAvailable, DeadlockDetected)
-# what it says to a migrator that made the books at the same time as another one
+# errors of a migrator that made the table of migrations at the same time as another one
 MADE_BEFORE = (DuplicateSchema, DuplicateTable, UniqueViolation)
 
 
@@ -52,7 +52,7 @@ class Migration:
 
 @dataclass(frozen=True)
 class MigrationReport:
-    """What one call of `migrate` did."""
+    """The changes of one call of `migrate`."""
 
     applied: tuple[str, ...]
     functions_replaced: bool
@@ -79,9 +79,9 @@ def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
 
 @dataclass(frozen=True)
 class Replaceable:
-    """The roles, each function's file by its name, the privileges: all are applied anew when a part has changed.
+    """The roles, each function's file by its name, the privileges: all are applied again when a part has changed.
 
-    `uuid_forms` and `planner` are what all functions get together: forms for UUIDs, and settings of the planner.
+    `uuid_forms` and `planner` apply to all functions: variants that take UUIDs, and settings of the planner.
     """
 
     roles: str
@@ -92,7 +92,7 @@ class Replaceable:
 
     @property
     def hash(self) -> str:
-        """Tell two versions apart."""
+        """Return a hash that differs between two versions."""
         parts = [self.roles, *self.functions.values(), self.uuid_forms, self.planner, self.privileges]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -101,7 +101,7 @@ def function_files(directory: Path = SQL) -> list[Path]:
     """List the files of the functions in the order in which they are applied.
 
     Raises:
-        SchemaMismatch: Two of them have one name.
+        SchemaMismatch: Two files have the same name.
     """
     found: dict[str, Path] = {}
     for path in sorted((directory / "functions").rglob("*.sql")):
@@ -130,13 +130,13 @@ def migrate(dsn: str, *, log_partitions: int | None = LOG_PARTITIONS) -> Migrati
 
     Args:
         dsn: The database.
-        log_partitions: The number of log partitions of a new database. An existing one keeps its number, and is refused
-            if that is another one; None takes any, and refuses a database without a store.
+        log_partitions: The number of log partitions of a new database. An existing database with another number is
+            refused. None accepts any number, and refuses a database without a store.
 
     Raises:
-        SchemaMismatch: The database is not UTF8, newer than the code, or older than its first release, has another
-            number of log partitions, or an object of somebody else needs a function that is to be dropped.
-        MillraceError: The role may not do it, or somebody's open transaction was in the way for a minute.
+        SchemaMismatch: The database is not UTF8, newer than the code, older than its first release, or has another
+            number of log partitions; or a foreign object depends on a function that the migrator must drop.
+        MillraceError: The role lacks a right, or another session's open transaction blocked the migration for a minute.
     """
     migrations = known_migrations()
     replaceable = known_replaceable()
@@ -172,7 +172,7 @@ def validate(dsn: str) -> None:
     """Check that the database has exactly the schema of this code, changing nothing.
 
     Raises:
-        SchemaMismatch: It is behind, ahead, or has other functions; the hint names the remedy.
+        SchemaMismatch: The database is behind, ahead, or has other functions; the hint names the remedy.
     """
     migrations = known_migrations()
     with connect(dsn) as connection:
@@ -200,8 +200,8 @@ def _require_utf8(connection: psycopg.Connection) -> None:
 
 
 def _found(connection: psycopg.Connection) -> dict[int, str]:
-    """Read which migrations the database has, and under 0 the hash of its functions."""
-    # to_regclass would do, but after the wait for a lock it may still answer from the session's cache
+    """Read the database's migrations by number, and under 0 the hash of its functions."""
+    # not to_regclass: after waiting for a lock it may still answer from the session's cache
     book = connection.execute("select from pg_tables where schemaname = 'event_store' and tablename = 'migrations'")
     if book.fetchone() is None:
         return {}
@@ -213,7 +213,7 @@ def _is_current(found: dict[int, str], migrations: list[Migration], replaceable:
 
 
 class _MadeMeanwhileError(Exception):
-    """Another migrator, which this one waited for, made the books."""
+    """Another migrator made the table of migrations while this one waited for it."""
 
 
 def _apply(
@@ -223,9 +223,9 @@ def _apply(
     final: Replaceable | None,
     log_partitions: int,
 ) -> tuple[bool, bool]:
-    """Apply a migration unless it is, and with the last one what is replaced; return whether either was to be done.
+    """Apply a missing migration, and with the last one the replaceable parts; return whether each was necessary.
 
-    It is one transaction that no other migrator has beside it, on a store that this code may change.
+    All happens in one transaction, one migrator at a time, on a store that this code may change.
     """
     with connection.transaction():
         if not _found(connection):
@@ -233,12 +233,12 @@ def _apply(
                 connection.execute((SQL / "bookkeeping.sql").read_bytes())
             except MADE_BEFORE as error:
                 raise _MadeMeanwhileError from error
-        # a lock that needs a right to the table: a key could be held by any login
+        # a table lock needs a right to the table; any login could hold an advisory lock
         connection.execute("lock table event_store.migrations in exclusive mode")
         found = _found(connection)
         _refuse_unreleased(found, known)
         _refuse_newer(found, known)
-        # below Postgres' deadlock_timeout: of a migrator and a session that wait for each other, the migrator gives way
+        # below Postgres' deadlock_timeout: in a deadlock with another session the migrator gives way
         connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOOK_S}s",))
         cursor = connection.execute(
             "insert into event_store.migrations (version, name) values (%s, %s) on conflict do nothing",
@@ -252,7 +252,7 @@ def _apply(
 
 
 def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
-    """Make the functions and privileges those of this code; return whether they were others."""
+    """Replace functions and privileges by those of this code; return whether they differed."""
     stale = connection.execute(
         """
         insert into event_store.migrations as m (version, name) values (0, %s)
@@ -273,8 +273,8 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
             with connection.transaction():
                 connection.execute(sql.encode())
         except psycopg.errors.InvalidFunctionDefinition:
-            # Another result or other names of arguments cannot be replaced. Everything else is replaced and not
-            # dropped: a session that has looked a function up and is about to call it would miss the function.
+            # Postgres cannot replace a function with another result or other argument names: drop it. All others are
+            # replaced, not dropped: a session that has just looked a function up would miss it.
             _drop(connection, [routine for routine in before if routine.name == name])
             connection.execute(sql.encode())
     connection.execute(replaceable.uuid_forms.encode())
@@ -292,7 +292,7 @@ def _replace(connection: psycopg.Connection, replaceable: Replaceable) -> bool:
 
 @dataclass(frozen=True)
 class _Routine:
-    """A function as it is stored; replacing it changes `row`, also within one transaction."""
+    """A stored function; replacing it changes `row`, also within one transaction."""
 
     name: str
     signature: str
@@ -325,12 +325,12 @@ def _drop(connection: psycopg.Connection, routines: Iterable[_Routine]) -> None:
 
 @contextmanager
 def _explained(connection: psycopg.Connection) -> Iterator[None]:
-    """Turn what Postgres says of a role without the rights, and of what is in the way, into what helps."""
+    """Turn Postgres' errors about missing rights and blocking sessions into errors with a remedy."""
     try:
         yield
     except IN_THE_WAY as error:
         raise MillraceError(
-            "The schema was not changed: somebody's open transaction is in the way.",
+            "The schema was not changed: an open transaction is in the way.",
             detail=f"Postgres says: {error.diag.message_primary}; {error.diag.context}",
             hint="End it, or stop the services that use the store, then run `millrace migrate` again. To find it: "
             "select pid, xact_start, state, query from pg_stat_activity where datname = current_database() "

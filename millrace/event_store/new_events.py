@@ -1,4 +1,4 @@
-"""Events to append, and the JSON that they are sent as."""
+"""Events to append, and their JSON for the store."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -24,11 +24,11 @@ class NewEvent:
     """An event to append.
 
     Attributes:
-        event: Its name, as it is registered for its decider.
-        data: What JSON holds.
-        event_id: A new one by default, which rises with time. Sent again with the same id, an event is stored once.
-        command_id: What led to it; a new one by default.
-        event_version: Which of the event's versions the data are.
+        event: Its name, as registered for its decider.
+        data: Any value that JSON can hold.
+        event_id: By default a new id that rises with time. An event sent again with the same id is stored once.
+        command_id: The command that led to it; by default a new id.
+        event_version: The event's version that the data have.
         final: Whether it closes its stream.
         metadata: What led to it: an object with correlation_id, causation_id, traceparent, user, or other keys.
     """
@@ -45,7 +45,7 @@ class NewEvent:
 
 @dataclass(frozen=True)
 class StreamEvents:
-    """Events to append to one stream, at its end wherever that is, or where it has `expected_version` events."""
+    """Events to append to the end of one stream, if given only if the stream has `expected_version` events."""
 
     decider: str
     decider_id: str
@@ -63,8 +63,8 @@ def on(
     """Return events of one stream, as `append` takes them, for `append_all` and for producers.
 
     Raises:
-        Malformed: The stream has no name; there is no event, or one is neither a `NewEvent` nor an object of the
-            decider's declared events.
+        Malformed: The stream has no name; or there is no event; or an event is neither a `NewEvent` nor an object of
+            the decider's declared events.
     """
     if not events:
         raise Malformed(
@@ -94,7 +94,7 @@ def on(
 
 
 def all_passed_on(streams: Iterable[StreamEvents], caused_by: Event | None = None) -> list[StreamEvents]:
-    """Return events to append with the metadata of what surrounds the call, or of the event that they are caused by."""
+    """Return events to append with the metadata of the surrounding block, or of the event that caused them."""
     led_to = passed_on(None, caused_by)
     if led_to is None:
         return [*streams]
@@ -102,7 +102,7 @@ def all_passed_on(streams: Iterable[StreamEvents], caused_by: Event | None = Non
 
 
 def new_event(data: "BaseModel", **stated: Any) -> NewEvent:  # noqa: ANN401 - what NewEvent takes
-    """Return the event that an object of a declared event makes; `stated` is what else a `NewEvent` has.
+    """Return the `NewEvent` for an object of a declared event; `stated` are further fields of the `NewEvent`.
 
     Raises:
         Malformed: Its class declares no event.
@@ -122,7 +122,7 @@ def batch_json(streams: Iterable[StreamEvents]) -> str:
     """Return events of streams as the JSON text that the store's functions take.
 
     Raises:
-        Malformed: One of them has no such text; the error says which.
+        Malformed: An event cannot be written as JSON; the error says which.
     """
     texts: list[str] = []
     for stream in streams:
@@ -136,12 +136,12 @@ def batch_json(streams: Iterable[StreamEvents]) -> str:
 
 
 def stream_json(stream: StreamEvents) -> str:
-    """Return the events of one stream as JSON text, without their stream; raises what `batch_json` does."""
+    """Return the events of one stream as JSON text, without the stream's name; raises the errors of `batch_json`."""
     return f"[{', '.join(_json_of(event, {}, number) for number, event in enumerate(stream.events, 1))}]"
 
 
 def _with(event: NewEvent, metadata: Json) -> NewEvent:
-    """Return an event with metadata, of which its own ones win; what is no object is the store's to refuse."""
+    """Return an event with more metadata; its own keys win. The store refuses metadata that are no object."""
     if event.metadata is None:
         return replace(event, metadata=metadata)
     if not isinstance(event.metadata, Mapping) or not isinstance(metadata, Mapping):
@@ -150,7 +150,7 @@ def _with(event: NewEvent, metadata: Json) -> NewEvent:
 
 
 def _json_of(event: NewEvent, of_stream: Mapping[str, Json], number: int) -> str:
-    """Return an event with its stream; what is rarely stated is left out."""
+    """Return the JSON of an event with its stream, without fields that have their usual value."""
     members = {**of_stream, **vars(event)}
     for name, usual in RARELY_STATED.items():
         if members[name] == usual:

@@ -1,4 +1,4 @@
-"""What Millrace's own processes and operators call, beside what services do: never exported."""
+"""The calls of Millrace's own processes and of operators, in addition to those of services: never exported."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Literal
 
 from millrace.event_store.client import EventStore
 from millrace.event_store.lease_rows import ExpiredLease, Lease, LockedPartition
-from millrace.event_store.rounds import Rounds
+from millrace.event_store.rounds import RoundFunctions
 from millrace.event_store.rows import (
     RECORDED,
     STORED,
@@ -24,13 +24,13 @@ from millrace.event_store.status_rows import OldestWriter, Problem, SequencerHol
 from millrace.event_store.views import Views, moment_of, tokens_of
 
 
-class PlatformStore(EventStore, Views, Rounds):
+class PlatformStore(EventStore, Views, RoundFunctions):
     """All calls about events, the log and views."""
 
     def append_json(self, events: str) -> AppendedCount:
-        """Do as `append_events` with a batch that is JSON text already, and count only: for those that append much.
+        """Append a batch that is JSON text already, like `append_events`, and only count: for callers with many events.
 
-        No metadata are passed on: the text is what is stored.
+        No metadata are passed on: the text is stored as it is.
         """
         return self._one(
             AppendedCount,
@@ -40,9 +40,9 @@ class PlatformStore(EventStore, Views, Rounds):
         )
 
     def set_decider_owner(self, decider: str, owner: str | None, reason: str | None = None) -> bool:
-        """Give a decider to a role, whose members alone append to it and register its events; None: to every writer.
+        """Give a decider to a role: only its members append to it and register its events. None: every writer may.
 
-        Returns whether that changed anything.
+        Returns whether the owner changed.
         """
         return self._value(bool, "select event_store_platform.set_decider_owner(%s, %s, %s)", (decider, owner, reason))
 
@@ -54,7 +54,7 @@ class PlatformStore(EventStore, Views, Rounds):
         what: Literal["schema", "upcast", "event"],
         reason: str | None = None,
     ) -> bool:
-        """Take back a schema, a last upcast, or the registration of what has no event; return whether it was there."""
+        """Withdraw a schema, a last upcast, or a registration that no event uses; return whether it existed."""
         return self._value(
             bool,
             "select event_store_platform.withdraw_registration(%s, %s, %s, %s, %s)",
@@ -62,31 +62,31 @@ class PlatformStore(EventStore, Views, Rounds):
         )
 
     def sequence_events(self) -> int:
-        """Give committed events their positions; return how many, 0 while another session does it."""
+        """Give committed events their positions; return their number, 0 while another session sequences."""
         return self._value(int, "select event_store_platform.sequence_events()")
 
     def mark_log(self, reason: str) -> LogMark:
-        """Record the present moment of the log for a reason, for ever."""
+        """Record the present moment of the log with a reason, for ever."""
         return self._one(LogMark, "select * from event_store_platform.mark_log(%s)", (reason,))
 
     def marks_at(self, time: datetime | str) -> LogMark | None:
-        """Return the last recorded moment of the log that is not after a time; None where there is none."""
+        """Return the last recorded moment of the log at or before a time; None if there is none."""
         return self._first(LogMark, "select * from event_store_platform.marks_at(%s)", (moment_of(time),))
 
     def is_attended(self) -> bool:
-        """Whether a sequencer is at work, so that nobody else needs to give events their positions."""
+        """Whether a sequencer is running, so that no other process needs to give events their positions."""
         return self._value(bool, "select event_store_platform.is_attended()")
 
     def attend_log(self, attended_s: int, sleeps: bool = False) -> bool:
-        """Say that the caller sequences for so many seconds, asleep or not; return whether to look again soon."""
+        """Declare the caller a sequencer for some seconds, asleep or not; return whether it must look again soon."""
         return self._value(bool, "select event_store_platform.attend_log(%s, %s)", (attended_s, sleeps))
 
     def announce_positions(self, known: Sequence[int]) -> list[int]:
-        """Wake those who wait for new positions if there are any beyond the known marks; return the marks of now."""
+        """Wake waiting consumers if there are positions beyond the known marks; return the current marks."""
         return self._value(list, "select event_store_platform.announce_positions(%s::bigint[])", (list(known),))
 
     def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
-        """Deliver events to a view from now on, or stop it."""
+        """Deliver events to a view from now on, or stop the delivery."""
         return self._one(View, "select * from event_store_platform.enable_view(%s, %s, %s)", (view, enabled, reason))
 
     def unregister_view(self, view: str, reason: str | None = None) -> None:
@@ -94,25 +94,25 @@ class PlatformStore(EventStore, Views, Rounds):
         self._value(str, "select event_store_platform.unregister_view(%s, %s)", (view, reason))
 
     def has_caught_up(self, view: str, other: str) -> bool:
-        """Return whether a view is nowhere behind another one, which then stays there until the transaction ends."""
+        """Return whether a view is nowhere behind another; if so, the other stays there until the transaction ends."""
         return self._value(bool, "select event_store_platform.has_caught_up(%s, %s)", (view, other))
 
     def dispatch_events(self, view: str, window: int = 5000, max_waiting: int = 2000) -> int:
-        """Make locks for streams with new events; return how many positions were passed.
+        """Make locks for streams with new events; return the number of positions that the dispatch passed.
 
-        A call passes at most `window` positions of each log partition, and none while `max_waiting` streams wait for a
-        consumer already.
+        A call passes at most `window` positions of each log partition, and none while `max_waiting` streams already
+        wait for a consumer.
         """
         return self._value(int, "select event_store_platform.dispatch_events(%s, %s, %s)", (view, window, max_waiting))
 
     def fail_dispatch(self, view: str, error: str) -> None:
-        """Note why the new events of a view could not be dispatched, until they are."""
+        """Note why a view's new events cannot be dispatched; the note lasts until they are dispatched."""
         self._value(str, "select event_store_platform.fail_dispatch(%s, %s)", (view, error))
 
     def end_locks(
         self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
     ) -> int:
-        """End locks that are in force: all of a rows view, of a decider, or of one stream; return how many."""
+        """End live locks: all of a rows view, of a decider, or of one stream; return their number."""
         return self._value(
             int, "select event_store_platform.end_locks(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )
@@ -120,7 +120,7 @@ class PlatformStore(EventStore, Views, Rounds):
     def discard_dead_letter(
         self, view: str, decider: str, decider_id: str, reason: str, offset: int | None = None
     ) -> Event | None:
-        """Give up the event at which a parked stream failed, and return it; None if the view wants it no more."""
+        """Discard the failed event of a parked stream, and return it; None if the view does not want it any more."""
         query = "select {} from event_store_platform.discard_dead_letter(%s, %s, %s, %s, %s)"
         return self._first(Event, query.format(RECORDED), (view, decider, decider_id, reason, offset))
 
@@ -143,19 +143,19 @@ class PlatformStore(EventStore, Views, Rounds):
         )
 
     def attach_consumer(self, view: str, consumer: str | None = None, seconds: int = 900) -> None:
-        """Mark this connection as a live consumer of a view, for some seconds or until it is closed."""
+        """Mark this connection as a live consumer of a view, for some seconds or until the connection closes."""
         self._value(str, "select event_store_platform.attach_consumer(%s, %s, %s)", (view, consumer, seconds))
 
     def detach_consumer(self, view: str, consumer: str | None = None) -> None:
-        """End what `attach_consumer` said; nothing happens where it is not attached."""
+        """End the mark of `attach_consumer`; nothing happens if the connection is not attached."""
         self._value(str, "select event_store_platform.detach_consumer(%s, %s)", (view, consumer))
 
     def pass_over_unwanted(self, view: str) -> None:
-        """Move a bulk view's checkpoints past events that it does not want, where nobody holds them."""
+        """Move a bulk view's checkpoints past events that it does not want, where no consumer holds a lease."""
         self._value(list, "select event_store_platform.pass_over_unwanted(%s)", (view,))
 
     def claim_partition(self, view: str, partition: int, owner: str, lease_s: int | None = None) -> Lease:
-        """Lease one log partition for a rebuild; the range is all that it holds."""
+        """Lease one log partition for a rebuild, over the whole range that it holds."""
         return self._one(
             Lease,
             "select * from event_store_platform.claim_partition(%s, %s, %s, %s)",
@@ -163,7 +163,7 @@ class PlatformStore(EventStore, Views, Rounds):
         )
 
     def locked_partitions(self, view: str, leases: Sequence[Lease]) -> list[LockedPartition]:
-        """Return those leased log partitions where streams have locks; the others deliver their whole range."""
+        """Return the leased log partitions with locked streams; the others deliver their whole range."""
         return self._all(
             LockedPartition,
             "select * from event_store_platform.locked_partitions(%s, %s, %s)",
@@ -171,36 +171,36 @@ class PlatformStore(EventStore, Views, Rounds):
         )
 
     def standing(self, most: int = 100_000) -> list[Problem]:
-        """Return what is wrong in the store now, the worst first; to count lags, so many events are read at most."""
+        """Return what is wrong in the store now, the worst first; `most` limits the events read to count lags."""
         return self._all(Problem, "select * from event_store_platform.standing(%s)", (most,))
 
     def expired_leases(self) -> list[ExpiredLease]:
-        """Return the owners that hold leases of log partitions past their time, in all views."""
+        """Return the owners with expired leases of log partitions, in all views."""
         return self._all(ExpiredLease, "select * from event_store_platform.expired_leases()")
 
     def views_beyond_log(self) -> list[ViewBeyondLog]:
-        """Return the checkpoints that stand beyond the end of their log partition."""
+        """Return the checkpoints beyond the end of their log partition."""
         return self._all(ViewBeyondLog, "select * from event_store_platform.views_beyond_log()")
 
     def sequencer_holder(self) -> SequencerHolder | None:
-        """Return the session whose open transaction holds the sequencer's row, if there is one."""
+        """Return the session with an open transaction that holds the sequencer's row, if there is one."""
         return next(iter(self._all(SequencerHolder, "select * from event_store_platform.sequencer_holder()")), None)
 
     def end_log_holder(self, reason: str | None = None) -> SequencerHolder | None:
-        """End the session that holds up the log, if it idles or an operator says why; return it, None for none."""
+        """End the session that blocks the log, if it idles or a reason is given; return it, None for none."""
         found = self._all(SequencerHolder, "select * from event_store_platform.end_log_holder(%s)", (reason,))
         return next(iter(found), None)
 
     def oldest_writer(self) -> OldestWriter | None:
-        """Return the transaction that has been open for longest of all that have written, if there is one."""
+        """Return the longest open transaction of all that have written, if there is one."""
         return self._first(OldestWriter, "select * from event_store_platform.oldest_writer()")
 
     def last_sequenced(self) -> datetime:
-        """Return when somebody last looked for events without a position; the last of all times during a restore."""
+        """Return when events without a position were last looked for; the last of all times during a restore."""
         return self._value(datetime, "select event_store_platform.last_sequenced()")
 
     def lease_owners(self, view: str) -> list[str]:
-        """Return the owners of a view's leases in force."""
+        """Return the owners of a view's live leases."""
         return self._values(str, "select * from event_store_platform.lease_owners(%s)", (view,))
 
     def latest_events(
@@ -220,22 +220,22 @@ class PlatformStore(EventStore, Views, Rounds):
         )
 
     def stream_views(self, decider: str, decider_id: str, most: int = 100_000) -> list[StreamView]:
-        """Return what each view that wants a decider has of one stream, and owes of its newest `most` events."""
+        """Return, per view that wants a decider, its state of one stream, and its lag in the newest `most` events."""
         call = "select * from event_store_platform.stream_views(%s, %s, %s)"
         return self._all(StreamView, call, (decider, decider_id, most))
 
     def log_gaps(self, recent: int = 10_000) -> list[int]:
-        """Return the log partitions that miss one of their newest positions: none, unless something is broken."""
+        """Return the log partitions with a gap among their newest positions: none, unless something is broken."""
         return self._values(int, "select event_store_platform.log_gaps(%s)", (recent,))
 
     def database_identity(self) -> DatabaseIdentity:
-        """Return the identity of this database, which no copy of it has."""
+        """Return the identity of this database; no copy of it has the same."""
         return self._one(DatabaseIdentity, "select * from event_store_platform.database_identity()")
 
     def backup_cut(self) -> BackupCut:
-        """Return the identity of this store, which copies share, and the numbers above which a restored one goes on."""
+        """Return the identity that this store shares with its copies, and the numbers that a restored one continues."""
         return self._one(BackupCut, "select * from event_store_platform.backup_cut()")
 
     def audit_log(self, view: str | None = None, limit: int = 100) -> list[AuditEntry]:
-        """Return the last entries of the table audit_log, the newest first: of one view, or for None all."""
+        """Return the last entries of the table audit_log, the newest first: of one view, None for all."""
         return self._all(AuditEntry, "select * from event_store_platform.audit_log(%s, %s)", (view, limit))

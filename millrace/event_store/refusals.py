@@ -1,4 +1,4 @@
-"""The one table from SQLSTATE to exception, and what applies it to psycopg's errors."""
+"""The one table from SQLSTATE to exception, and the context manager that applies it to psycopg's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,9 +1,9 @@
 """The rows that the event store's functions take and return.
 
-Not here: those of leases (`lease_rows`), and those that say how log and views stand (`status_rows`).
+Not here: the rows of leases (`lease_rows`), and of the state of log and views (`status_rows`).
 
-A field `<name>_json` is the text of the column `<name>`, as Postgres prints it, and the attribute `<name>` parses it:
-Postgres holds JSON that Python cannot read, and such a row fails its own reader alone.
+A field `<name>_json` is the text of the column `<name>`, as Postgres prints it. The attribute `<name>` parses it when
+it is read: Postgres holds JSON that Python cannot parse, and one such row must not fail the others.
 """
 
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Model = TypeVar("Model", bound="BaseModel")
-# The columns of an `Event`, JSON as its text. fstore-sql's:
+# The columns of an `Event`, JSON as text. Those of fstore-sql:
 RECORDED: LiteralString = (
     "event, event_id, event_version, decider, decider_id, data::text,"
     ' command_id, previous_id, final, created_at, "offset"'
@@ -39,18 +39,18 @@ Json = Mapping[str, Any] | Sequence[Any] | str | int | float | bool | None
 class Event(Struct, frozen=True, dict=True):
     """An event as it is stored.
 
-    A struct, since clients read many: to make a frozen dataclass takes ten times as long.
+    A struct, since clients read many: a frozen dataclass takes ten times as long to make.
 
     Attributes:
         data_json: The text of its data.
         version: Its number in its stream, from 1; None from `stream_events`.
-        metadata_json: The text of what led to it; None for an event without metadata, and where `version` is None.
-        position: Its position in its log partition; None while it is not sequenced, and but from `latest_events`,
-            `read_log` and `read_batch`.
-        partition: Its log partition; None but from `latest_events`.
+        metadata_json: The text of its metadata; None for an event without metadata, and where `version` is None.
+        position: Its position in its log partition; None while it is not sequenced. Only `latest_events`, `read_log`
+            and `read_batch` set it.
+        partition: Its log partition; only `latest_events` sets it.
     """
 
-    # the driver reads uuids and times from binary three times as fast; no time of an event is infinite
+    # the driver reads uuids and times three times as fast in binary; no time of an event is infinite
     in_binary: ClassVar[bool] = True
 
     event: str
@@ -74,7 +74,7 @@ class Event(Struct, frozen=True, dict=True):
         """The value of its data.
 
         Raises:
-            UnreadableData: Python cannot read it: too many digits or levels. `fail_event` lets its stream wait alone.
+            UnreadableData: Python cannot read it: too many digits or levels. With `fail_event` only its stream waits.
         """
         return parsed(
             self.data_json, f"event {self.event_id} at offset {self.offset} of {self.decider} {self.decider_id}"
@@ -82,7 +82,7 @@ class Event(Struct, frozen=True, dict=True):
 
     @cached_property
     def metadata(self) -> Any:  # noqa: ANN401 - it is what JSON holds
-        """What led to the event, None where `metadata_json` is None.
+        """The value of its metadata, None if `metadata_json` is None.
 
         Raises:
             UnreadableData: Python cannot read it: too many digits or levels.
@@ -90,17 +90,17 @@ class Event(Struct, frozen=True, dict=True):
         return None if self.metadata_json is None else parsed(self.metadata_json, f"metadata of event {self.event_id}")
 
     def as_(self, model: "type[Model]") -> "Model":
-        """Return its data as an object of a declared event; of an older version, `read` with `upcast`.
+        """Return its data as an object of a declared event; for an older version, `read` with `upcast`.
 
         Raises:
-            pydantic.ValidationError: The data are not the model's.
+            pydantic.ValidationError: The data do not fit the model.
         """
         return model.model_validate(self.data)
 
 
 @dataclass(frozen=True)
 class StreamHead:
-    """The last event of a stream, how many events it had, and whether the last one closed it."""
+    """The last event of a stream, the number of its events so far, and whether the last one closed it."""
 
     last_event_id: UUID
     last_offset: int
@@ -110,17 +110,17 @@ class StreamHead:
 
 @dataclass(frozen=True)
 class StreamState:
-    """What a fold read model has of one stream: the state, and version and offset of the last event before it."""
+    """A fold read model's state of one stream, with version and offset of the last event folded into it."""
 
-    state: Any  # what a fold returned, None where that was None
+    state: Any  # the fold's result, which may be None
     version: int
     offset: int
 
 
 class EventBehindState(Event, frozen=True):
-    """An event behind what a fold has of its stream, with its number there; the first one brings the state.
+    """An event behind a fold's state of its stream, numbered from 1; the first row also has the state.
 
-    Without a state its version and offset are None. Without an event the number is None, and so is all of the event.
+    Without a state its version and offset are None. Without an event the number and all fields of the event are None.
     """
 
     number: int | None = None
@@ -131,13 +131,13 @@ class EventBehindState(Event, frozen=True):
 
 
 class Delivery(Event, frozen=True):
-    """An event that a rows view delivered to a consumer; its `version` is there.
+    """An event that a rows view delivered to a consumer; its `version` is never None.
 
     Attributes:
         lease_token: Fences its lock.
         attempt: The number of the attempt, from 1.
-        suspect: Whether it was leased ahead before, and that lock ended without an answer: `extend_lock` says that it
-            is being handled now.
+        suspect: Whether an earlier lock, leased ahead, ended without an answer: call `extend_lock` when the handling
+            begins.
     """
 
     version: int = 0
@@ -156,19 +156,19 @@ class LogPosition:
 
 @dataclass(frozen=True)
 class EventPosition(LogPosition):
-    """Where an event is in the log; `position` is None where it was not sequenced in time."""
+    """Where an event is in the log; `position` is None if it was not sequenced in time."""
 
     event_id: UUID
 
 
 class Appended(Struct, frozen=True):
-    """What an append did to one stream; `wait_for` and `positions` take it.
+    """The result of an append to one stream; `wait_for` and `positions` take it.
 
     Attributes:
-        event_ids: Of its events, in order.
-        version: How many events the stream had after them.
-        offset: The last one's.
-        appended: False where all of them were stored before.
+        event_ids: The ids of the events, in order.
+        version: The number of events in the stream after the append.
+        offset: The offset of the last event.
+        appended: False if all of the events were stored before.
     """
 
     decider: str
@@ -190,7 +190,7 @@ class AppendedEvent(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class AppendedCount:
-    """Of a batch: the number of events that were not stored before, and of those that are the first of their stream."""
+    """The number of events of a batch that were not stored before, and of those that are the first of their stream."""
 
     appended: int
     first: int
@@ -208,7 +208,7 @@ class DeciderEvent:
 
 @dataclass(frozen=True)
 class EventSchema:
-    """The schema that data of an event must fit; the digest tells it from others."""
+    """The schema that data of an event must fit, named by its digest."""
 
     decider: str
     event: str
@@ -218,7 +218,7 @@ class EventSchema:
 
 @dataclass(frozen=True)
 class EventUpcast:
-    """That data of a version of an event are moved to the next; the digest tells its moves from others."""
+    """The upcast of an event's data from the version before `to_version`; the digest names its moves."""
 
     decider: str
     event: str
@@ -251,9 +251,9 @@ class View:
 
 @dataclass(frozen=True)
 class LogMark:
-    """A moment of the log: the high-water marks that all log partitions had, `marks[n]` that of log partition n.
+    """A moment of the log: the high-water marks of all log partitions, `marks[n]` for log partition n.
 
-    `reason` is None where the sequencer recorded it, once a minute.
+    `reason` is None for the marks that the sequencer records once a minute.
     """
 
     mark_id: int
@@ -264,7 +264,7 @@ class LogMark:
 
 @dataclass(frozen=True)
 class Lock:
-    """A stream of a rows view that has something to deliver; `offset` is the stream's head."""
+    """A stream of a rows view with events to deliver; `offset` is the stream's head."""
 
     view: str
     decider_id: str
@@ -278,9 +278,9 @@ class Lock:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A parked stream: its failed event, the error, and how many events of the stream wait, the failed one included.
+    """A parked stream: its failed event, the error, and the number of waiting events, the failed one included.
 
-    One that waits for a retry has no `parked_at`.
+    A stream that waits for a retry has no `parked_at`.
     """
 
     view: str
@@ -297,7 +297,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class StreamView:
-    """A view and one stream: its checkpoint, how many events it owes and from which offset on, and the stream's lock.
+    """A view and one stream: its checkpoint, the number and first offset of its pending events, the stream's lock.
 
     Without a lock `last_offset`, `in_flight`, `locked_until`, `last_error` and `parked_at` are None.
     """
@@ -319,7 +319,7 @@ class StreamView:
 
 @dataclass(frozen=True)
 class Seek:
-    """Where a view stood in one log partition, where it stands now, and what that removed."""
+    """A view's old and new position in one log partition, and the number of locks and dead letters removed."""
 
     partition: int
     from_position: int
@@ -361,7 +361,7 @@ class AuditEntry:
 
 @dataclass(frozen=True)
 class BackupCut:
-    """The identity of the store, and the last offset and lease token that it gave out."""
+    """The identity of the store, and the last offset and lease token that it assigned."""
 
     archive_id: UUID
     last_offset: int

@@ -1,4 +1,4 @@
-"""Calling SQL functions over a connection of the caller's, or a pool: what every client of the store is made of."""
+"""Calling SQL functions over the caller's connection, or a pool: the base of every client of the store."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 Loaders = Mapping[str, type[Loader]]
 
-# a cursor with more of them goes with them
+# a cursor with a larger result is not kept, so that its rows can be freed
 KEPT_ROWS = 1000
-# after how many calls over a connection it is worth asking whether the session behind it is always the same
+# ask only after this many calls over a connection whether the session behind it is always the same
 ASKED_AFTER = 5
-# whether it is; before that is asked, the number of calls
+# the answer; before the question, the number of calls
 own_sessions = WeakKeyDictionary[psycopg.Connection | psycopg.AsyncConnection, bool | int]()
 
 
@@ -40,7 +40,7 @@ class InfinityLoader(TimestamptzLoader):
     """Reads Postgres' infinite timestamps as the ends of Python's range."""
 
     def load(self, data: Buffer) -> datetime:
-        """Return the time; the first or the last of all for an infinite one."""
+        """Return the time; the first or the last of Python's range for an infinite one."""
         text = bytes(data)
         if text == b"-infinity":
             return datetime.min.replace(tzinfo=UTC)
@@ -50,27 +50,27 @@ class InfinityLoader(TimestamptzLoader):
 
 
 class SqlFunctions:
-    """Calls over a connection, which stays the caller's: its transactions, its settings, the loaders of its queries.
+    """Calls over the caller's connection, without changing its transactions, its settings or its queries' loaders.
 
-    With a pool each call takes a connection of it, and is a transaction of its own.
+    With a pool each call takes a connection from it, and is a transaction of its own.
 
     Attributes:
-        loaders: How values of some types are read, by the type's name.
+        loaders: The loaders for values of some types, by the type's name.
     """
 
     loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}
 
     def __init__(self, connection: "psycopg.Connection | ConnectionPool") -> None:
         self._source = connection
-        # those of a connection that no call has now: to make one and to tell it how it reads takes as long as a call
+        # idle cursors of the connection: making one and registering its loaders takes as long as a call
         self._cursors = defaultdict[tuple[BaseRowFactory[Any], str], list[psycopg.Cursor[Any]]](list)
 
     @property
     def connection(self) -> psycopg.Connection:
-        """Where the calls go.
+        """The connection that all calls use.
 
         Raises:
-            TypeError: They go to a pool, which gives each call another connection.
+            TypeError: The calls go to a pool, which gives each call another connection.
         """
         if not isinstance(self._source, psycopg.Connection):
             raise TypeError("Its calls go to a pool: on_one_connection() gives a store that has one connection.")
@@ -78,16 +78,16 @@ class SqlFunctions:
 
     @contextmanager
     def on_one_connection(self) -> Iterator[Self]:
-        """Yield a store whose calls all go to one connection: a session's own, or one that a pool gives for this block.
+        """Yield a store with all calls on one connection: this store's, or one that the pool lends for this block.
 
-        A pool commits at the end of the block, or rolls back where it raises, as `ConnectionPool.connection` says.
+        A pool commits at the end of the block, or rolls back if it raises, as `ConnectionPool.connection` says.
         """
         with self._connected() as connection:
             yield self if connection is self._source else type(self)(connection)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Let a refusal in this block leave the transaction going that the connection is in, if it is in one."""
+        """Keep an open transaction of the connection usable after a refusal in this block."""
         in_transaction = psycopg.pq.TransactionStatus.INTRANS
         if isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == in_transaction:
             with self._source.transaction():
@@ -117,13 +117,13 @@ class SqlFunctions:
         return next(iter(self._all(row, query, arguments)), None)
 
     def _values(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> list[Row]:
-        """Return the values of a call whose rows have one column, in order."""
+        """Return the values of a call with a single column, in order."""
         values = self._fetched(scalar_row, query, arguments, self.loaders)
         assert all(isinstance(value, kind) for value in values)
         return values
 
     def _value(self, kind: type[Row], query: str, arguments: tuple[object, ...] = ()) -> Row:
-        """Return the only value of a call; that of a function without a result is an empty text."""
+        """Return the only value of a call; a function without a result gives an empty text."""
         (only,) = self._values(kind, query, arguments)
         return only
 
@@ -139,9 +139,9 @@ class SqlFunctions:
         with self._connected() as connection:
             require_iso(connection)
             kept = self._cursors[shape, connection.info.encoding] if connection is self._source else []
-            # threads and tasks may call at once: each takes one that no other has
+            # threads and tasks may call concurrently: each takes its own cursor
             cursor = kept.pop() if kept else self._cursor(connection, shape, loaders)
-            # an int without its type fits what the function takes, or is refused as out of range
+            # an int sent as text gets the parameter's type, or is refused as out of range
             given = tuple([str(value) if type(value) is int else value for value in arguments])
             self._execute(cursor, encoded(query), given, None if self._has_own_session(connection) else False)
             rows = cursor.fetchall()
@@ -159,14 +159,14 @@ class SqlFunctions:
     ) -> psycopg.Cursor[Row]:
         cursor = connection.cursor(row_factory=shape, binary=loaders is None)
         for name, loader in (loaders or {}).items():
-            # of this cursor only: the connection, and so the caller's own queries, stay as they are
+            # for this cursor only: the connection, and so the caller's own queries, stay as they are
             cursor.adapters.register_loader(name, loader)
         return cursor
 
     def _has_own_session(self, connection: psycopg.Connection) -> bool:
-        """Say whether a statement may be prepared: behind a pool such as pgbouncer the next session would not know it.
+        """Say whether statements may be prepared: behind a pool such as pgbouncer the next session would not know them.
 
-        A server tells its own process when one connects, and a pool cannot. Few calls are not worth the question.
+        A server tells a new connection its process id; a pool cannot. Few calls are not worth the question.
         """
         known = own_sessions.get(connection, 0)
         if isinstance(known, bool):
@@ -182,12 +182,12 @@ class SqlFunctions:
 
 @cache
 def encoded(query: str) -> bytes:
-    """Return a query as bytes: the same object each time, by which a cursor knows what it sent last."""
+    """Return a query as bytes, the same object each time: so a cursor recognizes the query that it sent last."""
     return query.encode()
 
 
 def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
-    """Return psycopg's factory of a row class, whose field `<name>_json` gets the column `<name>`."""
+    """Return psycopg's row factory for a row class; its field `<name>_json` gets the column `<name>`."""
     wanted: Any = row
     return _shape(wanted)
 
@@ -203,7 +203,7 @@ def _shape(row: Any) -> BaseRowFactory[Any]:  # noqa: ANN401 - as _json_fields
 
 @cache
 def _maker(row: Any, names: tuple[bytes | None, ...]) -> Callable[[Sequence[Any]], Any]:  # noqa: ANN401 - as _json_fields
-    """Return what makes a row of the values of some columns; a store that is newer than this program may have more."""
+    """Return a function that makes a row from the values of columns; a newer store may return more columns."""
     texts, columns = _json_fields(row), [(name or b"").decode() for name in names]
     place = {texts.get(name, name): number for number, name in enumerate(columns)}
     defaults = _fields(row)
@@ -226,9 +226,9 @@ def _fields(row: Any) -> dict[str, Any]:  # noqa: ANN401 - as _json_fields
 
 
 def loaders_of(row: type, loaders: Loaders) -> Loaders | None:
-    """Return how the values of a dataclass are read: JSON as its text, if the dataclass parses it when it is asked.
+    """Return the loaders for a row class: JSON stays text if the class parses it on access.
 
-    None: in binary, as the driver does; then the query asks for the text of JSON.
+    None: in binary, with the driver's own loaders; then the query selects JSON as text.
     """
     if getattr(row, "in_binary", False):
         return None
@@ -236,7 +236,7 @@ def loaders_of(row: type, loaders: Loaders) -> Loaders | None:
 
 
 def json_fields(row: type) -> Mapping[str, str]:
-    """Return the columns of JSON that a dataclass keeps as text, with the names of their fields."""
+    """Return the JSON columns that a row class keeps as text, with the names of their fields."""
     return _json_fields(row)
 
 

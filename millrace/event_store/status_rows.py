@@ -1,4 +1,4 @@
-"""The rows that say how the log and the views stand: who is behind, and who holds something up."""
+"""The rows about the state of the log and the views: what is behind, and what blocks it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,21 +21,21 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ViewInfo:
-    """A view: how far it is behind, the states of its streams, and how many consumers it has.
+    """A view: its lag, the states of its streams, and the number of its consumers.
 
     Attributes:
         view: Its name.
         mode: 'rows' or 'bulk'.
-        enabled: Whether it is given events.
-        lag: The events that it wants and has not; "at least" so many unless `exact`.
+        enabled: Whether events are delivered to it.
+        lag: The number of events that it wants and does not have yet; a lower bound unless `exact`.
         lag_seconds: The age of the first of these that no dead letter holds; 0 if there is none.
         exact: Whether `lag` is exact.
         behind: The positions ahead of it, wanted or not.
         in_flight: Its streams with an event that was delivered and not answered.
-        waiting: Its streams that were tried in vain, and are tried again.
-        dead_letters: Its streams that were given up.
-        leased_partitions: Its log partitions that somebody leases.
-        consumers: How many consumers said that they consume it, and live.
+        waiting: Its streams that failed and will be retried.
+        dead_letters: Its parked streams.
+        leased_partitions: Its log partitions under a lease.
+        consumers: The number of its attached consumers that live.
     """
 
     view: str
@@ -54,9 +54,9 @@ class ViewInfo:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """How far a view is behind in one log partition.
+    """The lag of a view in one log partition.
 
-    `behind` are positions, `lag` the events that it wants and has not, "at least" so many unless `exact`.
+    `behind` counts positions, `lag` the events that it wants and does not have yet, a lower bound unless `exact`.
     `lag_seconds` is the age of the first of these that no dead letter holds; None if there is none.
     """
 
@@ -71,18 +71,18 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class ViewPoll:
-    """A view as a poller sees it; `due`, `retries` and `locked` are counted to a thousand.
+    """A view as a poller sees it; `due`, `retries` and `locked` are counted up to a thousand.
 
     Attributes:
         view: Its name.
         mode: 'rows' or 'bulk'.
-        enabled: Whether it is given events.
-        pooling_delay_s: The wait between two polls that found nothing; None where its client polls by itself.
-        edge_function_url: Where its events are pushed to; None also where the login may not see it.
-        due: How much a consumer would be given now: events ahead that the view wants, and `retries`.
-        consumers: How many consumers said that they consume it, and live.
-        retries: Its streams with a lock whose time has come.
-        locked: The streams of a bulk view that have a lock; None in rows mode, where each that is delivered has one.
+        enabled: Whether events are delivered to it.
+        pooling_delay_s: The wait between two polls that found nothing; None if its client polls by itself.
+        edge_function_url: The URL that its events are pushed to; None also if the login may not see it.
+        due: How much a consumer would get now: events ahead that the view wants, and `retries`.
+        consumers: The number of its attached consumers that live.
+        retries: Its locked streams that are due for a retry.
+        locked: The locked streams of a bulk view; None in rows mode, where each delivered stream has a lock.
         ahead: The positions ahead of it, wanted or not.
     """
 
@@ -100,17 +100,17 @@ class ViewPoll:
 
 @dataclass(frozen=True)
 class DrainState:
-    """How a drain stands; one that nobody asked for yet stands as this is made.
+    """The state of a drain; the defaults are the state of a drain that was never asked for.
 
     Attributes:
         drain: The view, as it is declared, or the capture; empty for the drain of all views together.
         owner: The run that began it.
-        since_s: For how many seconds it is under way, asked for or begun; None where it is not.
-        lives: Whether its owner is attached to something.
-        failures: How many tries failed in a row.
-        error: Why the last one did.
-        wait_s: In how many seconds the next may start: the wait after failures.
-        ended_s: How many seconds ago the last one ended; None where none did.
+        since_s: The seconds since it was asked for or began; None if it is not under way.
+        lives: Whether its owner is attached to a view, or holds the capture's lease.
+        failures: The number of failures in a row.
+        error: The error of the last failure.
+        wait_s: The seconds until the next attempt may start: the backoff after failures.
+        ended_s: The seconds since the last one ended; None if none did.
     """
 
     drain: str
@@ -125,7 +125,7 @@ class DrainState:
 
 @dataclass(frozen=True)
 class WantingView:
-    """A rows view for which something is new, and the role that it belongs to."""
+    """A rows view with new events, and the role that owns it."""
 
     view: str
     owner: str
@@ -133,7 +133,7 @@ class WantingView:
 
 @dataclass(frozen=True)
 class SequencerHolder:
-    """A session whose open transaction holds the sequencer's row; `open_since` is None where Postgres hides it."""
+    """A session with an open transaction that holds the sequencer's row; Postgres may hide `open_since` (None)."""
 
     pid: int
     login: str | None
@@ -148,13 +148,13 @@ class Problem:
 
     Attributes:
         kind: What is wrong, such as 'late' or 'dead_letters'.
-        about: What it is of: 'view', 'read_model', 'capture', 'producer' or 'log'.
-        subject: Which of these.
-        since: Since when; None where nobody knows.
-        severity: 'page' if somebody should come, 'ticket' if it can wait until the morning, 'note' if it mends itself,
-            or may be meant so.
+        about: The kind of its subject: 'view', 'read_model', 'capture', 'producer' or 'log'.
+        subject: The subject's name.
+        since: Since when; None if that is unknown.
+        severity: 'page' if an operator must act now, 'ticket' if it can wait until the morning, 'note' if it mends
+            itself, or may be intended.
         what: A line that says what is wrong.
-        cause: What was seen first.
+        cause: The first symptom.
         remedy: What helps.
     """
 
@@ -168,7 +168,7 @@ class Problem:
     remedy: str
 
     def __str__(self) -> str:
-        """Say all of it to an operator."""
+        """Return all of it as a text for an operator."""
         return f"{self.what}. {self.cause} {self.remedy}"
 
 
@@ -184,7 +184,7 @@ class ViewBeyondLog:
 
 @dataclass(frozen=True)
 class OldestWriter:
-    """The transaction that has written and been open for longest: of a session with a pid, or prepared under a name."""
+    """The longest open transaction that has written: of a session with a pid, or prepared under a name."""
 
     pid: int | None
     login: str | None

@@ -1,4 +1,4 @@
-"""What led to an event: its metadata, passed on from the event that is handled, or from a caller's trace."""
+"""The cause of an event in its metadata, passed on from the handled event, or from a caller's trace."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ NOTHING: Mapping[str, Json] = MappingProxyType({})
 
 PASSED_ON = ("correlation_id", "traceparent")
 
-# https://www.w3.org/TR/trace-context/#traceparent-header: of version 00 exactly so long, of later ones at least
+# https://www.w3.org/TR/trace-context/#traceparent-header: version 00 has exactly this length, later ones may be longer
 TRACEPARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?P<more>-[!-~]{1,200})?"
 )
@@ -23,13 +23,13 @@ _surroundings: ContextVar[Mapping[str, Json]] = ContextVar("millrace_causes", de
 
 @contextmanager
 def causing(event: Event) -> Iterator[None]:
-    """Let each event that is appended in this block be caused by `event`, and correlate with it.
+    """Mark each event that is appended in this block as caused by `event`, and correlate it with `event`.
 
-    Its metadata get `causation_id`, which is the event's event_id; `correlation_id`, which is the event's own one, or
-    its event_id where it has none; and the event's `traceparent`, if it has one. Metadata that an append states win.
+    Its metadata get a `causation_id`, the event_id of `event`; a `correlation_id`, that of `event`, or its event_id if
+    it has none; and the `traceparent` of `event`, if it has one. Metadata that an append states win.
 
-    The block counts for its own thread or task, and for tasks that it starts. An event of `stream_events` comes
-    without its metadata: `lease_events` and `read` give them.
+    The block applies to its own thread or task, and to tasks that it starts. An event of `stream_events` comes
+    without its metadata: `lease_events` and `read` return them.
     """
     with _within(_led_to_by(event)):
         yield
@@ -37,23 +37,23 @@ def causing(event: Event) -> Iterator[None]:
 
 @contextmanager
 def tracing(traceparent: str | None) -> Iterator[None]:
-    """Let each event that is appended in this block have a W3C `traceparent`, such as the one of a request's header.
+    """Give each event that is appended in this block a W3C `traceparent`, such as the one of a request's header.
 
-    Within `causing` it takes the place of the event's. Nothing happens for None, nor for a text that is no traceparent,
-    as the specification asks of those who receive one.
+    Within `causing` it replaces the event's. None and texts that are no traceparent are ignored, as the specification
+    asks of a receiver.
     """
     with _within({"traceparent": traceparent} if is_traceparent(traceparent or "") else NOTHING):
         yield
 
 
 def is_traceparent(text: str) -> bool:
-    """Say whether a text is a W3C traceparent."""
+    """Return whether a text is a W3C traceparent."""
     match = TRACEPARENT.fullmatch(text)
     return match is not None and (match["version"] != "00" or match["more"] is None)
 
 
 def passed_on(metadata: Json, caused_by: Event | None = None) -> Json:
-    """Return the metadata of an event to append: what surrounds the call, then `caused_by`, then what is stated."""
+    """Return the metadata of an event to append: of the surrounding block, then `caused_by`, then the stated ones."""
     surroundings = _surroundings.get()
     if caused_by is not None:
         surroundings = {**surroundings, **_led_to_by(caused_by)}
@@ -73,13 +73,13 @@ def _within(more: Mapping[str, Json]) -> Iterator[None]:
 
 def _led_to_by(event: Event) -> Mapping[str, Json]:
     event_id = str(event.event_id)
-    # what it has of these, and nothing else: a user of the first event has not done the next one
+    # only these keys: the user of the first event did not cause the next one
     of_event = {name: value for name, value in metadata_of(event).items() if name in PASSED_ON}
     return {"correlation_id": event_id, **of_event, "causation_id": event_id}
 
 
 def metadata_of(event: Event) -> Mapping[str, Json]:
-    """Return the metadata of an event; none where it was read without them, or where Python cannot read them."""
+    """Return the metadata of an event; none if it was read without them, or if Python cannot read them."""
     try:
         known = event.metadata
     except UnreadableData:

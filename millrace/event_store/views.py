@@ -1,6 +1,6 @@
-"""Consuming views: registering them, and being given their events, one at a time (`rows`) or by leases (`bulk`).
+"""Consuming views: registering them, and getting their events, one at a time (`rows`) or by leases (`bulk`).
 
-Not here: what Millrace's own processes call for their views, and operators (`platform`).
+Not here: the calls of Millrace's own processes and of operators (`platform`).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from millrace.times import SAID, bound
 
 
 class RowsViews(SqlFunctions):
-    """What a consumer of `rows` views calls, which are given their events one at a time; also as coroutines."""
+    """The calls of a consumer of `rows` views, which get events one at a time; also as coroutines."""
 
     def register_view(
         self,
@@ -36,23 +36,23 @@ class RowsViews(SqlFunctions):
         push_format: str | None = None,
         push_upcast: bool | None = None,
     ) -> View:
-        """Register a view, or change the settings that are named, never its progress; None leaves one as it is.
+        """Register a view, or change the settings that are not None; its progress never changes.
 
         Args:
             view: Its name.
-            start_at: From when on it wants events; '-infinity' for all, None for now. The first registration counts.
-            lock_timeout_s: How long a lock or a lease lasts unless a call says otherwise, in seconds; 300 at first.
+            start_at: The time from which it wants events; '-infinity' for all, None for now. The first call sets it.
+            lock_timeout_s: How long a lock or a lease lasts by default, in seconds; at first 300.
             pooling_delay_s: The wait between two polls that found nothing, in seconds.
             edge_function_url: The URL that events are pushed to; '' clears it.
-            mode: 'rows' or 'bulk', in which the view stays; 'rows' at first.
+            mode: 'rows' or 'bulk', which never changes; at first 'rows'.
             deciders: The deciders it wants; [] for all, as at first.
             events: The events it wants; [] for all, as at first.
-            max_attempts: After how many failed attempts a stream is parked; 5 at first.
-            owner: The role whose members may change and consume it. At first the login; event_store_consumer where that
-                is a member of event_store_owner.
-            version: Of the program that registers; settings of a lower one than the view has change nothing.
-            push_format: As what events are pushed: 'json', or 'cloudevents'; 'json' at first.
-            push_upcast: Whether data are pushed in the newest shape of their event; not at first.
+            max_attempts: The number of failed attempts after which a stream is parked; at first 5.
+            owner: The role that owns it: only its members may change and consume it. At first the login, or
+                event_store_consumer if the login is a member of event_store_owner.
+            version: The version of the registering program; a lower version than the view's changes no settings.
+            push_format: The format of pushed events, 'json' or 'cloudevents'; at first 'json'.
+            push_upcast: Whether data are pushed in the newest shape of their event; at first not.
         """
         return self._one(
             View,
@@ -86,10 +86,10 @@ class RowsViews(SqlFunctions):
     def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
     ) -> list[Delivery]:
-        """Do as `stream_events`, and return with each event the token that fences its lock.
+        """Lock and return events like `stream_events`, each with the token that fences its lock.
 
-        With `ahead` a lock that ends without an answer is no attempt, unless `extend_lock` was called for it; with
-        `upcast` data come in the newest shape of their event.
+        With `ahead` a lock that ends without an answer counts as an attempt only if `extend_lock` was called for it.
+        With `upcast` data come in the newest shape of their event.
         """
         query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
         columns = f"{NEWEST_SHAPE if upcast else STORED}, lease_token, attempt, suspect"
@@ -102,7 +102,7 @@ class RowsViews(SqlFunctions):
         )
 
     def ack_events(self, view: str, offsets: Sequence[int], lease_tokens: Sequence[int] | None = None) -> set[int]:
-        """Acknowledge many events; return the offsets that count, all others are delivered again."""
+        """Acknowledge many events; return the acknowledged offsets. All others are delivered again."""
         acknowledged = self._values(
             int,
             "select * from event_store.ack_events(%s, %s::bigint[], %s::bigint[])",
@@ -118,7 +118,7 @@ class RowsViews(SqlFunctions):
         lease_token: int | None = None,
         error: str | None = None,
     ) -> list[Lock]:
-        """Give back the event in flight; it is delivered again at once. `error` says why, for operators."""
+        """Release the event in flight; it is delivered again at once. `error` tells operators why."""
         return self._all(
             Lock,
             "select * from event_store.nack_event(%s, %s, %s, %s, %s)",
@@ -134,7 +134,7 @@ class RowsViews(SqlFunctions):
         lease_token: int | None = None,
         error: str | None = None,
     ) -> list[Lock]:
-        """Give back the event in flight; it is delivered again after so many milliseconds. `error` says why."""
+        """Release the event in flight; it is delivered again after `milliseconds`. `error` tells operators why."""
         return self._all(
             Lock,
             "select * from event_store.schedule_nack_event(%s, %s, %s, %s, %s, %s)",
@@ -144,7 +144,7 @@ class RowsViews(SqlFunctions):
     def fail_event(
         self, view: str, decider_id: str | UUID, offset: int, error: str, lease_token: int | None = None
     ) -> list[Lock]:
-        """Report that the event in flight failed: its stream is retried, later each time, and then parked."""
+        """Report that the event in flight failed: its stream is retried with growing backoff, and then parked."""
         return self._all(
             Lock,
             "select * from event_store.fail_event(%s, %s, %s, %s, %s)",
@@ -154,7 +154,7 @@ class RowsViews(SqlFunctions):
     def extend_lock(
         self, view: str, decider_id: str | UUID, offset: int, seconds: int | None = None, lease_token: int | None = None
     ) -> list[Lock]:
-        """Let the lock of the event in flight last so many seconds from now, and say that it is being handled."""
+        """Extend the lock of the event in flight to `seconds` from now, and record that it is being handled."""
         return self._all(
             Lock,
             "select * from event_store.extend_lock(%s, %s, %s, %s, %s)",
@@ -163,7 +163,7 @@ class RowsViews(SqlFunctions):
 
 
 class Views(RowsViews):
-    """What a consumer of views calls, on a connection or a pool. Every method raises what its SQL function does."""
+    """The calls of a consumer of views, on a connection or a pool. Every method raises the errors of its function."""
 
     def dead_letters(self, view: str | None = None, *, waiting: bool = False) -> list[DeadLetter]:
         """Return the parked streams of a view, None for all views; with `waiting` those that wait for a retry."""
@@ -172,13 +172,13 @@ class Views(RowsViews):
     def retry_dead_letters(
         self, view: str, decider: str | None = None, decider_id: str | None = None, *, reason: str | None = None
     ) -> int:
-        """Let parked streams be tried again: all of a view, of a decider, or one; return how many."""
+        """Retry parked streams: all of a view, of a decider, or one; return their number."""
         return self._value(
             int, "select event_store_platform.retry_dead_letters(%s, %s, %s, %s)", (view, decider, decider_id, reason)
         )
 
     def claim_batch(self, view: str, owner: str, limit: int = 100_000, lease_s: int | None = None) -> list[Lease]:
-        """Lease log partitions with pending events, `limit` positions in all; none when there is nothing to do."""
+        """Lease log partitions with pending events, `limit` positions in all; none if nothing is pending."""
         return self._all(Lease, "select * from event_store.claim_batch(%s, %s, %s, %s)", (view, owner, limit, lease_s))
 
     def read_batch(self, view: str, lease: Lease) -> list[Event]:
@@ -187,7 +187,7 @@ class Views(RowsViews):
         return self._all(Event, query.format(STORED), (view, lease.partition, lease.lease_token))
 
     def fail_streams(self, view: str, lease: Lease, failures: Sequence[StreamFailure]) -> int:
-        """Hand failed streams over to their locks, before `commit_batch` in its transaction; return how many park."""
+        """Lock failed streams for a retry, before `commit_batch` in its transaction; return how many are parked."""
         return self._value(
             int,
             "select event_store.fail_streams(%s, %s, %s, %s)",
@@ -195,7 +195,7 @@ class Views(RowsViews):
         )
 
     def commit_batch(self, view: str, leases: Sequence[Lease]) -> None:
-        """Move the checkpoints to the leases' ends and end the leases; all of them or `LeaseLost`."""
+        """Move the checkpoints to the ends of the leases, and end the leases: all, or none with `LeaseLost`."""
         self._value(
             str,
             "select event_store.commit_batch(%s, %s, %s, %s)",
@@ -208,25 +208,25 @@ class Views(RowsViews):
         )
 
     def extend_lease(self, view: str, leases: Sequence[Lease], lease_s: int | None = None) -> datetime:
-        """Let leases in force last so many seconds from now; return until when."""
+        """Extend live leases to `lease_s` seconds from now; return their new end."""
         return self._value(
             datetime, "select event_store.extend_lease(%s, %s, %s, %s)", (view, *tokens_of(leases), lease_s)
         )
 
     def set_max_lag(self, view: str, max_lag_s: int) -> None:
-        """Say how old an event may become before the view is late."""
+        """Set the age of a pending event from which the view counts as late."""
         self._value(str, "select event_store.set_max_lag(%s, %s)", (view, max_lag_s))
 
     def release_batch(self, view: str, leases: Sequence[Lease]) -> int:
-        """Give leases back without moving anything; return how many were still held."""
+        """Release leases without moving checkpoints; return how many were still held."""
         return self._value(int, "select event_store.release_batch(%s, %s, %s)", (view, *tokens_of(leases)))
 
     def view_info(self, view: str | None = None, most: int = 100_000) -> list[ViewInfo]:
-        """Return one row per view, or one view's; at most so many events are read to count what views have not."""
+        """Return one row per view, or the row of one view; `most` limits the events read to count lags."""
         return self._all(ViewInfo, "select * from event_store.view_info(%s, %s)", (view, most))
 
     def view_lag(self, view: str) -> list[PartitionLag]:
-        """Return how far a view is behind, per log partition."""
+        """Return the lag of a view, per log partition."""
         return self._all(PartitionLag, "select * from event_store.view_lag(%s)", (view,))
 
 
@@ -236,7 +236,7 @@ def tokens_of(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
 
 
 def moment_of(time: datetime | str | None) -> datetime | str | None:
-    """Return a time as psycopg sends it. Postgres reads no text: its own forms and zone depend on the session.
+    """Return a time for psycopg. Texts are parsed here: in Postgres forms and zone would depend on the session.
 
     Raises:
         Malformed: A text has none of the forms of `millrace.times`.
@@ -254,5 +254,5 @@ def moment_of(time: datetime | str | None) -> datetime | str | None:
 
 
 def listed(names: Sequence[str] | None) -> list[str] | None:
-    """Return names as psycopg sends an array; None stays None."""
+    """Return names as a list, which psycopg sends as an array; None stays None."""
     return None if names is None else list(names)

@@ -1,4 +1,4 @@
-"""Reading one's own writes: whether a view has an event, and waiting until it has."""
+"""Reading one's own writes: asking whether a view has an event, and waiting until it has."""
 
 import time
 from collections.abc import Iterable
@@ -12,13 +12,13 @@ from millrace.event_store.rows import Appended, EventPosition
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.patience import GLANCE_S, POLL_S
 
-# between two questions, in seconds: soon at first, for a drain of a running view takes as long; seldom later
+# seconds between two questions: short at first, about as long as a drain of a running view; then longer
 FIRST_PAUSE_S, LAST_PAUSE_S, GROWTH = GLANCE_S / 10, POLL_S / 2, 1.5
 IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
 class InStream(Protocol):
-    """What `append` returns, an event of a stream; or what was decided, which names its last event."""
+    """The place of an event in a stream: a result of `append`, an event, or a decision, which names its last event."""
 
     @property
     def decider(self) -> str:
@@ -30,14 +30,14 @@ class InStream(Protocol):
 
     @property
     def offset(self) -> int:
-        """The event's own number."""
+        """The event's offset."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Whether a view has an event; where it will not have it by itself, `never` says why, and `detail` what exactly.
+    """Whether a view has an event. If it will never get there by itself, `never` says why; `detail` has the values.
 
-    `never` is one of unknown, disabled, unwanted, not_stored, parked, retrying; None where it only takes time.
+    `never` is one of unknown, disabled, unwanted, not_stored, parked, retrying; None if it only takes time.
     """
 
     seen: bool
@@ -46,7 +46,7 @@ class Seen:
 
 
 class Waiting(SqlFunctions):
-    """The part of `PlatformStore` for those who read what they wrote."""
+    """The part of `PlatformStore` for callers that read their own writes."""
 
     def has_seen(self, view: str, decider: str, decider_id: str, offset: int) -> Seen:
         """Return whether a view, or the serving version of a read model, has an event of a stream."""
@@ -55,19 +55,19 @@ class Waiting(SqlFunctions):
         )
 
     def wait_for(self, view: str, appended: InStream | Iterable[InStream], timeout_s: float = 5.0) -> bool:
-        """Wait until a view has an event, or several, and return True; False if it has not after `timeout_s` seconds.
+        """Wait until a view has an event, or several; return False if it does not have them after `timeout_s` seconds.
 
-        It asks again and again, each time in a transaction of its own: nothing is held in between, and with a pool no
-        connection either.
+        It asks repeatedly, each time in a transaction of its own. In between it holds no lock, and of a pool no
+        connection.
 
         Args:
-            view: A view, or a read model, whose serving version counts.
+            view: A view, or a read model: then its serving version counts.
             appended: An event that is committed, or several, as `append_all` returns them.
-            timeout_s: How long to wait; 0 to ask once.
+            timeout_s: How long to wait, in seconds; 0 to ask once.
 
         Raises:
-            NeverSeen: The view will not have it by itself; `reason` says why.
-            TransactionOpen: The connection is in a transaction, in which one may not wait for others.
+            NeverSeen: The view will not have the event by itself; `reason` says why.
+            TransactionOpen: The connection is in a transaction, which cannot wait for commits of others.
         """
         until = time.monotonic() + timeout_s
         pause = FIRST_PAUSE_S
@@ -75,7 +75,7 @@ class Waiting(SqlFunctions):
         while waiting:
             event = waiting[-1]
             with self._connected() as connection:
-                # its snapshot may be older than what is waited for, and while it is open the server cannot clean up
+                # an open transaction may have an older snapshot than the event, and it stops the server's cleaning up
                 require_idle(connection, f"The event is {event.decider} {event.decider_id!r}, offset {event.offset}.")
                 with connection.transaction():
                     found = type(self)(connection).has_seen(view, event.decider, event.decider_id, event.offset)
@@ -92,12 +92,12 @@ class Waiting(SqlFunctions):
         return True
 
     def positions(self, appended: Appended | Iterable[Appended], within_s: int = 5) -> list[EventPosition]:
-        """Return where events that are committed are in the log, after `within_s` seconds at most, from 0 to 60.
+        """Return the log positions of committed events; waits for them at most `within_s` seconds, from 0 to 60.
 
-        A `position` is None where that was too short.
+        A `position` is None if the event was not sequenced in time.
 
         Raises:
-            TransactionOpen: The connection is in a transaction, before whose end its own events have no positions.
+            TransactionOpen: The connection is in a transaction; until it ends its own events have no positions.
         """
         several = [appended] if isinstance(appended, Appended) else appended
         ids = [event_id for each in several for event_id in each.event_ids]
@@ -119,14 +119,14 @@ def require_idle(connection: psycopg.Connection | psycopg.AsyncConnection, detai
 
 
 def last_of_each_stream(appended: InStream | Iterable[InStream]) -> list[InStream]:
-    """Return of each stream the event with the greatest offset: a view that has it has those before it."""
+    """Return the event with the greatest offset of each stream: a view that has it has the earlier ones too."""
     events = appended if isinstance(appended, Iterable) else [appended]
     ordered = sorted(events, key=lambda event: event.offset)
     return [*{(event.decider, event.decider_id): event for event in ordered}.values()]
 
 
 def never_seen(view: str, found: Seen) -> NeverSeen:
-    """Return what is raised where a view will not have an event by itself."""
+    """Return the error for a view that will not have an event by itself."""
     hints = {
         "unknown": "Name a registered view, or a read model that a drain has built once.",
         "disabled": "An operator lets it go on: enable_view.",

@@ -1,6 +1,6 @@
-"""Waiting for what is new: until a word comes from Postgres, or for a while where no word can come.
+"""Waiting for new events: until a notification comes from Postgres, or for a while where none can come.
 
-A word is only a hint: one may come for nothing, and a lost one costs a wait. So who listens looks after each wait.
+A notification is only a hint: it may come for nothing, and a lost one costs a wait. A listener looks after each wait.
 """
 
 import logging
@@ -16,9 +16,9 @@ from psycopg import sql
 from millrace.patience import ASK_S, AWAY_S, PAUSE_S, POLL_S, REST_S
 from millrace.postgres.connecting import connect
 
-# the payload of each word has the log partitions that grew
+# notifications of new positions; the payload lists the log partitions that grew
 POSITIONS = "event_store_positions"
-# of appends, to a sequencer that sleeps
+# notifications of appends, for a sleeping sequencer
 APPENDED = "event_store_appended"
 
 logger = logging.getLogger(__name__)
@@ -27,13 +27,12 @@ logger = logging.getLogger(__name__)
 class Wakeups:
     """Waits for new positions in the log, on a connection of its own; falls back to polling.
 
-    It listens only if a word that another connection sends reaches it: behind a pooler that gives each transaction any
-    session none does, and where the server is away neither. Then each wait is short, and a lost connection is made
-    again after a while that grows up to half a minute, one behind a pooler after five minutes. Not
-    for several threads at once.
+    It listens only if a trial notification from another connection arrives. None arrives behind a pooler that gives
+    each transaction any session, or while the server is away. Then each wait is short, and it connects again with a
+    backoff of up to half a minute, behind a pooler after five minutes. Not for several threads at once.
 
     Attributes:
-        listening: Whether words come: then a wait may be as long as one likes.
+        listening: Whether notifications come: then a wait may have any length.
     """
 
     def __init__(self, dsn: str, channel: str = POSITIONS, *, poll_s: float = POLL_S) -> None:
@@ -46,7 +45,7 @@ class Wakeups:
         self._try_at = self._believed_until = 0.0
 
     def __enter__(self) -> "Wakeups":
-        """Begin to listen, if words come."""
+        """Begin to listen, if notifications come."""
         self.listen()
         return self
 
@@ -57,10 +56,10 @@ class Wakeups:
         self.close()
 
     def wait(self, timeout_s: float, stop: threading.Event | None = None) -> frozenset[int] | None:
-        """Wait until a word comes; return the log partitions that it names, which may be none, or None without a word.
+        """Wait for a notification; return the log partitions that it names, which may be none. None: no notification.
 
-        After a while that is shorter than `timeout_s` it returns None where words do not come. What was said since the
-        last wait ends this one at once. Never raises for the connection.
+        Where notifications do not come, it returns None, possibly before `timeout_s`. A notification since the last
+        wait ends this one at once. Never raises for the connection.
 
         Args:
             timeout_s: How long to wait, in seconds.
@@ -71,7 +70,7 @@ class Wakeups:
         if not self.listening and time.monotonic() >= self._try_at:
             self.listen()
             if self.listening:
-                return None  # what is new since the connection was lost is to be looked for
+                return None  # let the caller look for events that came while the connection was lost
         while self.listening and not stop.is_set():
             assert self._connection is not None
             try:
@@ -86,12 +85,12 @@ class Wakeups:
                 self._give_up(f"the connection was lost: {error}")
                 break
             if words:
-                # anybody may send a word, with anything in it; Python refuses to read a number of thousands of digits
+                # any session may notify, with any payload; Python refuses to parse a number of thousands of digits
                 parts = [part for word in words for part in word.split(",")]
                 return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10)
             if (remaining := deadline - time.monotonic()) <= 0:
                 return None
-            # psycopg's own wait ends ten times a second, which costs more than all else of a service that idles
+            # psycopg's own wait wakes up ten times a second, which costs more than all else in an idle service
             readable = select.poll()
             readable.register(self._connection.fileno(), select.POLLIN)
             readable.poll(min(remaining, POLL_S) * 1000)
@@ -99,12 +98,12 @@ class Wakeups:
         return None
 
     def listen(self) -> None:
-        """Connect and listen, if words reach the connection; else say when to try again."""
+        """Connect and listen, if notifications reach the connection; else set when to try again."""
         self.close()
         try:
             connection = self._connect()
             try:
-                # a word that another connection sends must come here while nothing runs on this one
+                # a notification from another connection must arrive while this one is idle
                 trial = sql.Identifier(f"event_store_{uuid4().hex}")
                 connection.execute(sql.SQL("listen {}").format(trial))
                 with self._connect() as other:
@@ -117,7 +116,7 @@ class Wakeups:
                 connection.close()
                 raise
         except psycopg.Error as error:
-            # a standby refuses to listen with an error of another kind
+            # a standby refuses LISTEN with an error that is not an OperationalError
             self._give_up(f"the server does not let it listen: {error}")
             return
         if reached:
@@ -126,7 +125,7 @@ class Wakeups:
         else:
             connection.close()
             self._give_up("no word of another session reaches this one, as behind a pooler")
-            # a pooler stays one; a server that was too busy for the trial does not
+            # a pooler stays a pooler, but the server may just have been too busy for the trial
             self._try_at = time.monotonic() + REST_S
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Telling the store what became of events: acknowledgements in batches, failures, locks that last longer."""
+"""Reports the outcome of events to the store: acknowledgements in batches, failures, extended locks."""
 
 import logging
 import shlex
@@ -21,11 +21,11 @@ class Answerer:
     """Answers for the events of one consumer, and watches how long their handlers take.
 
     Args:
-        subscription: Whose events.
-        deliveries: What the consumer holds.
+        subscription: The consumer's subscription.
+        deliveries: The events that the consumer holds.
         line: The thread's own connection.
-        counters: Of the consumer.
-        on_hung: Is told of each handler that takes longer than it may.
+        counters: The consumer's counters.
+        on_hung: Called with each event that its handler takes too long for.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class Answerer:
         self._on_hung = on_hung
         self._lock_s = float(subscription.lock_timeout_s)
         self._finished = threading.Event()
-        # what was asked of the store when it went away: that part of it may have been done
+        # how many answers were open when the store went away: some of them may have been applied
         self.unanswered = 0
 
     def run(self) -> None:
-        """Answer until `finish` was called and all answers are given.
+        """Answer until `finish` is called and all answers are given.
 
         Raises:
-            MillraceError: The store refuses: the view is gone, say, or another role's.
+            MillraceError: The store refuses: the view is gone, for example, or belongs to another role.
         """
         tick = min(PAUSE_S, self._lock_s / 10, self._subscription.timeout_s / 4)
         watch_at = 0.0
@@ -108,7 +108,7 @@ class Answerer:
         for held, _ in answers:
             self._deliveries.settle(held)
         if answers:
-            # their streams may have a next event
+            # the streams of these events may have a next event
             self._deliveries.room.set()
 
     def _fail(self, held: Held, error: str) -> None:
@@ -157,11 +157,11 @@ class Answerer:
             logging.WARNING,
             "lock lost",
             **_of(held, self._subscription.view),
-            then="somebody else has the event, or answered it; what was said here does not count",
+            then="another consumer has the event, or answered it; this answer does not count",
         )
 
     def _watch(self) -> None:
-        """Let locks of handlers that work last longer; give back what waits too long; fail what takes too long."""
+        """Extend the locks of running handlers; give back events that wait too long; fail those that take too long."""
         now = time.monotonic()
         if self._deliveries.give_back_ready(GiveBack(), now - self._lock_s / 3):
             self._deliveries.stuck = True

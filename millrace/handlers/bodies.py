@@ -1,6 +1,6 @@
-"""What is sent for an event: as JSON, or as CloudEvents 1.0 has it (https://github.com/cloudevents/spec).
+"""The body that is sent for an event: as JSON, or as CloudEvents 1.0 (https://github.com/cloudevents/spec).
 
-A cloud event is sent in structured mode: no signature of Standard Webhooks covers headers.
+A cloud event is sent in structured mode: signatures of Standard Webhooks do not cover headers.
 """
 
 import json
@@ -10,24 +10,24 @@ from urllib.parse import quote
 from millrace.event_store import Delivery
 from millrace.event_store.tracing import is_traceparent, metadata_of
 
-# what receivers get beside the data
+# the fields that receivers get beside the data
 OF_JSON = (
     "event", "event_id", "event_version", "decider", "decider_id", "command_id", "previous_id", "final", "created_at",
     "offset",
 )  # fmt: skip
-# names of extensions have small letters and digits only
+# names of extensions have only small letters and digits
 OF_METADATA = {"correlation_id": "correlationid", "causation_id": "causationid"}
 
 
 def json_body(event: Delivery) -> str:
-    """Return an event as JSON. Its data are the text that Postgres printed, whoever can read that."""
+    """Return an event as JSON. Its data are the text that Postgres printed, even if Python cannot read it."""
     values = {name: getattr(event, name) for name in OF_JSON}
     known = {name: v if v is None or isinstance(v, bool | int) else str(v) for name, v in values.items()}
     return _with_data(known, event)
 
 
 def cloud_event(event: Delivery) -> str:
-    """Return an event as CloudEvents' JSON format has it; what that does not know are extensions."""
+    """Return an event in CloudEvents' JSON format; fields unknown to the format are extensions."""
     known: dict[str, object] = {
         "specversion": "1.0",
         "id": str(event.event_id),
@@ -60,7 +60,7 @@ def traceparent_of(event: Delivery) -> str | None:
     return trace if is_traceparent(trace) else None
 
 
-# the form of a view -> the type of what is sent, and how it is made
+# the form of a view -> the content type, and the function that makes the body
 FORMS: Mapping[str, tuple[str, Callable[[Delivery], str]]] = {
     "json": ("application/json", json_body),
     "cloudevents": ("application/cloudevents+json; charset=utf-8", cloud_event),

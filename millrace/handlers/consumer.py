@@ -1,8 +1,8 @@
 """Consuming: leases the events of subscriptions, and lets threads handle them.
 
 A consumer has one thread that leases, one that answers, and one for each handler that may run at once. The store gives
-one event of a stream at a time, so order needs no care here but for a stream whose handler still runs although its lock
-is somebody else's: its next event is not handled beside it.
+one event of a stream at a time, which keeps the order. One case needs care: if a handler still runs after its stream's
+lock has passed to another process, this consumer does not handle the stream's next event beside it.
 """
 
 import logging
@@ -25,13 +25,13 @@ from millrace.handlers.wake_up_hub import Words
 from millrace.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.postgres import connecting
 
-# how long threads have work from what waits for them
+# how long the waiting events keep the threads busy
 AHEAD_S = 0.2
 SHORTEST_PAUSE_S = 0.02
-# each pause without anything new is longer than the one before
+# each pause without news is longer than the one before by this factor
 GROWTH = 2
-# how long a statement of a handler, in which the server says nothing, has after the end was asked for: until it is left
-# and then until it is canceled
+# after the end is requested, the time for a handler's statement on a silent server: until it is abandoned, and then
+# until it is canceled
 STATEMENT_S = 2 * FAREWELL_S
 
 
@@ -44,18 +44,18 @@ def consume(
 ) -> Mapping[str, Counters]:
     """Call the handlers of subscriptions for each event until `stop` is set; return what was done, by view.
 
-    When `stop` is set, handlers that run are waited for and answered, and what they did not begin is given back. The
-    loop outlasts restarts of the server, a server that says nothing, and one that takes no writes for a while.
+    When `stop` is set, running handlers are waited for and answered, and events that they did not begin are given back.
+    The loop outlasts restarts of the server, a silent server, and one that takes no writes for a while.
 
     Args:
         dsn: The event store.
-        subscriptions: What to consume.
+        subscriptions: The subscriptions to consume.
         stop: Ends it.
-        counters: Gets the counters of each view at the beginning, to be looked at meanwhile.
+        counters: Receives the counters of each view at the beginning, to be read during the run.
 
     Raises:
         InvalidSubscription: Two of them have the same view.
-        MillraceError: The store refuses: a view is another role's, say; or too many handlers hang.
+        MillraceError: The store refuses: a view is another role's, for example; or too many handlers hang.
         psycopg.OperationalError: The server does not answer at the beginning.
     """
     views = [each.view for each in subscriptions]
@@ -71,7 +71,7 @@ def consume(
     shown.update({each.subscription.view: each.counters for each in consumers})
     for consumer in consumers:
         consumer.register()
-    # one that fails ends all, for whoever started them starts them again together
+    # a consumer that fails ends all: the caller starts them again together
     ending = threading.Event()
     faults: list[BaseException] = []
 
@@ -106,9 +106,9 @@ class Consumer:
     """The consumer of one subscription.
 
     Attributes:
-        subscription: What it consumes.
-        counters: What it did so far.
-        idle_since: Since when it had nothing, and found nothing; None while it has something.
+        subscription: Its subscription.
+        counters: The counters of its work so far.
+        idle_since: Since when it has no event, and found none; None while it has one.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Consumer:
         self._workers: dict[threading.Thread, Caller] = {}
         self._name = name or f"consume {uuid4()}"
         self._pause_s = SHORTEST_PAUSE_S
-        # words that brought nothing are heeded later and later
+        # back off from wake-ups that brought no event
         self._word, self._woken, self._deaf_s = False, False, 0.0
         self._attended = False
         self._words = words
@@ -134,12 +134,12 @@ class Consumer:
             words.call(self._hear)
         self._draining = False
         self._over_at = math.inf
-        # leaves handlers' statements that no answer comes to
+        # ends handlers' statements that get no answer
         self._leaving = threading.Event()
         self._fault: BaseException | None = None
 
     def register(self) -> None:
-        """Register the view with the settings that the subscription declares, or say why they do not count."""
+        """Register the view with the settings that the subscription declares, or log why they do not count."""
         declared = self.subscription
         with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S) as connection:
             store = PlatformStore(connection)
@@ -188,7 +188,7 @@ class Consumer:
             answering.start()
             for _ in range(self.subscription.concurrency):
                 self._begin_worker()
-            # a call that waits for the server ends with the consumer, too
+            # a call that waits for the server also ends with the consumer
             threading.Thread(target=self._hang_up, args=(stop,), daemon=True).start()
             try:
                 self._lease_until(stop)
@@ -201,9 +201,9 @@ class Consumer:
             raise self._fault
 
     def wait_for_more(self, stop: threading.Event) -> None:
-        """Wait while there is nothing to lease: until an answer frees a stream, a word comes, or for a time that grows.
+        """Wait if there is nothing to lease: until an answer frees a stream, a wake-up comes, or a growing time ends.
 
-        The one place where this polls.
+        The only place that polls.
         """
         if stop.is_set():
             return
@@ -212,13 +212,13 @@ class Consumer:
         word, self._word = self._word, False
         self._woken = freed or word
         if word and self.counters.held == 0:
-            # it may be of events that this view does not want
+            # the wake-up may be for events that this view does not want
             stop.wait(self._deaf_s)
             self._deaf_s = min(max(2 * self._deaf_s, SHORTEST_PAUSE_S), LOOK_S)
         elif not freed:
             self._deaf_s = 0.0
         come = self._attended and self._words is not None and self._words.come
-        # an event whose retry is due comes later by as much
+        # the retry of an event may be late by this much
         longest = ASK_S if come else LOOK_S
         self._pause_s = SHORTEST_PAUSE_S if freed else min(GROWTH * self._pause_s, longest)
 
@@ -232,12 +232,12 @@ class Consumer:
         while not stop.is_set() and self._fault is None:
             if time.monotonic() >= attach_at:
                 self._line(lambda store: store.attach_consumer(self.subscription.view, self._name))
-                # a consumer that did not say for 15 minutes that it lives counts as dead
+                # a consumer without a sign of life for 15 minutes counts as dead
                 attach_at = time.monotonic() + PATIENCE_S
             held, now = len(self._deliveries.ready), time.monotonic()
             if (seconds := now - adapted_at) >= GLANCE_S:
-                # as many events are held as threads begin in a fifth of a second: few that are slow, many that are not;
-                # a lock more would only be held from others
+                # hold as many events as threads begin in a fifth of a second: few slow ones,
+                # many fast ones; more locks would only keep events from other consumers
                 begun = self.counters.leased - held
                 ahead = max(least, min(int((begun - begun_then) / seconds * AHEAD_S), 2000))
                 self._deliveries.low = ahead // 2
@@ -255,17 +255,17 @@ class Consumer:
                 self.wait_for_more(stop)
 
     def _hand_over(self, store: PlatformStore) -> int:
-        """Hand over what leasing left; return how many positions were passed."""
+        """Hand over the events that leasing left; return how many positions were passed."""
         self._attended = store.is_attended()
         if self._attended and self.idle_since is not None and not self._woken:
             # the sequencer has looked since
             return 0
-        # also beside a sequencer: one that does not know the view yet announces events that it did not hand over, and
-        # what there was no room for, it hands over once a second
+        # also beside a sequencer: one that does not know the view yet announces events without handing them over, and
+        # it hands over events that there was no room for only once a second
         return store.dispatch_events(self.subscription.view)
 
     def _lease(self, room: int) -> int:
-        """Lease events, and let them wait for threads or answer at once; return how many came."""
+        """Lease events, and queue them for threads or answer at once; return how many came."""
         wanted, answer = self.subscription, self._deliveries.answer
         events = self._line(
             lambda store: store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
@@ -312,9 +312,9 @@ class Consumer:
             caller.close()
 
     def _hung(self, held: Held) -> None:
-        """Put a thread in the place of one that does not return; so many times only."""
+        """Replace a thread that does not return; a limited number of times."""
         assert held.thread is not None
-        # in a thread of its own: it waits for the server
+        # in its own thread: it waits for the server
         threading.Thread(target=self._workers[held.thread].interrupt, daemon=True).start()
         hung = [each for each in list(self._deliveries.stray.values()) if each.timed_out]
         if len(hung) > self.subscription.concurrency:
@@ -341,7 +341,7 @@ class Consumer:
         self._leaving.set()
 
     def _drain(self, answering: threading.Thread) -> None:
-        """Give back what no handler has begun, wait for those that run, and give the last answers."""
+        """Give back events that no handler has begun, wait for running handlers, and give the last answers."""
         self._draining = True
         given = self._deliveries.give_back_ready(GiveBack(), time.monotonic())
         running = len(self._deliveries.running)
@@ -349,7 +349,7 @@ class Consumer:
         for _ in self._workers:
             self._deliveries.queue.put(None)
         began = time.monotonic()
-        # those that hang are not waited for
+        # hanging handlers are not waited for
         while any(
             thread.is_alive() and all(held.thread is not thread for held in list(self._deliveries.stray.values()))
             for thread in list(self._workers)
@@ -358,14 +358,14 @@ class Consumer:
                 break
             time.sleep(GLANCE_S)
         self._answerer.finish()
-        # a server that is away is told again meanwhile
+        # meanwhile answers are sent again if the server is away
         answering.join(max(min(self._over_at, began) + ASK_S - time.monotonic(), STATEMENT_S))
         self._answers.give_up()
         answering.join()
 
     def _detach(self) -> None:
-        """Count no more as a consumer: behind a pool the session lives on."""
-        # what is away counts until its time is over; the view may be gone
+        """Stop counting as a consumer: behind a pool the session lives on."""
+        # if the store is away, the consumer counts until its time is over; the view may be gone
         with suppress(MillraceError, *connecting.PASSING):
             self._line(lambda store: store.detach_consumer(self.subscription.view, self._name))
 

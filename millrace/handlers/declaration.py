@@ -3,9 +3,9 @@
     @subscription(view="mails", deciders=["order"], events=["order_placed"], concurrency=8)
     def send_mail(event: Delivery) -> None: ...
 
-A handler takes the event; or the event and a connection, whose transaction then also holds the acknowledgement; or it
+A handler takes the event; or the event and a connection, with a transaction that also holds the acknowledgement; or it
 is `async` and takes the event. It must run to its end before it returns: a generator is refused, and an event fails
-whose handler returns a coroutine, a generator or a future.
+if its handler returns a coroutine, a generator or a future.
 """
 
 import inspect
@@ -25,23 +25,23 @@ LONGEST_WAIT_S = 365 * 86_400
 
 
 class Refused(Exception):
-    """Raised by a handler whose words the store keeps as they are: the event fails."""
+    """Raised by a handler to fail the event; the store keeps this text unchanged."""
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """A view and the function that gets its events; called, it calls the function.
+    """A view and the function that gets its events; calling the subscription calls the function.
 
     Attributes:
         handler: The function.
         view: The view's name.
-        deciders: The deciders that it wants, none for all.
-        events: The events that it wants, none for all.
+        deciders: The deciders that it wants; empty for all.
+        events: The events that it wants; empty for all.
         concurrency: How many streams are handled at once, in one process.
         start: Where a new view begins: a time, '-infinity' for all events, None for now.
-        version: Of two programs with the same view, the settings of the higher one count.
-        max_attempts: After how many failures a stream is parked.
-        lock_timeout_s: How long after the end of a killed process others get its events, in seconds.
+        version: If two programs have the same view, the settings of the higher version count.
+        max_attempts: The number of failures after which a stream is parked.
+        lock_timeout_s: How long after a process is killed other processes get its events, in seconds.
         timeout_s: How long the handler may take for one event, in seconds.
         upcast: Whether data come in the newest shape of their event.
     """
@@ -61,7 +61,7 @@ class Subscription:
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        # what a caller must give
+        # the parameters that a caller must give
         parameters = [
             each
             for each in inspect.signature(self.handler).parameters.values()
@@ -104,7 +104,7 @@ class Subscription:
         return f"{getattr(self.handler, '__module__', '?')}.{getattr(self.handler, '__qualname__', '?')}"
 
     def wants(self, decider: str, event: str) -> bool:
-        """Return whether it declares an event; its view may have got wider settings from a newer version."""
+        """Return whether it declares an event; a newer version may have given its view wider settings."""
         return (not self.deciders or decider in self.deciders) and (not self.events or event in self.events)
 
 
@@ -125,13 +125,13 @@ def subscription(
 
     Args:
         view: The view's name; it is registered when it is first consumed.
-        deciders: The deciders that it wants; none for all.
-        events: The events that it wants; none for all.
+        deciders: The deciders that it wants; empty for all.
+        events: The events that it wants; empty for all.
         concurrency: How many streams are handled at once, in one process.
-        start: Where a new view begins: a time, '-infinity' for all events, None for now. It counts once.
-        version: Of the program. Of two that run at once, the settings of the higher version count.
-        max_attempts: After how many failures a stream is parked.
-        lock_timeout_s: How long after the end of a killed process others get its events. Locks of handlers that work
+        start: Where a new view begins: a time, '-infinity' for all events, None for now. Later values have no effect.
+        version: The version of the program. If two run at once, the settings of the higher version count.
+        max_attempts: The number of failures after which a stream is parked.
+        lock_timeout_s: How long after a process is killed other processes get its events. The locks of running handlers
             are extended.
         timeout_s: How long the handler may take for one event; then the event fails.
         upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.

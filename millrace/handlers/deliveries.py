@@ -1,7 +1,7 @@
 """What one consumer holds: events that wait for a thread, events that are being handled, answers for the store.
 
-An event leaves `ready` and `running` by `dict.pop`, which gives it to one thread only. An event of which a process may
-have died is handled alone among such, until the store has its answer: if this process dies, too, it died of that one.
+An event leaves `ready` and `running` by `dict.pop`, so only one thread gets it. Of the events that may have killed a
+process, one at a time is handled, until the store has its answer: if this process dies, too, that event killed it.
 """
 
 import threading
@@ -21,10 +21,10 @@ class Held:
     """An event that was leased.
 
     Attributes:
-        event: It.
+        event: The event.
         locked_at: When its lock was taken or extended, by the monotonic clock.
         started_at: When its handler was called.
-        thread: Who handles it.
+        thread: The thread that handles it.
         timed_out: Whether its handler took longer than it may.
         alone: Whether it holds `Deliveries.suspects`.
     """
@@ -44,18 +44,18 @@ class Held:
 
 @dataclass
 class Deliveries:
-    """All that a consumer holds.
+    """All events of a consumer.
 
     Attributes:
-        queue: What waits for a thread, in order; some of it may have been given back. None ends a thread.
-        ready: What waits for a thread, by lease token.
-        running: What is being handled, by lease token.
-        stray: Handlers that still run although their event was answered, or is somebody else's, by stream.
-        answers: For the store.
-        answered: Is set with each answer.
-        suspects: Is held for an event of which a process may have died, until the store has the answer.
-        room: Is set where more may be leased.
-        low: Of how many that wait on more is to be leased.
+        queue: Events that wait for a thread, in order; some of them may have been given back. None ends a thread.
+        ready: Events that wait for a thread, by lease token.
+        running: Events that are being handled, by lease token.
+        stray: Events with a handler that still runs after they were answered, or passed to another process, by stream.
+        answers: Outcomes to report to the store.
+        answered: Set with each answer.
+        suspects: Held for an event that may have killed a process, until the store has the answer.
+        room: Set when more may be leased.
+        low: The number of waiting events at which more are to be leased.
         stuck: Whether events waited so long that they were given back, and no handler has ended since.
     """
 
@@ -71,18 +71,18 @@ class Deliveries:
     stuck: bool = False
 
     def add(self, held: Held) -> None:
-        """Let an event wait for a thread."""
+        """Queue an event for a thread."""
         self.ready[held.event.lease_token] = held
         self.queue.put(held)
 
     def take(self) -> Held | None:
-        """Wait for the next event to handle; None to end."""
+        """Wait for the next event to handle; return None to end."""
         while (held := self.queue.get()) is not None:
             token = held.event.lease_token
             if held.event.suspect:
                 self.suspects.acquire()
             held.started_at, held.thread = time.monotonic(), threading.current_thread()
-            # here first: it is never in neither
+            # first add, then remove: the event is always in at least one
             self.running[token] = held
             if self.ready.pop(token, None) is not None:
                 held.alone = held.event.suspect
@@ -95,7 +95,7 @@ class Deliveries:
         return None
 
     def finish(self, held: Held, outcome: Outcome) -> bool:
-        """Answer for an event whose handler ended; false where somebody answered before."""
+        """Answer for an event after its handler ended; return False if another thread has answered."""
         self.stuck = False
         if not self._leave(held):
             self.stray.pop(held.stream, None)
@@ -104,19 +104,19 @@ class Deliveries:
         return True
 
     def answer(self, held: Held, outcome: Outcome) -> None:
-        """Leave an answer for the store."""
+        """Queue an answer for the store."""
         self.answers.append((held, outcome))
         if not self.answered.is_set():
             self.answered.set()
 
     def settle(self, held: Held) -> None:
-        """Let the next event be handled of which a process may have died: the store has the answer for this one."""
+        """Let the next event that may have killed a process be handled: the store has the answer for this one."""
         if held.alone:
             held.alone = False
             self.suspects.release()
 
     def give_back_ready(self, outcome: Outcome, locked_before: float) -> int:
-        """Give back what waits for a thread since then; return how many."""
+        """Give back events that wait for a thread since before that time; return how many."""
         given = 0
         for token, held in list(self.ready.items()):
             if held.locked_at <= locked_before and self.ready.pop(token, None) is not None:
@@ -125,8 +125,8 @@ class Deliveries:
         return given
 
     def leave_running(self, held: Held) -> bool:
-        """Let a handler run on without an answer of its own; false where it has ended meanwhile."""
-        # here first: a handler that ends now takes it out again
+        """Let a handler run on without an answer of its own; return False if it has ended meanwhile."""
+        # first add, then remove: a handler that ends now takes it out again
         self.stray[held.stream] = held
         if not self._leave(held):
             self.stray.pop(held.stream, None)
@@ -135,7 +135,7 @@ class Deliveries:
         return True
 
     def _leave(self, held: Held) -> bool:
-        """Count an event as not running any more; false where another thread did so before."""
+        """Remove an event from `running`; return False if another thread has done so."""
         return self.running.pop(held.event.lease_token, None) is not None
 
     def taken(self) -> list[tuple[Held, Outcome]]:
@@ -147,5 +147,5 @@ class Deliveries:
         return found
 
     def busy(self) -> set[Stream]:
-        """Return the streams of which a handler runs."""
+        """Return the streams that have a running handler."""
         return {held.stream for held in list(self.running.values())} | set(self.stray.copy())

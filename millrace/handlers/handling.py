@@ -1,7 +1,7 @@
 """Calls a handler for one event, in a thread of its own: a plain function, an async one, or one with a connection.
 
 The acknowledgement joins the transaction of a handler with a connection, and both commit together: exactly once. If the
-acknowledgement does not count any more, both are rolled back.
+acknowledgement no longer counts, both are rolled back.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from millrace.patience import FAREWELL_S, PAUSE_S
 from millrace.postgres import connecting
 from millrace.user_code import finished
 
-# how often a transaction is tried again at once, whose only fault is that another one was first
+# how often a transaction is retried at once if it only lost to a concurrent one
 TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The handler returned; `acknowledged` where its own transaction did that already."""
+    """The handler returned; `acknowledged` if its own transaction has acknowledged the event."""
 
     acknowledged: bool = False
 
@@ -42,7 +42,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The event was not handled, and did not fail; it waits so many seconds."""
+    """The event was not handled, and did not fail; it waits for `after_s` seconds."""
 
     why: str | None = None
     after_s: float = 0.0
@@ -50,7 +50,7 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The event's lock was somebody else's, so the handler's transaction was rolled back."""
+    """Another process had the event's lock, so the handler's transaction was rolled back."""
 
 
 Outcome = Done | Failed | GiveBack | Lost
@@ -58,7 +58,7 @@ DONE = Done()
 
 
 class Caller:
-    """Calls one subscription's handler; for one thread at a time, but for `interrupt`."""
+    """Calls one subscription's handler; for one thread at a time, except `interrupt`."""
 
     def __init__(
         self, dsn: str, subscription: Subscription, loop: asyncio.AbstractEventLoop | None, leaving: threading.Event
@@ -68,10 +68,10 @@ class Caller:
         self._future: Future[Any] | None = None
 
     def call(self, event: Delivery) -> Outcome:
-        """Handle an event, which causes what the handler appends; whatever the handler raises is an outcome."""
+        """Handle an event, which is the cause of what the handler appends; any error of the handler is an outcome."""
         try:
             if event.suspect:
-                # a process may have died of it: the store is told that its handler begins
+                # it may have killed a process: the store records that its handler begins
                 view, lock_s = self._subscription.view, self._subscription.lock_timeout_s
                 try:
                     with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._leaving) as connection:
@@ -127,10 +127,10 @@ class Caller:
         for attempt in range(1, TRIES + 1):
             if self._connection is None or self._connection.closed:
                 try:
-                    # nothing is prepared: behind a connection pool the next session would not know it
+                    # without prepared statements: behind a connection pool the next session would not know them
                     self._connection = connecting.connect(
                         self._dsn,
-                        # a handler that takes longer than it may has been interrupted
+                        # a handler over its time limit has been interrupted by then
                         answer_s=self._subscription.timeout_s + FAREWELL_S,
                         stop=self._leaving,
                         prepare_threshold=None,
@@ -148,7 +148,7 @@ class Caller:
             except Exception as error:
                 passes = isinstance(error, psycopg.OperationalError) and connection.closed
                 if passes or isinstance(error, connecting.NO_WRITES):
-                    # whether it was committed nobody knows: if so, giving it back is refused
+                    # the commit may have succeeded: then the store refuses to take the event back
                     self.close()
                     return GiveBack(told(error), PAUSE_S)
                 if not _was_second(error) or attempt == TRIES:
@@ -170,7 +170,7 @@ class Caller:
 
 
 def _was_second(error: BaseException) -> bool:
-    """Return whether an error says that another transaction was first, also where a library wrapped it."""
+    """Return whether an error means a loss to a concurrent transaction, also if a library wrapped it."""
     found: BaseException | None = error
     for _ in range(10):  # a cause may be its own
         if found is None:
@@ -192,7 +192,7 @@ class LoopThread:
 
     def _run(self) -> None:
         while not self._ended:
-            # a task that raises SystemExit or KeyboardInterrupt ends the loop for all others, as does a stop of theirs
+            # a task that raises SystemExit or KeyboardInterrupt ends the loop for all others, as does one that stops it
             with suppress(BaseException):
                 self.loop.run_forever()
 

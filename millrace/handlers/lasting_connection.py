@@ -1,4 +1,4 @@
-"""A connection that is made anew when the server was away."""
+"""A connection that is made anew after the server was away."""
 
 import logging
 import threading
@@ -17,12 +17,12 @@ Result = TypeVar("Result")
 
 
 class LastingConnection:
-    """Calls to the store by one thread; a call that the server's absence ended is sent again.
+    """Calls the store for one thread; retries a call that the server's absence ended.
 
     Args:
         dsn: The event store.
-        view: Of whom log lines are.
-        counters: Count new connections.
+        view: The view in log lines.
+        counters: Counts new connections.
     """
 
     def __init__(self, dsn: str, view: str, counters: Counters) -> None:
@@ -32,19 +32,19 @@ class LastingConnection:
         self._hung_up = threading.Event()
 
     def __call__(self, call: Callable[[PlatformStore], Result]) -> Result:
-        """Call the store, again and again while it is away.
+        """Call the store; retry while it is away.
 
         Raises:
-            psycopg.OperationalError: It is away, and nobody wants to wait any longer.
-            psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and nobody wants to wait any longer.
-            psycopg.errors.ProgramLimitExceeded: What was asked exceeds a limit of the server.
+            psycopg.OperationalError: It is away, and `give_up` was called.
+            psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and `give_up` was called.
+            psycopg.errors.ProgramLimitExceeded: The call exceeds a limit of the server.
         """
         patiently = while_away(connecting.passes, self._hung_up, self._tell)
         result: Result = patiently(self._once, call)
         return result
 
     def give_up(self) -> None:
-        """Send no call again from now on, and leave one that no answer comes to."""
+        """Retry no call from now on, and abandon one that gets no answer."""
         self._hung_up.set()
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class LastingConnection:
                     say(logging.INFO, "server is back", view=self._view)
             return call(PlatformStore(self._connection))
         except connecting.PASSING as error:
-            # one of class 40 only means that others were first
+            # an error of class 40 only means a loss to a concurrent transaction
             if not (error.sqlstate or "").startswith("40"):
                 self.close()
             raise

@@ -1,4 +1,4 @@
-"""What operators are told by consumers: log lines of key=value, and counters."""
+"""What consumers report to operators: log lines of key=value, and counters."""
 
 import json
 import logging
@@ -11,14 +11,14 @@ logger = logging.getLogger("millrace.consumers")
 
 @dataclass
 class Counters:
-    """What one consumer did since it began; numbers that only grow.
+    """The work of one consumer since it began; numbers that only grow.
 
     Attributes:
         leased: Events that it was given.
-        handled: Events whose handler returned, and whose acknowledgement counts.
-        failed: Events whose handler raised, or took longer than it may.
+        handled: Events with a handler that returned, and with an acknowledgement that counts.
+        failed: Events with a handler that raised, or took longer than it may.
         given_back: Events that it gave back unhandled, or that a handler wants later.
-        lost: Events whose lock was somebody else's when the handler was done: they are delivered again.
+        lost: Events that another process had locked when the handler was done: they are delivered again.
         hung: Handlers that took longer than they may; their events are counted as failed, too.
         extended: Locks that were extended.
         reconnected: How often it connected anew.
@@ -35,11 +35,11 @@ class Counters:
 
     @property
     def held(self) -> int:
-        """How many events it has and did not answer."""
+        """How many events it holds without an answer."""
         return self.leased - self.handled - self.failed - self.given_back - self.lost
 
     def values(self) -> dict[str, int]:
-        """Return them by name."""
+        """Return the counters by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
@@ -49,7 +49,7 @@ def say(level: int, what: str, **values: object) -> None:
         words = [what]
         for name, value in values.items():
             text = printable(str(value))
-            # what a reader of key=value would take for two values
+            # a text that a reader of key=value would take for two values
             quoted = not text or set(text) & set(' ="\n\t')
             words.append(f"{name}={json.dumps(text, ensure_ascii=False) if quoted else text}")
         logger.log(level, " ".join(words))

@@ -7,13 +7,13 @@
 | 4xx but 408, 410, 425 and 429 | this event is refused     | failed: sent again, later each time, then dead letter |
 | any other, a redirect, none   | the receiver is not there | given back for a later try, however often             |
 
-By Retry-After with a 429 or 503 the receiver says for how long nothing is sent. After some deliveries in a row that
-nothing answered one at a time asks whether it is back, later each time, up to once a minute.
+A receiver pauses its pushes by Retry-After with a 429 or 503. After some unanswered deliveries in a row, one delivery
+at a time probes whether the receiver is back, with growing pauses up to a minute.
 
 Pushes of a view with a secret are signed as Standard Webhooks says: `webhook-id` is the event's id, the same for each
-try. The receiver may see an event again, and never out of its stream's order.
+retry. The receiver may see an event again, but never out of its stream's order.
 
-Not here: where pushes may go and how one is sent (`receivers`).
+Not here: where pushes may go and how a push is sent (`receivers`).
 """
 
 import threading
@@ -40,15 +40,15 @@ from millrace.signing import signed
 RETRY_MS = 5_000
 # streams at once
 CONCURRENCY = 16
-# how long a receiver is believed that says when it is back
+# the longest Retry-After that counts
 LONGEST_PAUSE_S = 3600.0
 # answers 4xx that say "later", not "never"
 NOT_NOW = {408, 425, 429}
-# answers whose Retry-After is of the receiver, and not of one event
+# answers with a Retry-After of the receiver, and not of one event
 BUSY = {429, 503}
-# after how many deliveries in a row that nothing answered one at a time asks
+# after this many unanswered deliveries in a row, one delivery at a time probes
 DEAD_AFTER = 5
-# what stands in front of a receiver answers so while that is away
+# no answer, or the answer of a proxy in front of a receiver that is away
 AWAY = {0, 502, 503, 504}
 
 
@@ -77,11 +77,11 @@ def push_events(
         dsn: The event store.
         view: A rows view with a URL.
         budget_s: How long events are delivered at most.
-        idle_s: How long nothing must have come.
-        allowed: Networks and hosts that pushes may go to, besides public addresses.
-        on_failure: Gets the answer's text of the first deliveries that fail, which the store does not keep.
+        idle_s: How long no event must have come.
+        allowed: Networks and hosts that pushes may go to, in addition to public addresses.
+        on_failure: Called with the answer's text of the first deliveries that fail, which the store does not keep.
         concurrency: How many streams are delivered at once.
-        owner: The name under which it is attached to the view; None for one of its own.
+        owner: The name of its attachment to the view; None for a generated one.
 
     Raises:
         MillraceError: The view has no URL.
@@ -97,14 +97,14 @@ def push_events(
             )
         options = PushStore(connection).push_options(view)
     pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, options.push_format)
-    # a delivery may take the timeout twice, until it is connected and from then on, and a name is looked up before
+    # a delivery may take the timeout twice, to connect and for the rest, and a name is looked up before
     consumer = Consumer(
         dsn,
         Subscription(
             pusher.deliver,
             view,
             concurrency=concurrency,
-            # the view's own may be shorter than one delivery
+            # the view's own value may be shorter than one delivery
             lock_timeout_s=PATIENCE_S,
             timeout_s=max(PATIENCE_S, 4 * BUSY_S),
             upcast=options.push_upcast,
@@ -143,7 +143,7 @@ class Pusher:
     """Sends events to a URL, from many threads; each has a connection of its own.
 
     Attributes:
-        gone: Whether the receiver wants no more.
+        gone: Whether the receiver wants no more events.
         busy_until: When the last delivery ended.
     """
 
@@ -164,7 +164,7 @@ class Pusher:
         self._told = 0
         self._telling = threading.Lock()
         self._not_before = 0.0
-        # deliveries in a row that nothing answered; when the next probe may be sent, and how long the one after waits
+        # unanswered deliveries in a row; when the next probe may be sent, and how long the one after waits
         self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
         self._reading = threading.Lock()
         self._secrets: list[str] = []
@@ -173,11 +173,11 @@ class Pusher:
         self.busy_until = time.monotonic()
 
     def deliver(self, event: Delivery) -> None:
-        """Send an event; what the answer means is said to the consumer.
+        """Send an event; turn the answer into an outcome for the consumer.
 
         Raises:
             Refused: The receiver refuses the event.
-            TryLater: It is not there.
+            TryLater: The receiver is not there.
         """
         pause, is_probe = self._pause()
         if self.gone or pause > 0:
@@ -209,7 +209,7 @@ class Pusher:
         raise TryLater(answer.error, after_s=after_s)
 
     def _pause(self) -> tuple[float, bool]:
-        """Return for how long nothing is sent, and whether what is sent now is a probe, for which the others wait."""
+        """Return how long to wait before sending, and whether this delivery is a probe, for which the others wait."""
         with self._telling:
             now = time.monotonic()
             pause = max(self._not_before, self._probe_at) - now
@@ -225,7 +225,7 @@ class Pusher:
                 self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
                 return
             self._unanswered += 1
-            # of those that were under way at once only the first counts
+            # of the deliveries under way at once, only the first counts
             if is_probe or self._unanswered == DEAD_AFTER:
                 self._probe_at = time.monotonic() + self._probe_s
                 self._probe_s = min(2 * self._probe_s, PATIENCE_S)
@@ -246,7 +246,7 @@ class Pusher:
                     with connect(self._dsn) as connection:
                         self._secrets = PushStore(connection).push_secrets(self._view)
                 except psycopg.OperationalError as error:
-                    # nothing is sent unsigned, and no event is to blame
+                    # nothing is sent unsigned, and the event is not at fault
                     raise TryLater("The store does not say what to sign with.", after_s=RETRY_MS / 1000) from error
                 self._read_again_at = time.monotonic() + AWAY_S
             secrets = self._secrets
@@ -263,7 +263,7 @@ class Pusher:
                         self._view, False, reason=f"Its receiver is gone: {answer.error}"
                     )
             except (MillraceError, psycopg.Error) as error:
-                # the next drain finds out once more; the event is not to blame
+                # the next drain gets that answer again; the event is not at fault
                 self._on_failure(
                     f"The receiver of view {self._view} wants no more, and the view cannot be disabled: {error}."
                     " A member of event_store_owner can: millrace view disable."
@@ -271,7 +271,7 @@ class Pusher:
 
 
 def seconds_of(retry_after: str) -> float | None:
-    """Return for how many seconds a Retry-After asks, which are a number or a time; None for anything else."""
+    """Return the seconds that a Retry-After asks for, as a number or as a time; None for any other text."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after[:9])
     try:

@@ -1,15 +1,15 @@
-"""Where pushes go: the server behind a URL, and only where pushes may go.
+"""The receivers of pushes: the server behind a URL, and the check that pushes may go there.
 
-Whoever sets a URL would otherwise reach with it what only this machine reaches: services on loopback, the metadata of a
-cloud, servers behind the firewall. So a URL leads to public addresses, and to those that MILLRACE_PUSH_ALLOW lists. The
-address is looked up once, judged, and connected to: no name leads elsewhere a moment later. No proxy of the
-environment, no `.netrc` and no cookie is used, no redirect followed, and the whole delivery has one deadline.
+A URL could otherwise reach what only this machine reaches: services on loopback, the metadata of a cloud, servers
+behind the firewall. So a URL leads only to public addresses and to those that MILLRACE_PUSH_ALLOW lists. The address is
+looked up once, checked, and connected to: a name cannot lead elsewhere a moment later. No proxy of the environment, no
+`.netrc` and no cookie is used, no redirect followed, and the whole delivery has one deadline.
 
-An answer is a secret of the network that the receiver is in: the store keeps its status, length and a hash.
+An answer may be a secret of the receiver's network: the store keeps its status, length and a hash.
 
 A URL may name secrets of the push's environment, before the host's `@`, in the path or in the query:
-`${MILLRACE_PUSH_SECRET_X}`. Such a variable says for which host it is, as in `hooks.example.com s3cret`: whoever may
-set a URL would else send other people's secrets to a host of his own. No other variable can be named.
+`${MILLRACE_PUSH_SECRET_X}`. Such a variable states its host, as in `hooks.example.com s3cret`. Otherwise any author of
+a URL could send other people's secrets to any host. No other variable can be named.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ HTTP_PORTS = {"http": 80, "https": 443}
 ANSWER_BYTES = 2_000
 SECRETS = "MILLRACE_PUSH_SECRET_"
 NAMED = re.compile(r"\$\{([^{}]*)\}")
-# addresses of IPv6 that lead to any address of IPv4, private ones too; then what Python counts as public and is not:
+# IPv6 addresses that lead to any IPv4 address, private ones too; then addresses that Python wrongly counts as public:
 # segments of a network of its own, and documentation
 NOT_PUBLIC = tuple(
     map(
@@ -68,8 +68,8 @@ class Answer:
 
     Attributes:
         status: Its HTTP status; 0 for none.
-        error: What the store may keep of it.
-        said: Its text, for the operators of this machine.
+        error: The text that the store may keep.
+        said: The answer's text, for the operators of this machine.
         retry_after: Its header Retry-After; empty for none.
     """
 
@@ -80,7 +80,7 @@ class Answer:
 
 
 class Allowed:
-    """Which addresses pushes may go to, besides public ones.
+    """The addresses that pushes may go to, in addition to public ones.
 
     Args:
         listed: Networks, such as `10.0.0.0/8`, addresses, and names of hosts.
@@ -104,7 +104,7 @@ class Allowed:
 
 
 def is_public(address: Address) -> bool:
-    """Return whether everybody reaches the same machine at an address, and this network nothing of its own."""
+    """Return whether an address leads to the same machine from everywhere, and never into this network."""
     address = _unmapped(address)
     return address.is_global and not address.is_multicast and not any(address in network for network in NOT_PUBLIC)
 
@@ -116,14 +116,14 @@ def _unmapped(address: Address) -> Address:
 
 
 def with_secrets(url: str, environ: Mapping[str, str]) -> str:
-    """Put the secrets that a URL names into it.
+    """Insert the secrets that a URL names.
 
     Raises:
-        Forbidden: It names a variable that is not there, or not for this host.
+        Forbidden: It names a variable that does not exist, or is not for this host.
     """
     if not NAMED.search(url):
         return url
-    # no secret has a part in which host it is
+    # no secret influences the host
     host = parse_url(NAMED.sub("x", url)).host
 
     def secret(named: re.Match[str]) -> str:
@@ -142,12 +142,12 @@ def with_secrets(url: str, environ: Mapping[str, str]) -> str:
 
 
 class Endpoint:
-    """The receiver at one URL, with a connection that is kept; to be closed in the end.
+    """The receiver at one URL, with a connection that is kept; the caller closes it.
 
     Args:
         url: The URL, with names of secrets.
         allowed: Where pushes may go.
-        environ: Has the secrets that the URL names.
+        environ: The variables with the secrets that the URL names.
     """
 
     def __init__(self, url: str, allowed: Allowed, environ: Mapping[str, str] = os.environ) -> None:
@@ -166,8 +166,8 @@ class Endpoint:
 
         Raises:
             Forbidden: It is unreadable, names a secret that is not for its host, or leads where pushes may not go.
-            OSError: Nobody knows its host.
-            UnicodeError: No host can have that name.
+            OSError: The name of its host does not resolve.
+            UnicodeError: Its host has an impossible name.
         """
         if self._forbidden:
             raise Forbidden(self._forbidden)
@@ -175,7 +175,7 @@ class Endpoint:
         self._address(host, port)
 
     def post(self, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Answer:
-        """Send a body; from connecting to the end of the answer it has `timeout_s`."""
+        """Send a body; `timeout_s` covers all from connecting to the end of the answer."""
         if self._forbidden:
             return Answer(0, self._forbidden, self._forbidden)
         try:
@@ -186,7 +186,7 @@ class Endpoint:
                 if scheme == "http":
                     self._connection = HTTPConnection(address, port, timeout=timeout_s)
                 else:
-                    # the name is in the certificate, the address is not
+                    # the certificate has the name, not the address
                     self._connection = HTTPSConnection(
                         address,
                         port,
@@ -202,12 +202,12 @@ class Endpoint:
             return Answer(0, str(error), str(error))
         except (HTTPError, HTTPException, OSError, ValueError) as error:
             self.close()
-            # which of them it was tells whether something listens there
+            # only operators get the kind of error, which tells whether a service listens there
             return Answer(0, "No answer.", f"No answer: {error}")
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with the URL itself, wherever it leads; None for nothing."""
+        """The fault of the URL itself, wherever it leads; None if it has none."""
         try:
             _place(self._url)
         except Forbidden as error:
@@ -216,7 +216,7 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """Scheme, host and port: what may be shown of the URL, whose path may be a secret."""
+        """Scheme, host and port: the part of the URL that may be shown. Its path may be a secret."""
         port = f":{self._url.port}" if self._url.port else ""
         return f"{self._url.scheme or ''}://{self._url.host or ''}{port}"
 
@@ -259,7 +259,7 @@ class Endpoint:
             decode_content=False,
         )
         response = connection.getresponse()
-        # some of it: the status counts, however long its text is or whatever becomes of that
+        # read only a part: the status counts, however long the text is or whatever happens to it
         said, whole = b"", False
         with suppress(HTTPError, HTTPException, OSError, ValueError):
             while len(said) <= ANSWER_BYTES and not whole:
@@ -272,7 +272,7 @@ class Endpoint:
         with suppress(ValueError):
             phrase = f" {HTTPStatus(response.status).phrase}"
         size = f"at least {len(said)}" if len(said) == ANSWER_BYTES else len(said)
-        # what everybody may know
+        # the part that may be public
         error = f"HTTP {response.status}{phrase}, {size} bytes, sha256 {hashlib.sha256(said).hexdigest()[:12]}"
         retry_after = response.headers.get("Retry-After", "")
         return Answer(response.status, error, said.decode(errors="replace"), retry_after)
@@ -280,12 +280,12 @@ class Endpoint:
 
 @contextmanager
 def _ended_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
-    """Let what is done with a connection fail when the time is over; its own timeout begins anew with each byte."""
+    """Fail the work with a connection when the time is over; its own timeout restarts with each byte."""
     done = threading.Event()
 
     def watch() -> None:
         patience = seconds
-        # again and again: it may be connected only now
+        # repeatedly: the connection may be opened only now
         while not done.wait(patience):
             opened, patience = connection.sock, 0.1
             if opened is not None:

@@ -25,9 +25,9 @@ class PushStore(SqlFunctions):
         return self._values(str, "select event_store_platform.push_secrets(%s)", (view,))
 
     def set_push_secret(self, view: str, secret: str, keep_s: int = 86_400, reason: str | None = None) -> None:
-        """Sign a view's pushes with a secret; the one before signs, too, for `keep_s` seconds."""
+        """Sign a view's pushes with a secret; the secret before also signs for `keep_s` seconds."""
         self._value(str, "select event_store_platform.set_push_secret(%s, %s, %s, %s)", (view, secret, keep_s, reason))
 
     def drop_push_secret(self, view: str, reason: str | None = None) -> None:
-        """Sign a view's pushes no more."""
+        """Stop signing a view's pushes."""
         self._value(str, "select event_store_platform.drop_push_secret(%s, %s)", (view, reason))

@@ -12,9 +12,9 @@ from millrace.postgres.connecting import connect
 
 
 def consumed(dsn: str, subscription: Subscription) -> tuple[Counters, list[DeadLetter]]:
-    """Handle what the store holds for a subscription, from the first event on; return what was done, and what failed.
+    """Handle a subscription's events in the store, from the first one on; return the counters and the dead letters.
 
-    An event whose handler raises fails for good, and one that its handler wants later waits: other streams go on.
+    An event fails for good if its handler raises, and waits if its handler wants it later: other streams continue.
     """
     stop, faults = threading.Event(), list[BaseException]()
     consumer = Consumer(dsn, replace(subscription, start="-infinity", max_attempts=1))

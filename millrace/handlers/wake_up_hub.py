@@ -1,4 +1,4 @@
-"""Words of new positions in the log: heard once in a process, by all its consumers."""
+"""Wake-ups for new positions in the log: received once in a process, for all its consumers."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ class Words:
     """Calls each listener when the sequencer says that the log grew.
 
     Attributes:
-        come: Whether words come at all: behind a pooler, or while the server is away, none does.
+        come: Whether wake-ups arrive at all: behind a pooler, or while the server is away, none does.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -20,7 +20,7 @@ class Words:
         self._listeners: list[Callable[[], None]] = []
 
     def call(self, listener: Callable[[], None]) -> None:
-        """Call `listener` with each word from now on, in the thread that hears them."""
+        """Call `listener` for each wake-up from now on, in the thread that receives them."""
         self._listeners.append(listener)
 
     def hear(self, stop: threading.Event) -> None:

@@ -1,8 +1,8 @@
-"""Opens event files: CSV, JSON Lines, XES and Parquet, told apart by their names, and reads the rows of Parquet.
+"""Opens event files, CSV, JSON Lines, XES and Parquet by their suffixes, and reads the rows of Parquet.
 
-Rows come in constant memory, numbered from 1 in the order of the file. Values are JSON values: CSV has text, and an
-empty cell is null. The others keep their types; a number that a float would round, a decimal and a time are exact text;
-not-a-number is null; bytes are base64.
+Rows come in constant memory, numbered from 1 in the order of the file. Values are JSON values. CSV gives text, and an
+empty cell is null. The other formats keep their types; a number that a float would round, a decimal and a time are
+exact text; not-a-number is null; bytes are base64.
 """
 
 import base64
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from millrace.archive.bounded import require_small
 from millrace.errors import ImportRefused
-from millrace.importer.rows import ROW_LIMIT, EventFile, Format, Row, refuse_twins
+from millrace.importer.file_rows import ROW_LIMIT, EventFile, Format, Row, refuse_twins
 from millrace.importer.text import open_csv, open_jsonl
 from millrace.importer.xes import open_xes
 
@@ -37,7 +37,7 @@ SUFFIXES: dict[str, Format] = {
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix that tells a file's format; `.gz` may follow that of a text format."""
+    """Return the suffix that determines a file's format; `.gz` may follow that of a text format."""
     return (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
 
 
@@ -45,7 +45,7 @@ def file_format(path: Path) -> Format:
     """Return a file's format by its name.
 
     Raises:
-        ImportRefused: The suffix says nothing.
+        ImportRefused: The suffix is unknown.
     """
     found = SUFFIXES.get(suffix_of(path))
     if found is None:
@@ -64,7 +64,7 @@ def open_event_file(path: Path, format_: Format | None = None, delimiter: str | 
     Args:
         path: The file.
         format_: By default the format of its suffix.
-        delimiter: What is between the cells of CSV; by default a tab in `.tsv`, else a comma.
+        delimiter: The text between the cells of CSV; by default a tab in `.tsv`, else a comma.
 
     Raises:
         ImportRefused: The file is missing, empty, damaged, or of another format. Reading the rows raises it, too.
@@ -104,7 +104,7 @@ def _until_damage(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 
 def _open_parquet(path: Path, stack: ExitStack) -> EventFile:
     file = stack.enter_context(pq.ParquetFile(path, pre_buffer=False))
-    # of other writers, whose row groups may be large; their pages are not
+    # other writers may make large row groups; their pages are small
     require_small(path, file.metadata)
     columns: list[str] = file.schema_arrow.names
     refuse_twins(path, columns)

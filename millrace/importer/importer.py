@@ -1,9 +1,9 @@
 """Imports an event log from a file: batches, refusals and the report of `millrace import`.
 
-A row's `event_id` follows from the source's name and the row's number. So an import that runs again, goes on after a
-kill, or runs twice at once stores every row once, and a file that grew adds its new rows. Only one batch is ever at the
-store, and the next is sent when it is committed: a kill leaves no row without those before it. Memory does not grow
-with the file. Not here: the event that a row becomes (`events`).
+A row's `event_id` follows from the source's name and the row's number. So an import that runs again, resumes after a
+kill, or runs twice at once stores every row once, and a file that grew adds its new rows. Batches go to the store
+one at a time, each after the commit of the one before: after a kill, no row is stored without those before it. Memory
+does not grow with the file. Not here: the event that a row becomes (`events`).
 """
 
 import re
@@ -28,10 +28,10 @@ from millrace.errors import (
     Unreachable,
 )
 from millrace.event_store.platform import PlatformStore
-from millrace.importer.events import Columns, Event, Mapping, name_fault
+from millrace.importer.file_rows import EventFile, Format, Row
 from millrace.importer.files import open_event_file
+from millrace.importer.imported_events import Columns, Event, Mapping, name_fault
 from millrace.importer.rejects import Rejects
-from millrace.importer.rows import EventFile, Format, Row
 from millrace.importer.times import TimeForm
 from millrace.postgres.connecting import connect
 
@@ -41,7 +41,7 @@ MOST_EVENT_TYPES = 10_000
 # what CSV files have between their cells, by the word for each
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-# what may differ in a reason for which many rows are rejected
+# the parts that may differ in one reason for which many rows are rejected
 _VALUES = re.compile(r"\d+|(?s:'.*'|\".*\")")
 
 
@@ -59,7 +59,7 @@ class ImportProgress:
 class ImportReport:
     """The result of an import; `rows` is the sum of `appended`, `already_there` and `rejected`.
 
-    `streams` counts the streams whose first event is a row of this file.
+    `streams` counts the streams that begin with a row of this file.
     """
 
     source: str
@@ -74,17 +74,17 @@ class ImportReport:
 
 
 @dataclass(frozen=True)
-class LogFile:
-    """A file to import, and how it is read.
+class ImportedLog:
+    """A file to import, and how to read it.
 
     Attributes:
         path: CSV, JSON Lines, XES (all also .gz) or Parquet.
         decider: The decider of every event.
-        columns: The columns of stream, event and time, and what stands for them.
+        columns: The columns of stream, event and time, and their substitutes.
         source: The name that event ids follow from; by default the file's name.
         format: By default the format of the file's suffix.
-        delimiter: What is between the cells of CSV; by default a tab in `.tsv`, else a comma.
-        times: How times are written; by default in one of the forms that are known.
+        delimiter: The text between the cells of CSV; by default a tab in `.tsv`, else a comma.
+        times: The form of times; by default any of the known forms.
     """
 
     path: Path
@@ -102,10 +102,10 @@ class LogFile:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[EventFile, Mapping]]:
-        """Open it, with what makes events of its rows.
+        """Open it, with the mapping of its rows to events.
 
         Raises:
-            ImportRefused: The file or a column is missing, or a name cannot be one.
+            ImportRefused: The file or a column is missing, or a name is invalid.
         """
         columns = self.columns
         names = {"decider": self.decider, "source": self.name}
@@ -123,7 +123,7 @@ class LogFile:
             if fault := name_fault(f"the {what}", name):
                 raise ImportRefused(f"The import cannot start: {fault}.")
         with open_event_file(self.path, self.format, self.delimiter) as opened:
-            # cells of CSV are texts, which have nothing within, but for the data
+            # cells of CSV are texts without inner objects, except the data
             within = opened.delimiter is None
             missing = [
                 name
@@ -146,17 +146,16 @@ class LogFile:
 
 def import_events(
     dsn: str,
-    log: LogFile,
+    log: ImportedLog,
     *,
     rejects: Path | None = None,
     batch_size: int = 1000,
     progress: Callable[[ImportProgress], None] | None = None,
 ) -> ImportReport:
-    """Append every row of a file that can be an event, once, and write the others to a rejects file.
+    """Append every row of a file that can be an event, once; write the other rows to a rejects file.
 
-    A rejected row has no stream or event, has an unreadable time, or is refused by the store for itself. The rejects
-    file has one JSON object per row with `line`, `reason` and `raw`; the first rejected row makes it and replaces an
-    older one.
+    A rejected row has no stream or event, has an unreadable time, or is itself refused by the store. The rejects file
+    has one JSON object per row with `line`, `reason` and `raw`; it replaces an older one at the first rejected row.
 
     Args:
         dsn: The event store's database.
@@ -169,7 +168,7 @@ def import_events(
         ImportRefused: The file or a column is missing, or a row's event_id is stored with other content. The rows that
             were appended before stay.
         SchemaMismatch: The database has no event store.
-        Unreachable: The database does not answer; run it again to go on.
+        Unreachable: The database does not answer; run the import again to resume it.
     """
     started = clock.monotonic()
     file = log.path
@@ -188,7 +187,7 @@ def import_events(
         batches = _batches(opened, mapping, batch_size)
         following = ahead.submit(next, batches, None)
         while (batch := following.result()) is not None:
-            # only one is prepared meanwhile, so that memory stays bounded
+            # only one batch is prepared meanwhile, so that memory stays bounded
             following = ahead.submit(next, batches, None)
             run.take(batch)
             if progress:
@@ -198,7 +197,7 @@ def import_events(
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows that are rejected for reasons that differ in values only: how many, and the first one's line and reason."""
+    """Rows rejected for reasons that differ in values only: how many, and the first one's line and reason."""
 
     count: int
     line: int
@@ -209,7 +208,7 @@ class Kind:
 class ImportTrial:
     """The result of a trial; `first` are events as JSON, and `rejected` has the most frequent reasons first.
 
-    `nearly_numbers` has columns of numbers and a few texts, which may say that there is no number, with these texts.
+    `nearly_numbers` has columns of numbers with a few texts that may stand for a missing number, and these texts.
     """
 
     columns: tuple[str, ...]
@@ -220,8 +219,8 @@ class ImportTrial:
     nearly_numbers: dict[str, list[str]]
 
 
-def try_import(log: LogFile) -> ImportTrial:
-    """Read a whole file as `import_events` does, and append nothing: what the store would refuse is not seen.
+def try_import(log: ImportedLog) -> ImportTrial:
+    """Read a whole file as `import_events` does, and append nothing; refusals of the store are not seen.
 
     Raises:
         ImportRefused: The file or a column is missing.
@@ -260,7 +259,7 @@ class _Numbers:
                 self._numbers[name] += 1
             elif isinstance(cell, str):
                 self._texts[name].add(cell)
-                # a column of numbers has no more texts, and none that is longer
+                # a column of numbers has no more texts, and no longer ones
                 if len(self._texts[name]) > 3 or len(cell) > 40:
                     del self._texts[name]
 
@@ -273,7 +272,7 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Rows in their order: those that have an event, with it, and those that have none, with the reason."""
+    """Rows in their order: those that have an event, with the event, and those that have none, with the reason."""
 
     rows: int
     events: list[tuple[Row, Event]]
@@ -310,7 +309,7 @@ class _Run:
     """One import under way, and its counts so far."""
 
     store: PlatformStore
-    log: LogFile
+    log: ImportedLog
     rejects: Rejects
     started: float
     rows: int = 0
@@ -364,7 +363,7 @@ class _Run:
             counted = self.store.append_json(f"[{','.join([event.json_text for _, event in events])}]")
         except (Malformed, DataRefused, StreamClosed, EventIdReused) as error:
             if len(events) > 1:
-                # all or nothing: halving finds the rows to blame and stores the others, in order
+                # all or nothing: halving finds the refused rows and stores the others, in order
                 middle = len(events) // 2
                 self._append(events[:middle], rejected)
                 self._append(events[middle:], rejected)
@@ -392,7 +391,7 @@ class _Run:
 
 @contextmanager
 def _database() -> Iterator[list[psycopg.Connection]]:
-    """Turn the errors of a database into those of the import."""
+    """Turn the errors of a database into those of an import."""
     connections: list[psycopg.Connection] = []
     try:
         yield connections

@@ -1,6 +1,6 @@
 """The rejects file of an import: one JSON object per row that could not become an event, with `line`, `reason`, `raw`.
 
-Rows are in their order; the same import writes the same file again.
+Rows keep their order; the same import writes the same file again.
 """
 
 import json
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Self
 
 from millrace.errors import ImportRefused
-from millrace.importer.rows import Row
+from millrace.importer.file_rows import Row
 
 
 class Rejects:
-    """The rejects file. The first rejected row makes it; the file of an earlier run is removed at once."""
+    """The rejects file. The first rejected row creates it; the file of an earlier run is removed at once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,8 +1,8 @@
 """Reads the rows of CSV and JSON Lines files, plain or gzipped, in constant memory.
 
-An unreadable row comes with its fault, and the rows after it come all the same. A stray quote costs only its own line,
-if a later quote shows that it is one. A row above `ROW_LIMIT` is one row to its end, so that nothing between its quotes
-becomes a row. What is open at the end of the file may be half-written: nothing of it is a row.
+An unreadable row comes with its fault, and the rows after it still come. A stray quote costs only its own line, if a
+later quote shows that it is stray. A row above `ROW_LIMIT` is one row to its end, so nothing between its quotes becomes
+a row. A row that is open at the end of the file may be half-written: nothing of it becomes a row.
 """
 
 import csv
@@ -20,21 +20,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from millrace.errors import ImportRefused
-from millrace.importer.rows import ROW_LIMIT, EventFile, Row, refuse_twins
+from millrace.importer.file_rows import ROW_LIMIT, EventFile, Row, refuse_twins
 
 # JSON Lines has no header: its columns are the keys of its first rows.
 HEAD_ROWS = 100
 
 
-# Between two quotes only what stands beside them says where a cell ends.
+# Between two quotes, only the characters next to them show where a cell ends.
 _BETWEEN_QUOTES = re.compile(r'([^"\r\n])[^"\r\n]+([^"\r\n])')
 
 
 class _Lines:
-    """The lines of a text file, numbered from 1; those of the row at hand can be given back.
+    """The lines of a text file, numbered from 1; the lines of the current row can be given back.
 
-    A row above `ROW_LIMIT` is read on to its end, and only its beginning is kept: its other lines come without what no
-    parser needs to find that end. Where even that is too much, as of quotes beside quotes, reading ends.
+    A row above `ROW_LIMIT` is read to its end, but only its beginning is kept: its other lines are reduced to the parts
+    that a parser needs to find that end. If even that is too much, as for a long run of quotes, reading ends.
     """
 
     def __init__(self, text: TextIOWrapper) -> None:
@@ -88,30 +88,30 @@ class _Lines:
         self.count = self._size = self._parsed = 0
 
     def row(self) -> str:
-        """Return the row's lines as the file has them; of one that is too long, the beginning."""
+        """Return the row's lines as in the file; only the beginning of a row that is too long."""
         return self._row[0] if len(self._row) == 1 else "".join(self._row)
 
     def keep_first(self) -> str:
-        """Make the row its first line alone, give the other lines back, and return it."""
+        """Reduce the row to its first line, give the other lines back, and return that line."""
         self._given_back.extendleft(reversed(self._row[1:]))
         del self._row[1:]
         self.count = 1
         return self._row[0]
 
     def give_last_back(self) -> None:
-        """Take the last line out of a row of more than one."""
+        """Give back the last line of a row, if it has more than one."""
         if self.count > 1 and len(self._last) <= ROW_LIMIT:
             self._given_back.appendleft(self._last)
             self.count -= 1
 
 
 def _open_text(path: Path, stack: ExitStack, newline: str) -> tuple[BinaryIO, TextIOWrapper]:
-    """Open plain or gzipped UTF-8; return the plain file, whose position is the progress of reading, and its text."""
+    """Open plain or gzipped UTF-8; return the plain file, at the position of reading, and its text."""
     plain = cast(BinaryIO, stack.enter_context(path.open("rb")))
     content = plain
     if path.suffix.lower() == ".gz":
         content = cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=plain)))
-    # undecodable bytes come as lone surrogates: only the row that has them is bad
+    # undecodable bytes become lone surrogates: only the row that has them is bad
     text = TextIOWrapper(content, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
     return plain, stack.enter_context(text)
 
@@ -148,11 +148,11 @@ _NO_QUOTE = (
 
 def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
     """Open a CSV file with a header; the stack closes it."""
-    # process-wide, and only ever raised: the default refuses cells that the store would take
+    # process-wide, and only ever raised: the default limit refuses cells that the store would take
     csv.field_size_limit(max(csv.field_size_limit(), 2 * ROW_LIMIT))
     plain, text = _open_text(path, stack, newline="")
     lines = _Lines(text)
-    # strict: a stray quote is an error where it stands instead of swallowing the rows after it
+    # strict: a stray quote is an error in its place instead of swallowing the rows after it
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         columns = next(reader, [])
@@ -180,11 +180,11 @@ def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
                 return
             except csv.Error as error:
                 if lines.ended:
-                    # no more is read: the file may have grown since, by the other half
+                    # stop reading here: the file may have grown since, by the other half
                     yield _bad(number + 1, lines, lines.row(), _NO_QUOTE)
                     return
                 if lines.too_long:
-                    # the line that shows it is a row of its own; those before were read as text between quotes
+                    # the line that shows it is a row of its own; earlier lines were read as text between quotes
                     lines.give_last_back()
                     raw = lines.row()
                 else:
@@ -207,7 +207,7 @@ def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
 
 
 def exact(text: str) -> float | str:
-    """Return a number, or its text where a float would round it."""
+    """Return a number, or its text if a float would round it."""
     value = float(text)
     return value if math.isfinite(value) and Decimal(text) == Decimal(repr(value)) else text
 

@@ -1,6 +1,6 @@
-"""Reads the times of foreign event logs as ISO 8601, from the forms that are known or from one that is stated.
+"""Reads the times of foreign event logs as ISO 8601, from the known forms or from a stated one.
 
-A time is never guessed. Read are the forms of `millrace.times` and these, with any time and zone behind them:
+A time is never guessed. The known forms are those of `millrace.times` and these, followed by any time and zone:
 
 | day                       | why it is no other day                                       |
 |---------------------------|--------------------------------------------------------------|
@@ -69,12 +69,12 @@ class TimeForm:
     """How the times of a log are written.
 
     Attributes:
-        format: A format of Python's `strptime`; then no other text is a time.
-        unit: The unit of numbers, which count from 1970 on; then no text but a number is a time.
-        day_first: Of two numbers before a year, the first is the day.
+        format: A format of Python's `strptime`; with it, no other text is a time.
+        unit: The unit of numbers that count from 1970; with it, only a number is a time.
+        day_first: Whether the first of two numbers before a year is the day.
 
     Raises:
-        ImportRefused: More than one is given, or the format leaves open which moment a text is.
+        ImportRefused: More than one is given, or the format makes a text ambiguous.
     """
 
     format: str | None = None
@@ -82,7 +82,7 @@ class TimeForm:
     day_first: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what leaves a time open."""
+        """Refuse options that make a time ambiguous."""
         if (self.format is not None) + (self.unit is not None) + self.day_first > 1:
             raise ImportRefused("Only one of --time-format, --time-unit and --day-first can say how times are written.")
         if self.format is None:
@@ -110,7 +110,7 @@ class TimeForm:
         """Return a time as ISO 8601 with its offset, `+00:00` if it has none, and every digit; a day stays a day.
 
         Raises:
-            ValueError: The value can be read in no way, or in more than one; the message says why.
+            ValueError: The value can be read in no way, or in more than one way; the message says why.
         """
         if value is None or value == "":
             raise ValueError("there is none")
@@ -123,7 +123,7 @@ class TimeForm:
             raise ValueError(f"{text[:40]!r}… is too long")
         if self.format is not None:
             return _formatted(text, self.format)
-        # nearly all are ISO 8601
+        # nearly all texts are ISO 8601
         if read := iso_text(text):
             return read
         for form in _FORMS:
@@ -155,7 +155,7 @@ class TimeForm:
             offset = f"{offset[0]}0{offset[1]}"
         hour = parts.get("hour", "")
         if parts.get("half"):
-            # an hour that none of the twelve is makes no time
+            # with AM or PM, an hour outside 1 to 12 makes the time invalid
             hour = str(int(hour) % 12 + 12 * (parts["half"] in "pP")) if 1 <= int(hour) <= 12 else "24"
         minute, second, fraction = (parts.get(name, "") for name in ("minute", "second", "fraction"))
         read = written(parts["year"], month, day, hour, minute, second, fraction, offset)
@@ -168,16 +168,16 @@ class TimeForm:
 
 
 def _place(name: str, names: list[str]) -> int:
-    """Return the place of a name that may be cut after three letters; -1 if it is none."""
+    """Return the index of a name that may be cut after three letters; -1 if it is unknown."""
     return next((place for place, full in enumerate(names) if full.startswith(name.lower())), -1)
 
 
 def _counted(value: object, digits: int) -> str:
-    """Return the time that a number counts since 1970, in seconds of which so many digits are behind the point."""
+    """Return the time of a number that counts from 1970 in seconds, with `digits` digits after the point."""
     text = value.strip() if isinstance(value, str) else str(value)
     if isinstance(value, bool) or not _NUMBER.fullmatch(text) or len(text) > LONGEST:
         raise ValueError(f"{text[:40]!r} is no number, as --time-unit says")
-    # by itself Decimal would round to 28 digits
+    # by default Decimal would round to 28 digits
     with localcontext(prec=4 * LONGEST):
         number = Decimal(text).scaleb(-digits)
         seconds = math.floor(number)
@@ -196,7 +196,7 @@ def _formatted(text: str, form: str) -> str:
     except ValueError:
         raise ValueError(other) from None
     read = iso_text(found.isoformat() if re.search("%[HI]", form) else found.date().isoformat())
-    # strptime knows digits of other scripts, cuts 1112011 somewhere, and passes over a weekday
+    # strptime accepts digits of other scripts, cuts 1112011 somewhere, and ignores a weekday
     cut = _SIDE_BY_SIDE.search(form) and found.strftime(form).lower() != text.lower()
     if read is None or cut or _DIGIT_OF_OTHERS.search(text):
         raise ValueError(other)

@@ -1,7 +1,7 @@
 """Reads the events of an XES log (IEEE 1849), plain or gzipped, in constant memory.
 
-A row's columns are the event's attributes, and those of its trace with `case:` before their key, as process mining
-tools name them: `case:concept:name`, `concept:name`, `time:timestamp`.
+A row's columns are the event's attributes, and those of its trace with the prefix `case:`, the names that process
+mining tools use: `case:concept:name`, `concept:name`, `time:timestamp`.
 """
 
 import gzip
@@ -14,14 +14,14 @@ from typing import Any, BinaryIO, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from millrace.errors import ImportRefused
-from millrace.importer.rows import ROW_LIMIT, EventFile, Row
+from millrace.importer.file_rows import ROW_LIMIT, EventFile, Row
 from millrace.importer.text import HEAD_ROWS, exact
 
 CHUNK_BYTES = 2**16
-# of memory that an element takes, however little it says
+# memory of an element, even an empty one
 ELEMENT_BYTES = 256
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-# Python would take 1_000 and the digits of other scripts, too
+# Python would also accept 1_000 and the digits of other scripts
 _NUMBER = re.compile(r"[+-]?([0-9.]+(e[+-]?[0-9]+)?|inf)|nan", re.IGNORECASE)
 _TEXTS = ("string", "id", "date")
 _CONTAINERS = ("list", "container")
@@ -42,7 +42,7 @@ def open_xes(path: Path, stack: ExitStack) -> EventFile:
 
 
 def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
-    """Open the file; return it, whose position is the progress of reading, and its content."""
+    """Open the file; return the file itself, at the position of reading, and its content."""
     plain = cast(BinaryIO, stack.enter_context(path.open("rb")))
     if path.suffix.lower() == ".gz":
         return plain, cast(BinaryIO, stack.enter_context(gzip.GzipFile(fileobj=plain)))
@@ -52,7 +52,7 @@ def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
 def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
     number, size = 0, 0
     opened: list[Element] = []
-    # of the trace that is read: its attributes, and how many events came before it
+    # of the trace being read: its attributes, and the number of events before it
     trace: dict[str, Element] = {}
     before = 0
     ended: Element | None = None
@@ -60,7 +60,7 @@ def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
         for action, element in _elements(path, content):
             if action == "start":
                 opened.append(element)
-                # what is forgotten before the next one, or with it
+                # earlier elements are discarded before the next event or trace, or with it
                 size = 0 if _tag(element) in {"event", "trace"} else size
                 size += ELEMENT_BYTES + sum(len(key) + len(value) for key, value in element.attrib.items())
                 if size > ROW_LIMIT:
@@ -72,7 +72,7 @@ def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
                     trace, before = {}, number
                 continue
             opened.pop()
-            # no value is between tags
+            # text between tags is no value
             element.text = None
             if ended is not None:
                 ended.tail = None
@@ -88,7 +88,7 @@ def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
                     )
                 trace[f"case:{element.get('key')}"] = element
             if opened and _tag(opened[-1]) in {"log", "trace"}:
-                # what is read is forgotten: a log may be larger than the memory
+                # discard what is read: a log may be larger than the memory
                 opened[-1].remove(element)
                 size = 0 if _tag(opened[-1]) == "log" else size
     except ParseError as error:
@@ -126,7 +126,7 @@ def _row(number: int, size: int, trace: dict[str, Element], event: Element) -> R
 
 
 def _value(attribute: Element) -> Any:  # noqa: ANN401 - JSON has any type
-    """Return an attribute's value; of a list or a container its attributes in order, each an object."""
+    """Return an attribute's value; for a list or a container, its attributes in order, each an object."""
     tag = _tag(attribute)
     if tag in _CONTAINERS:
         inner = [one for part in attribute for one in (part if _tag(part) == "values" else (part,))]

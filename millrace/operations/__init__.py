@@ -1,1 +1,1 @@
-"""What an operator asks of a store: what is wrong, figures for monitoring, whether its promises hold."""
+"""What an operator asks of a store: its faults, its figures for monitoring, whether its promises hold."""

@@ -1,9 +1,9 @@
-"""Connections to Postgres that notice when nobody answers, and read texts and times as they are written.
+"""Connections to Postgres that notice a silent server, and read texts and times exactly.
 
-Not here: which server it is (`postgres.dsn`); ADBC's sessions (`event_log_source.in_utf8`).
+Not here: choosing the server (`postgres.dsn`); ADBC's sessions (`event_log_source.in_utf8`).
 
-The kernel tells of a peer that is gone. It tells nothing of a proxy that went silent, or of a server process that
-stands still. So who must go on states how long an answer may take.
+The kernel reports a peer that is gone. It does not report a proxy that went silent, or a server process that hangs. So
+callers that must not hang pass a timeout.
 """
 
 import math
@@ -22,7 +22,7 @@ from psycopg.rows import TupleRow
 from millrace.errors import Malformed
 from millrace.patience import ASK_S, FAREWELL_S, LONG_S, PATIENCE_S
 
-# what a connection string does not state itself: a peer that is gone is noticed within half a minute
+# defaults for parameters that a connection string leaves out: a lost peer is noticed within half a minute
 LASTING = {
     "connect_timeout": ASK_S,
     "keepalives_idle": 15,
@@ -30,13 +30,13 @@ LASTING = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-# how long a call of a service may go without a byte from the server, in seconds
+# the longest wait of a service's call without a byte from the server, in seconds
 ANSWER_S = PATIENCE_S
-# a server that takes no writes, as while another one takes over; over the same connection it may last
+# the server takes no writes, as during a failover; on the same connection that may last
 NO_WRITES = (psycopg.errors.ReadOnlySqlTransaction, psycopg.errors.DiskFull)
-# what passes without us: the server is away, or takes no writes
+# transient errors: the server is away, or takes no writes
 PASSING = (psycopg.OperationalError, *NO_WRITES)
-# but what was asked exceeds a limit of the server (class 54), and does so each time
+# not transient: the statement exceeds a limit of the server (class 54), and will do so again
 _LIMITS = (
     psycopg.errors.ProgramLimitExceeded,
     psycopg.errors.StatementTooComplex,
@@ -48,22 +48,22 @@ Result = TypeVar("Result")
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether an error passes without us."""
+    """Return whether an error is transient."""
     return isinstance(error, PASSING) and not isinstance(error, _LIMITS)
 
 
 class NoAnswer(psycopg.OperationalError):
-    """The server said nothing for as long as a call may take; the connection is closed."""
+    """The server was silent for longer than a call may take; the connection is closed."""
 
 
 class Connection(psycopg.Connection[TupleRow]):
-    """A connection whose calls end where no answer comes.
+    """A connection with a timeout for calls without an answer.
 
     Attributes:
-        dsn: What it was opened with.
-        answer_s: How long the server may say nothing to a call, in seconds.
-        long_s: How long it may where it says over another connection that it still works on the call.
-        stop: Leaves a call `FAREWELL_S` once it is set.
+        dsn: The connection string that it was opened with.
+        answer_s: How long the server may be silent during a call, in seconds.
+        long_s: How long it may be silent if another connection confirms that it still works on the call, in seconds.
+        stop: Once set, a call ends within `FAREWELL_S`.
     """
 
     dsn: str = ""
@@ -72,10 +72,10 @@ class Connection(psycopg.Connection[TupleRow]):
     stop: threading.Event | None = None
 
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
-        """Wait for the server as psycopg does, but not for longer than it may take.
+        """Wait for the server as psycopg does, but no longer than the timeout.
 
         Raises:
-            NoAnswer: It says nothing.
+            NoAnswer: The server is silent.
         """
         return super().wait(self._within(gen), interval, timeout)
 
@@ -95,7 +95,7 @@ class Connection(psycopg.Connection[TupleRow]):
                 if not ready and now >= min(until, farewell):
                     if now >= min(said_at + self.long_s, farewell) or not works:
                         self.give_up()
-                    # while it was asked, the server may have answered: that is looked for once more
+                    # the answer may have come during the check: look for it once more
                     works = self.works()
                     until = time.monotonic() + (self.answer_s if works else 0)
                 wanted = gen.send(ready)
@@ -104,10 +104,10 @@ class Connection(psycopg.Connection[TupleRow]):
             return result
 
     def works(self) -> bool:
-        """Ask over another connection whether the server still works on the call of this one, not on reaching us."""
+        """Ask over another connection whether the server still works on this call, and does not wait for the client."""
         try:
             with connect(self.dsn, answer_s=ASK_S) as other:
-                # behind a pooler, whose processes have other numbers, nobody can say
+                # behind a pooler the process ids differ: no row, and no way to know
                 found = other.execute(
                     "select state = 'active' and wait_event_type is distinct from 'Client' from pg_stat_activity"
                     " where pid = %s",
@@ -118,12 +118,12 @@ class Connection(psycopg.Connection[TupleRow]):
         return found is None or bool(found[0])
 
     def give_up(self) -> NoReturn:
-        """Close a connection whose server does not answer.
+        """Close the connection because its server does not answer.
 
         Raises:
             NoAnswer: Always.
         """
-        # a server that only is slow would go on, and wait for its locks, beside the next try
+        # a server that is only slow would keep running the call, and waiting for its locks, during the retry
         with suppress(psycopg.Error):
             self.cancel_safe(timeout=FAREWELL_S)
         self.close()
@@ -131,10 +131,10 @@ class Connection(psycopg.Connection[TupleRow]):
 
 
 def lasting(dsn: str) -> str:
-    """Return a connection string that states how a peer that is gone is noticed; what it states itself stays.
+    """Return a connection string with the defaults that detect a lost peer; stated parameters stay.
 
     Raises:
-        psycopg.ProgrammingError: It is unreadable.
+        psycopg.ProgrammingError: The string is unreadable.
     """
     stated = conninfo_to_dict(dsn)
     ours: dict[str, Any] = {
@@ -160,13 +160,13 @@ def connect(
 
     Args:
         dsn: The server.
-        answer_s: How long it may say nothing to a call, in seconds; by default a peer that lives is waited for.
-        long_s: How long it may where it says over another connection that it still works on the call.
-        stop: Leaves a call `FAREWELL_S` once it is set.
-        autocommit: As psycopg has it, and so the next two.
-        prepare_threshold: After how many calls a statement is prepared; None for never.
+        answer_s: How long the server may be silent during a call, in seconds; by default without limit.
+        long_s: How long it may be silent if another connection confirms that it still works on the call, in seconds.
+        stop: Once set, a call ends within `FAREWELL_S`.
+        autocommit: As in psycopg, like the next two.
+        prepare_threshold: The number of calls after which a statement is prepared; None for never.
         cursor_factory: The class of cursors.
-        parameters: Parameters of the connection, which count more than those of the connection string.
+        parameters: Parameters of the connection, which override those of the connection string.
 
     Raises:
         psycopg.OperationalError: The server does not answer.
@@ -181,7 +181,7 @@ def connect(
     )
     connection.dsn, connection.answer_s, connection.long_s, connection.stop = dsn, answer_s, long_s, stop
     if not _reads_iso(connection):
-        # not by the option `-c`, which pools refuse
+        # not by the option `-c`, which poolers refuse
         connection.execute("set datestyle = 'ISO'")
     connection.autocommit = autocommit
     return connection
@@ -189,7 +189,7 @@ def connect(
 
 @contextmanager
 def unhurried(connection: psycopg.Connection, long_s: float = LONG_S) -> Iterator[None]:
-    """Let calls that are known to be long take up to `long_s` seconds, while the server says that it works on them."""
+    """Let long calls take up to `long_s` seconds, as long as the server confirms that it works on them."""
     if not isinstance(connection, Connection):
         yield
         return
@@ -201,10 +201,10 @@ def unhurried(connection: psycopg.Connection, long_s: float = LONG_S) -> Iterato
 
 
 def require_iso(connection: "psycopg.Connection | psycopg.AsyncConnection") -> None:
-    """Refuse a caller's session whose times the driver cannot read, before anything is done in it.
+    """Refuse a caller's session with times that the driver cannot read, before the first statement.
 
     Raises:
-        Malformed: Its DateStyle is not ISO.
+        Malformed: The session's DateStyle is not ISO.
     """
     if not _reads_iso(connection):
         raise Malformed(
@@ -215,5 +215,5 @@ def require_iso(connection: "psycopg.Connection | psycopg.AsyncConnection") -> N
 
 
 def _reads_iso(connection: "psycopg.Connection | psycopg.AsyncConnection") -> bool:
-    # the server reports it without being asked; a pooler that does not gives nothing to go by
+    # the server reports DateStyle by itself; if a pooler does not, assume ISO
     return (connection.info.parameter_status("DateStyle") or "ISO").startswith("ISO")

@@ -1,4 +1,4 @@
-"""Where the event store of this deployment is: in the user's Postgres or the embedded one, and by which login."""
+"""The DSN of this deployment's event store: in the user's Postgres or the embedded one, and with which login."""
 
 from millrace.errors import Unreachable
 from millrace.postgres.embedded import SUPERUSER, EmbeddedPostgres
@@ -9,9 +9,9 @@ DATABASE = "millrace"
 
 
 def embedded_dsn(database: str) -> str | None:
-    """Return the DSN of a database beside the store in the embedded server that `millrace up` runs, as its owner.
+    """Return the owner's DSN of a database beside the store in the embedded server that `millrace up` runs.
 
-    Return None where the event store is the user's own, or nothing runs.
+    Return None if the event store is in the user's own Postgres, or the embedded server does not run.
     """
     settings = Settings()
     postgres = EmbeddedPostgres(settings.home / "postgres")

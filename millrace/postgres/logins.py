@@ -1,12 +1,12 @@
-"""The logins of the embedded server beside its superuser, and who may enter which of its databases.
+"""The logins of the embedded server beside its superuser, and the databases that each may enter.
 
     postgres           the superuser: migrates at the start of `millrace up`, and is the operator at the command line
     millrace_drain     a member of event_store_owner, and nothing else: services, runs, sensors, Spark's tasks
     millrace_reader    reads read models and reports, and nothing else: people's own tools, by TCP with its password
     owner_of_<name>    owns one database beside the store, such as Dagster's, and may not enter another one
 
-Members of event_store_owner own the tables of read models. What one of them hangs on such a table, be it a trigger or a
-function of a view, runs with the rights of whoever drains: that must be no superuser and not who migrated.
+Members of event_store_owner own the tables of read models. A trigger or a view's function that one of them adds to such
+a table runs with the rights of the drain's login: that must be neither a superuser nor the login that migrated.
 """
 
 import os
@@ -26,17 +26,17 @@ from millrace.settings import PACKAGE
 DRAIN = "millrace_drain"
 OWNERS = "event_store_owner"
 ROLES = ("event_store_writer", "event_store_consumer", "event_store_reader", OWNERS)
-# the server's own databases, in which nobody but its superuser has anything to do
+# the server's own databases, for its superuser only
 MAINTENANCE = ("postgres", "template1")
 READ_MODELS = "read_models"
-# what reports write into, which a drain may not make in a database that is not its own
+# the schema that reports write into; a drain may not create it in a database that it does not own
 REPORTS = "reports"
 
 
 def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
-    """Make the login that drains a migrated store, and let in its roles only; what is there stays.
+    """Make the login that drains a migrated store, and let only the store's roles connect; existing objects stay.
 
-    All of it is made, or nothing, also where this is killed.
+    All of it is made, or nothing, even after a kill.
     """
     with connect(postgres.dsn(database)) as connection, _alone(connection):
         _make_login(connection, DRAIN, "noreplication")
@@ -57,30 +57,30 @@ def prepare_store(postgres: EmbeddedPostgres, database: str) -> None:
 
 
 def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: Path) -> None:
-    """Make the login that reads read models and reports, also those to come, and write its password down.
+    """Make the login that reads present and future read models and reports, and write its password to a file.
 
     Args:
-        postgres: The server, which listens for it.
+        postgres: The server, which listens for the login.
         database: The migrated store.
-        port: Where the server listens.
-        file: Gets the password, as libpq's password files have it; the one that is there stays.
+        port: The port that the server listens on.
+        file: The password file, in libpq's format; an existing password stays.
     """
     known = file.read_text().rstrip("\n").rpartition(":")[2] if file.is_file() else None
     password = known or secrets.token_urlsafe(24)
     with connect(postgres.dsn(database)) as connection, _alone(connection):
         _make_login(connection, READER, "noreplication")
         reader = sql.Identifier(READER)
-        # no password comes into a log of the server
+        # so that no password gets into a log of the server
         secret = connection.pgconn.encrypt_password(password.encode(), READER.encode(), b"scram-sha-256").decode()
         connection.execute(sql.SQL("alter role {} password {} connection limit 20").format(reader, sql.Literal(secret)))
         connection.execute(sql.SQL("alter role {} set default_transaction_read_only = on").format(reader))
-        # a query that somebody forgot would keep the next version of a model from serving
+        # a forgotten query would keep the next version of a model from serving
         connection.execute(sql.SQL("alter role {} set statement_timeout = '10min'").format(reader))
         connection.execute(sql.SQL("grant connect on database {} to {}").format(sql.Identifier(database), reader))
         for schema in map(sql.Identifier, (READ_MODELS, REPORTS)):
             connection.execute(sql.SQL("grant usage on schema {} to {}").format(schema, reader))
             connection.execute(sql.SQL("grant select on all tables in schema {} to {}").format(schema, reader))
-            # whoever makes tables there
+            # the roles that make tables there
             for maker in map(sql.Identifier, (SUPERUSER, OWNERS, DRAIN)):
                 connection.execute(
                     sql.SQL("alter default privileges for role {} in schema {} grant select on tables to {}").format(
@@ -95,11 +95,11 @@ def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: P
 
 
 def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = False) -> str:
-    """Make a database that only a login of its own may enter, unless it is there, and return that login's DSN.
+    """Make a database that only its own login may enter, unless it exists, and return that login's DSN.
 
     Args:
         postgres: The server.
-        name: Of the database.
+        name: The database's name.
         captured: Whether the login may read the changes of its tables.
     """
     postgres.create_database(name)
@@ -114,12 +114,12 @@ def owned_database(postgres: EmbeddedPostgres, name: str, *, captured: bool = Fa
 
 def owner_of(database: str) -> str:
     """Return the login that owns a database beside the store."""
-    # what Postgres takes of a name
+    # Postgres cuts a name at 63 bytes
     return f"owner_of_{database}".encode()[:63].decode(errors="ignore")
 
 
 def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
-    """Say why the login of a store should not drain it; None where it may, as one `beside_others` without others may.
+    """Say why the login of a store should not drain it; None if it may. With `beside_others` it may if no others exist.
 
     Raises:
         psycopg.OperationalError: The server does not answer.
@@ -152,9 +152,9 @@ def too_mighty(dsn: str, *, beside_others: bool = False) -> str | None:
 
 @contextmanager
 def _alone(connection: psycopg.Connection) -> Iterator[None]:
-    """Change roles and rights in one transaction; others who do so wait, or Postgres would fail one of them."""
+    """Change roles and rights in one transaction; concurrent changes wait, or Postgres would fail one of them."""
     with connection.transaction():
-        # a lock of the whole server, which no login but a superuser can take
+        # a lock for the whole server, which only a superuser can take
         connection.execute("lock table pg_catalog.pg_authid in share row exclusive mode")
         yield
 

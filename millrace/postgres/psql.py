@@ -1,6 +1,6 @@
-"""The command that opens psql on a database: which psql, and what it is started with.
+"""The command that opens psql on a database: the program, its arguments and its environment.
 
-The command line starts it in the place of its own process, so that psql has the terminal.
+The command line replaces its own process by psql, so that psql has the terminal.
 """
 
 import os
@@ -21,8 +21,8 @@ from millrace.postgres.connecting import connect
 from millrace.postgres.embedded import PROGRAMS
 from millrace.redact import masked
 
-# Where systems describe their terminals. The wheel's psql was built on one that knows fewer of these folders; where it
-# finds no description, it cannot edit a line.
+# Folders with descriptions of terminals. The wheel's psql was built on a system that knows fewer of them; without a
+# description psql cannot edit a line.
 TERMINALS = "/etc/terminfo:/lib/terminfo:/usr/share/terminfo:/usr/lib/terminfo"
 
 
@@ -32,7 +32,7 @@ class PsqlMissing(MillraceError):
 
 @dataclass(frozen=True)
 class PsqlCommand:
-    """What to execute: `os.execve(command.argv[0], command.argv, command.env)`.
+    """A program to execute: `os.execve(command.argv[0], command.argv, command.env)`.
 
     Attributes:
         argv: The program's path, then its arguments. They hold no password: every user of the machine may see them.
@@ -64,7 +64,7 @@ def psql_command(dsn: str, arguments: Sequence[str] = (), environ: Mapping[str, 
             "The database does not answer.", detail=masked(str(error).strip(), dsn), hint="Check MILLRACE_DSN."
         ) from error
     except psycopg.ProgrammingError:
-        # an unreadable DSN may be a password: it is not quoted
+        # an unreadable DSN may be a password: do not quote it
         raise Unreachable("The DSN is unreadable.", hint="Set MILLRACE_DSN to postgresql://… or key=value …") from None
     password = parts.pop("password", None)
     env = {"TERMINFO_DIRS": TERMINALS, **environ}
@@ -75,14 +75,14 @@ def psql_command(dsn: str, arguments: Sequence[str] = (), environ: Mapping[str, 
 
 
 def find_psql(server: int, environ: Mapping[str, str] = os.environ, programs: Path = PROGRAMS) -> Path:
-    """Find the psql of the embedded Postgres, or the one on PATH where only that is as new as the server.
+    """Find the psql of the embedded Postgres, or the one on PATH if only that is as new as the server.
 
-    psql knows older servers, but not the catalogs of newer ones. If both are older than the server, the newer of the
-    two is returned; psql then says so itself.
+    psql knows older servers, but not the catalogs of newer ones. If both programs are older than the server, the newer
+    one is returned; psql itself then prints a warning.
 
     Args:
         server: The server's major version, such as 18.
-        environ: Where PATH is.
+        environ: The environment with PATH.
         programs: The folder of the embedded server's programs.
 
     Raises:
@@ -92,7 +92,7 @@ def find_psql(server: int, environ: Mapping[str, str] = os.environ, programs: Pa
     candidates = [programs / "psql", *([Path(on_path)] if on_path else [])]
     versions = {}
     for psql in candidates:
-        # one that does not start, or fails, is none
+        # skip a psql that does not start, or fails
         with suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(  # noqa: S603  Postgres' own program
                 [str(psql), "--version"], capture_output=True, text=True, timeout=BUSY_S, check=False

@@ -1,11 +1,11 @@
-"""Whether a connection to the store, or to a source, is a session of its own, as captures and drains need it."""
+"""Whether a connection to the store, or to a source, has a session of its own, as captures and drains need."""
 
 import psycopg
 
 from millrace.errors import MillraceError
 from millrace.postgres.connecting import ANSWER_S, connect
 
-# A pool hands out the session that was used last, or the next one in turn; others may take it in between.
+# A pool hands out the session that was used last, or the next one in turn; another client may take it in between.
 _ROUNDS = 5
 
 
@@ -16,17 +16,17 @@ class SessionsShared(MillraceError):
 def require_own_session(
     connection: psycopg.Connection, dsn: str, server: str = "event store", named_by: str = "MILLRACE_DSN"
 ) -> None:
-    """Refuse a connection, in autocommit mode, whose transactions go to sessions that others use, too.
+    """Refuse a connection, in autocommit mode, if its transactions go to sessions that are shared.
 
-    Sessions hold settings, and a capture's next owner ends those that hang: they would be those of others.
+    Sessions hold settings, and a capture's next owner ends hanging sessions: both would hit other connections.
 
     Raises:
-        SessionsShared: They do.
+        SessionsShared: The sessions are shared.
     """
-    # a server tells its own process when one connects, and a pooler cannot
+    # a server tells a new connection its process id; a pooler cannot
     if _process(connection) == connection.info.backend_pid:
         return
-    # no statement is prepared: a pooler may lose that, too
+    # no prepared statements: a pooler may lose them, too
     with connect(dsn, answer_s=ANSWER_S, prepare_threshold=None) as other:
         met = {(_process(connection), _process(other)) for _ in range(_ROUNDS)}
     if len(met) > 1 or any(own == others for own, others in met):

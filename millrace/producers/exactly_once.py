@@ -1,7 +1,7 @@
 """Exactly once: a message that is sent again, even after a kill, changes nothing and gets the first answer.
 
-A producer numbers its messages from 0. Events, state, result and the number of the next message change in one
-transaction of Postgres. Not here: whether a message is new (`judge_stamp.sql`).
+A producer numbers its messages from 0. Events, state, result and the next message's number change in one transaction
+of Postgres. Not here: the decision whether a message is new (`judge_stamp.sql`).
 """
 
 import logging
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 10
 
-# The server ended the session, or is starting: 57P05 and 25P03 because it was idle.
+# The server ended the session, or is starting; 57P05 and 25P03: the session was idle.
 _ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"}
 
 
@@ -56,7 +56,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Message:
-    """What is sent of a message beside its work."""
+    """The parts of a message other than its work."""
 
     stamp: ProducerStamp
     timeout_s: int = 60
@@ -64,7 +64,7 @@ class _Message:
 
 
 class Transaction:
-    """The changes of one message. Others see none of them before the commit, and all of them after it."""
+    """The changes of one message. Other transactions see none of them before the commit, and all of them after it."""
 
     def __init__(self, store: ProducerStore, transaction_id: UUID, stamp: ProducerStamp) -> None:
         self.stamp = stamp
@@ -72,7 +72,7 @@ class Transaction:
         self._id = transaction_id
 
     def append_all(self, streams: Iterable[StreamEvents]) -> None:
-        """Append events at the commit, all or nothing; there may be none."""
+        """Append events at the commit, all or nothing; `streams` may be empty."""
         if batch := list(streams):
             self._store.add_events(self._id, batch)
 
@@ -81,7 +81,7 @@ class Transaction:
         self._store.add_state_change(self._id, key, value)
 
     def state(self, key: str) -> Any:  # noqa: ANN401 - it is what JSON holds
-        """Return a value of the producer's state as the messages before this one left it, or None."""
+        """Return a value of the producer's state as of the previous message, or None."""
         entries = self._store.get_producer_state(self.stamp.producer_id, self.stamp.partition, key)
         return entries[0].value if entries else None
 
@@ -91,7 +91,7 @@ Settle = Callable[[ProducerStore, UUID], SettledMessage]
 
 
 class ExactlyOnce:
-    """Does the work of messages exactly once, over a connection of its own; it replaces a lost one.
+    """Does the work of messages exactly once, over a connection of its own, which it replaces when it is lost.
 
     Threads may share it.
     """
@@ -119,29 +119,29 @@ class ExactlyOnce:
             return self._store
 
     def register(self, producer_id: str, partition: int = 0, *, initial_sequence: int = 0) -> IdempotentProducer:
-        """Register an instance of a producer; it fences the instances before it.
+        """Register an instance of a producer; it fences earlier instances.
 
         Args:
-            producer_id: The producer, as it calls itself.
+            producer_id: The producer's own name.
             partition: The partition of the producer's source.
-            initial_sequence: The number of the first message of a producer that is new to the store, for a source that
-                begins elsewhere than at 0. It counts once.
+            initial_sequence: The number of the first message, for a source that does not begin at 0. It applies only if
+                the producer is new to the store.
         """
         return IdempotentProducer.register(self.store, producer_id, partition, initial_sequence=initial_sequence)
 
     def process_next(
         self, producer: IdempotentProducer, work: Work, *, timeout_s: int = 60, digest: bytes | None = None
     ) -> Answer:
-        """Do the work of a new message, the next one of its producer. Threads may share the producer: they take turns.
+        """Do the work of the producer's next message. Threads may share the producer: they take turns.
 
-        What the work raises gives the number back, and the next message gets it.
+        If the work raises, the next message gets the number.
 
         Raises:
-            MessageDiffers: As `process`; somebody else used the number.
-            MessageInDoubt: Nobody knows whether the message was stored: the store cannot be asked.
+            MessageDiffers: As in `process`; another sender used the number.
+            MessageInDoubt: The message may or may not be stored: the store does not answer.
             SequenceGap: A message before this one is in doubt, and must be sent again first.
             ProducerFenced: Another instance of the producer has registered.
-            UnknownProducer: Nobody registered that producer with that epoch.
+            UnknownProducer: The producer is not registered with that epoch.
             TransactionEnded: The work took longer than `timeout_s`.
         """
         with producer.turn:
@@ -159,24 +159,24 @@ class ExactlyOnce:
     def process(self, stamp: ProducerStamp, work: Work, *, timeout_s: int = 60, digest: bytes | None = None) -> Answer:
         """Do the work of a message, unless it was done before; the return value of the work becomes the result.
 
-        The work may run several times, and the changes of one run count; effects outside of its transaction are its own
-        affair. If the work raises, none of its changes are seen, and the message may be processed again. After a lost
-        connection or a serialization failure the work runs again under the same stamp.
+        The work may run several times, but the changes of only one run are committed; effects outside its transaction
+        are not covered. If the work raises, none of its changes are visible, and the message may be processed again.
+        After a lost connection or a serialization failure the work runs again under the same stamp.
 
-        `digest`, such as `sha256(line).digest()` of the message as the source has it, tells a message that comes again
-        from another one that was given its number.
+        `digest`, such as `sha256(line).digest()` of the source's message, distinguishes a repeated message from another
+        one with the same number.
 
         Raises:
             MessageDiffers: The number came before with another `digest`.
             SequenceGap: Another message must come first.
             ProducerFenced: Another instance of the producer has registered.
-            UnknownProducer: Nobody registered that producer with that epoch.
+            UnknownProducer: The producer is not registered with that epoch.
             TransactionEnded: The work took longer than `timeout_s`.
         """
         return self._settle(_Message(stamp, timeout_s, digest), self._commit(stamp, work), set())
 
     def abandon(self, stamp: ProducerStamp, reason: str) -> Answer:
-        """Give a message up for good; the next one is accepted then. Raises as `process` does."""
+        """Give a message up for good, so that the next one is accepted. Raises the errors of `process`."""
         return self._settle(_Message(stamp), lambda store, id_: store.abandon_transaction(id_, reason), set())
 
     def _commit(self, stamp: ProducerStamp, work: Work) -> Settle:
@@ -208,20 +208,20 @@ class ExactlyOnce:
         return Answer(settled.result, settled.duplicate, settled.outcome, settled.offsets, settled.appended)
 
     def _abort(self, opened: set[UUID]) -> None:
-        """Abort transactions, and forget those that are known to have no effect, now or ever."""
+        """Abort transactions, and remove those from `opened` that certainly have no effect, now or later."""
         for transaction_id in list(opened):
             try:
-                # where its commit is still on the way, this waits for it: the store knows how it ended
+                # this waits for a commit that is still under way; then the store knows how it ended
                 self.store.abort_transaction(transaction_id)
             except UnknownTransaction:
                 pass
             except (psycopg.Error, MillraceError):
-                # its end is not known, or it was committed; what is open ends with its deadline
+                # its outcome is unknown, or it was committed; an open transaction ends at its deadline
                 continue
             opened.discard(transaction_id)
 
     def _passes(self, error: BaseException) -> bool:
-        """Return whether a repetition may succeed: after a lost race, a lost connection, a crash of the server."""
+        """Return whether a retry may succeed: after a lost race, a lost connection, a crash of the server."""
         if isinstance(error, SerializationFailure | DeadlockDetected | UnknownTransaction):
             return True
         if not isinstance(error, psycopg.Error):
@@ -229,7 +229,7 @@ class ExactlyOnce:
         if self._store is not None and self._store.connection.closed:
             return True
         if error.sqlstate is None:
-            # another connection of the work broke, or none could be opened
+            # another connection that the work uses broke, or no connection could be opened
             return isinstance(error, psycopg.OperationalError)
         return error.sqlstate in _ENDED or error.sqlstate.startswith("08")
 
@@ -254,7 +254,7 @@ def _refusal(stamp: ProducerStamp, received: ReceivedMessage) -> MillraceError:
             hint="Another instance took over: stop this one, or register it again.",
         )
     return UnknownProducer(
-        "nobody registered the producer with this epoch",
+        "the producer was not registered with this epoch",
         detail=detail,
         hint="Register the producer again: the store was set back to an earlier time.",
     )

@@ -14,7 +14,7 @@ from millrace.event_store.sql_functions import SqlFunctions
 
 @dataclass(frozen=True)
 class RegisteredProducer:
-    """An instance of a producer: its epoch, and the sequence that it goes on with."""
+    """An instance of a producer: its epoch, and its next sequence."""
 
     producer_id: str
     partition: int
@@ -30,10 +30,10 @@ class ReceivedMessage:
         status: 'opened' or 'committed'; 'duplicate'; or the reason of a refusal: 'gap', 'fenced', 'unknown_epoch'.
         transaction_id: The transaction of an opened message.
         expires_at: The deadline of that transaction.
-        outcome: How a duplicate ended the first time.
+        outcome: The first outcome of a duplicate.
         result: The first result of a duplicate, or the result of a committed message.
-        offsets: The offsets of the events of the message; None for a duplicate whose answer was purged.
-        appended: Which of these events were new; the others were stored before.
+        offsets: The offsets of the message's events; None for a duplicate after its answer was purged.
+        appended: For each of these events whether it was new; the others were stored before.
         next_sequence: The sequence that the producer must send next.
         epoch: The epoch of the instance that registered last.
     """
@@ -51,7 +51,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True)
 class SettledMessage:
-    """The end of a message; `duplicate` if another transaction of the same message ended it before."""
+    """The outcome of a message; `duplicate` if another transaction of the same message ended it before."""
 
     duplicate: bool
     outcome: str
@@ -76,7 +76,7 @@ class StateEntry:
 
 @dataclass(frozen=True)
 class ExpiredTransactions:
-    """The numbers of transactions that a call ended after their deadline, and removed long after their end."""
+    """The number of transactions that a call ended after their deadline, and of those removed long after their end."""
 
     expired: int
     removed: int
@@ -84,7 +84,7 @@ class ExpiredTransactions:
 
 @dataclass(frozen=True)
 class ProducerStatistics:
-    """The epoch and next sequence of a producer, and counts of its messages by their fate.
+    """The epoch and next sequence of a producer, and counts of its messages by outcome.
 
     `received` is the sum of `duplicates`, `refused` and `opened`; `opened` is the sum of `committed` to `open`, unless
     the server crashed.
@@ -110,7 +110,7 @@ class ProducerStatistics:
 
 @dataclass(frozen=True)
 class ProducerTotals:
-    """Numbers of all producers together: how many there are, and what became of their messages."""
+    """Totals over all producers: their number, and counts of their messages by outcome."""
 
     producers: int
     received: int
@@ -142,7 +142,7 @@ class ProducerStore(SqlFunctions):
     def register_producer(
         self, producer_id: str, partition: int = 0, owner: str | None = None, initial_sequence: int = 0
     ) -> RegisteredProducer:
-        """Register an instance of a producer and fence those of before; a new one begins with `initial_sequence`."""
+        """Register an instance and fence earlier ones; a new producer begins with `initial_sequence`."""
         return self._one(
             RegisteredProducer,
             "select * from event_store.register_producer(%s, %s, %s, %s)",
@@ -174,12 +174,12 @@ class ProducerStore(SqlFunctions):
         )
 
     def add_events(self, transaction_id: UUID, events: Iterable[StreamEvents]) -> None:
-        """Stage events, which are appended at the commit."""
+        """Stage events for the commit, which appends them."""
         batch = batch_json(all_passed_on(events))
         self._value(str, "select event_store.add_events(%s, %s::jsonb)", (transaction_id, batch))
 
     def commit_transaction(self, transaction_id: UUID, result: Json = None) -> SettledMessage:
-        """Apply all that is staged, at once; or return the answer of another transaction of the same message."""
+        """Apply all staged changes atomically; or return the answer of another transaction of the same message."""
         return self._one(
             SettledMessage,
             "select * from event_store.commit_transaction(%s, %s)",
@@ -187,11 +187,11 @@ class ProducerStore(SqlFunctions):
         )
 
     def abort_transaction(self, transaction_id: UUID) -> None:
-        """Give a transaction up; its message may begin again."""
+        """Give up a transaction; its message may begin again."""
         self._value(str, "select event_store.abort_transaction(%s)", (transaction_id,))
 
     def abandon_transaction(self, transaction_id: UUID, reason: str) -> SettledMessage:
-        """Give a message up for good, and let the next one come."""
+        """Give up a message for good, so that the next one is accepted."""
         return self._one(
             SettledMessage, "select * from event_store.abandon_transaction(%s, %s)", (transaction_id, reason)
         )
@@ -207,7 +207,7 @@ class ProducerStore(SqlFunctions):
         result: Json = None,
         digest: bytes | None = None,
     ) -> ReceivedMessage:
-        """Do a whole message in one call: append its events, change the state (None removes a key), keep the result."""
+        """Do a whole message in one call: append events, change the state (None removes a key), store the result."""
         batch = list(events)
         return self._one(
             ReceivedMessage,
@@ -246,7 +246,7 @@ class ProducerStore(SqlFunctions):
         )
 
     def overdue_transactions(self, late_s: int = 120, limit: int = 100) -> list[OverdueTransaction]:
-        """Return the open transactions whose deadline passed so many seconds ago, the oldest first."""
+        """Return the open transactions at least `late_s` seconds past their deadline, the oldest first."""
         return self._all(
             OverdueTransaction, "select * from event_store_platform.overdue_transactions(%s, %s)", (late_s, limit)
         )
@@ -258,7 +258,7 @@ class ProducerStore(SqlFunctions):
         )
 
     def hold_producers(self) -> str:
-        """Hold every producer's messages until this transaction ends; return the snapshot of what they committed."""
+        """Block every producer's messages until this transaction ends; return a snapshot with all they committed."""
         return self._value(str, "select event_store_platform.hold_producers()::text")
 
     def is_sequenced(self, committed: str) -> bool:

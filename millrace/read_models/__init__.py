@@ -1,4 +1,4 @@
-"""Read models: what they are declared to be, what is stored of them, how they are built, shown, and fail."""
+"""Read models: their declarations, the rows that are stored of them, how they are built, shown, and fail."""
 
 from typing import TYPE_CHECKING
 

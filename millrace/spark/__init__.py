@@ -1,4 +1,4 @@
-"""Spark: sessions with the source `event_log`, wherever Spark runs."""
+"""Spark: sessions with the source `event_log`, on one machine or on any cluster."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""An end for work that does not end by itself: in Spark, and in the process that makes a plan for it.
+"""Timeouts for work in Spark, and in the process that makes a plan for Spark.
 
-Spark cancels the jobs, and ends the Python process of each task that goes on for two seconds after that.
+Spark cancels the jobs, and ends the Python process of each task that still runs two seconds later.
 """
 
 import signal
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class TookTooLong(MillraceError):
-    """Spark had not ended in time, and was told to stop. The text is one line: people read it of a view, too.
+    """Spark exceeded the timeout, and the jobs were cancelled. The text is one line: people see it as a view's error.
 
     Attributes:
-        is_deaf: Whether it did not even answer to that; then the session is closed.
+        is_deaf: Whether Spark did not react to the cancellation either; then the session is closed.
     """
 
     def __init__(self, message: str, *, is_deaf: bool = False) -> None:
@@ -30,18 +30,18 @@ class TookTooLong(MillraceError):
 
 
 class NotReturned(BaseException):
-    """A function had not returned in time; no `except Exception` of its own keeps this from ending it."""
+    """A function exceeded the timeout; an `except Exception` in the function cannot catch this."""
 
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
     """End a `with` block that takes longer, by a signal.
 
-    Python takes signals in its main thread: elsewhere the block goes on. So does what never comes back from a library,
-    or catches everything again and again.
+    Python handles signals in its main thread: in another thread the block continues. A block also continues if it does
+    not return from a library, or catches every exception again and again.
 
     Raises:
-        NotReturned: The block had not ended.
+        NotReturned: The block exceeded the timeout.
     """
 
     def end(*_: object) -> None:
@@ -51,7 +51,7 @@ def ended_after(seconds: float) -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, end)
-    # again and again: one that is caught ends nothing
+    # repeated every second: the block may catch an exception
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
@@ -62,10 +62,10 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
-    """Cancel what this thread asks a session for in a `with` block, so many seconds after its beginning.
+    """Cancel the jobs that this thread runs in a `with` block, `seconds` after its beginning.
 
     Raises:
-        TookTooLong: In place of the error that Spark gives then.
+        TookTooLong: Replaces the error that Spark raises then.
     """
     from pyspark.sql.utils import is_remote
 
@@ -73,14 +73,14 @@ def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
     if remote := is_remote():
         add, remove, cancel = spark.addTag, spark.removeTag, spark.interruptTag
     else:
-        # of the context: a tag of the session does not reach the thread of Java in which Arrow is collected
+        # a tag of the context: a tag of the session does not reach the Java thread that collects Arrow
         context = spark.sparkContext
         add, remove, cancel = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
     tag = f"millrace-{uuid4().hex}"
     ended, told_to_stop, told_to_close = threading.Event(), threading.Event(), threading.Event()
 
     def interrupt() -> None:
-        # what comes of it, the thread that waits for Spark sees
+        # the thread that waits for Spark sees the result
         with suppress(Exception):
             cancel(tag)
 
@@ -88,14 +88,14 @@ def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
         if ended.wait(seconds):
             return
         told_to_stop.set()
-        # by a thread of its own: a server that does not answer does not answer to this either
+        # in its own thread: a server that does not answer may not answer this call either
         threading.Thread(target=interrupt, name="a build is cancelled", daemon=True).start()
-        # what was cancelled ends within seconds, unless nobody listens any more
+        # cancelled jobs end within seconds, unless the server is dead
         if ended.wait(AWAY_S):
             return
         told_to_close.set()
         if remote:
-            # calls that wait for an answer fail; other sessions live in the server
+            # waiting calls fail; other sessions in the server stay alive
             with suppress(Exception):
                 spark.client.close()
 

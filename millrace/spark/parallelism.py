@@ -1,4 +1,4 @@
-"""How many tasks, and how large a batch, a session is worth: fixed on one machine, on a cluster by its cores."""
+"""The number of tasks and the size of batches for a session: fixed on one machine, by the cores on a cluster."""
 
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -8,9 +8,9 @@ from millrace.spark.session import TASK_EVENTS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# a task of fewer events costs more than they do
+# with fewer events a task's overhead costs more than the events
 LEAST_TASK_EVENTS = 50_000
-# tasks for each core: one that is slow then holds up a third of a core's work
+# tasks for each core: a slow task then delays a third of a core's work
 TASKS_OF_A_CORE = 3
 BATCH_EVENTS = 500_000
 BATCH_EVENTS_OF_A_CORE = 250_000
@@ -20,7 +20,7 @@ _cores: "WeakKeyDictionary[SparkSession, int]" = WeakKeyDictionary()
 
 
 def task_number(spark: "SparkSession", events: int, cores: int | None = None) -> int:
-    """Return how many tasks read so many events; `cores` says how many the session has, None asks it."""
+    """Return the number of tasks to read `events` events; `cores` is that of the session, None asks the session."""
     size = _task_events(spark)
     if size is not None:
         return 1 + events // size
@@ -30,31 +30,31 @@ def task_number(spark: "SparkSession", events: int, cores: int | None = None) ->
 
 
 def tasks_on(cores: int, events: int) -> int:
-    """Return how many tasks read so many events on so many cores."""
+    """Return the number of tasks to read `events` events on `cores` cores."""
     return max(1, min(TASKS_OF_A_CORE * cores, events // LEAST_TASK_EVENTS))
 
 
 def batch_size(spark: "SparkSession", cores: int | None = None) -> int:
-    """Return how many events a batch of a drain has; `cores` says how many the session has, None asks it."""
+    """Return the number of events in a batch of a drain; `cores` is that of the session, None asks the session."""
     if _task_events(spark) is not None:
         return BATCH_EVENTS
     return BATCH_EVENTS_OF_A_CORE * (cores or cores_of(spark))
 
 
 def cores_of(spark: "SparkSession") -> int:
-    """Return how many tasks a session runs side by side, as its scheduler counts them; of a session it asks once.
+    """Return the number of tasks that a session runs in parallel, as its scheduler counts; each session is asked once.
 
-    `spark.default.parallelism` replaces that number where it is set.
+    `spark.default.parallelism`, if set, replaces that number.
     """
     if spark not in _cores:
-        # executors may register after the first job began; over Spark Connect nothing else tells
+        # asked twice: executors may register after the first job began; Spark Connect has no other way to ask
         _slices(spark)
         _cores[spark] = _slices(spark)
     return _cores[spark]
 
 
 def _slices(spark: "SparkSession") -> int:
-    """Return into how many slices Spark cuts a range if nobody says how many."""
+    """Return the number of slices that Spark cuts a range into by default."""
     from pyspark.sql import functions as f
 
     (row,) = spark.range(_ROWS).select(f.spark_partition_id().alias("slice")).agg(f.max("slice")).collect()

@@ -1,6 +1,6 @@
-"""The code that Spark's tasks import from us, in one file, for a session to bring to wherever its tasks run.
+"""The code that Spark's tasks import from us, in one file that a session ships to its tasks.
 
-A warm Spark keeps what it imported: a module that did not come along would stay for ever as it was first.
+A warm Spark keeps the modules that it imported: a module outside the file would keep its first state for ever.
 """
 
 import ast
@@ -18,7 +18,7 @@ from pathlib import Path
 from millrace.errors import MillraceError
 from millrace.processes import folder_of_code
 
-# the oldest date that a zip can hold: the same code makes the same file, whenever it was checked out
+# the oldest date that a zip can hold: the same code makes the same file, independent of the checkout's dates
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -27,18 +27,18 @@ class PackageMissing(MillraceError):
 
 
 def packages_to_ship(declarations: str | None) -> list[str]:
-    """Return the top-level packages that tasks import: ours, and that of the user's declarations if that is another."""
+    """Return the top-level packages that tasks import: ours, and that of the user's declarations if it differs."""
     theirs = declarations.partition(".")[0] if declarations else "millrace"
     return ["millrace"] if theirs == "millrace" else ["millrace", theirs]
 
 
 def shipped_code(declarations: str | None) -> Path:
-    """Return a zip of the packages, from which Python can import. It is there until this process ends.
+    """Return a zip of the packages that Python can import from. It exists until this process ends.
 
-    Its name tells its content: other code has another name.
+    Its name has a hash of its content: other code has another name.
 
     Raises:
-        PackageMissing: A package is not to be found.
+        PackageMissing: A package cannot be found.
     """
     return _zip_of_packages(tuple(packages_to_ship(declarations)))
 
@@ -65,14 +65,14 @@ def _zip_of_packages(packages: tuple[str, ...]) -> Path:
 def with_their_helpers(
     packages: Mapping[str, Sequence[Path]],
 ) -> tuple[dict[str, Sequence[Path]], dict[str, Sequence[Path]]]:
-    """Find what packages of the user's import, wherever in their code: other source of the user's, not installed.
+    """Find the user's other, uninstalled source that the user's packages import anywhere in their code.
 
     Args:
         packages: As `zip_of` takes them; `millrace` itself is not searched.
 
     Returns:
-        The packages with the source that comes along, and apart from these the source that has to be there where the
-        tasks run, because it is more than modules of Python: compiled ones, files that they read.
+        The packages with the source to ship; and separately the source that must already be where the tasks run,
+        because it is more than modules of Python: compiled modules, or files that modules read.
     """
     found = dict(packages)
     left: dict[str, Sequence[Path]] = {}
@@ -81,7 +81,7 @@ def with_their_helpers(
         for name in sorted(_imported(todo.pop()) - found.keys() - left.keys() - sys.stdlib_module_names):
             places = _source(name)
             if places:
-                # nothing is to be imported or read but modules of Python
+                # only source that consists of modules of Python can be shipped
                 beside = {".py", ".pyc", ".pyi", ".typed", ".md"}
                 names = (file for place in places for _, _, files in _walk(place) for file in files)
                 (found if all(Path(file).suffix in beside for file in names) else left)[name] = places
@@ -90,11 +90,11 @@ def with_their_helpers(
 
 
 def _imported(places: Sequence[Path]) -> set[str]:
-    """Return the first names of the modules that some code imports."""
+    """Return the top-level names of the modules that some code imports."""
     found = set()
     for place in places:
         for path in _modules(place):
-            # a file that is no Python is refused by whoever imports it
+            # skip a file that is no Python: importing it will raise the error
             with suppress(SyntaxError, ValueError):
                 for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
                     if isinstance(node, ast.Import):
@@ -105,7 +105,7 @@ def _imported(places: Sequence[Path]) -> set[str]:
 
 
 def _source(name: str) -> list[Path]:
-    """Return the folders, or the file, of a module that is source; nothing for one that is installed or not there."""
+    """Return the folders, or the file, of a module that is source; nothing for an installed or missing module."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError):
@@ -125,9 +125,9 @@ def zip_of(packages: Mapping[str, Sequence[Path]], left: Mapping[str, Sequence[P
     """Write the modules of packages into a zip: the same bytes for the same modules.
 
     Args:
-        packages: The name of each package, and the folders that it is in: one, or several for a namespace; or the file
-            of a module that is no package.
-        left: Packages that are not in the zip, but where another state makes another zip, and so another session.
+        packages: The name of each package, and its folders: one, or several for a namespace; or the file of a module
+            that is no package.
+        left: Packages outside the zip. A change of their files also makes another zip, and so another session.
     """
     modules = {
         f"{package}.py" if place.is_file() else str(Path(package, path.relative_to(place))): path
@@ -137,7 +137,7 @@ def zip_of(packages: Mapping[str, Sequence[Path]], left: Mapping[str, Sequence[P
     }
     # Python 3.11 and 3.12 find a folder without `__init__.py` only if the zip says that it is there
     folders = {f"{parent}/" for name in modules for parent in Path(name).parents if parent.name}
-    # a line for each package that is left, which tells its state by the sizes and times of its files
+    # a line for each package outside the zip, with a hash of the sizes and times of its files
     states = []
     for name, places in sorted((left or {}).items()):
         files = sorted(Path(within, file) for place in places for within, _, names in _walk(place) for file in names)
@@ -157,7 +157,7 @@ def _modules(folder: Path) -> Iterator[Path]:
 
 
 def _walk(place: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through a folder, or to a file, as `os.walk` does, past what is hidden."""
+    """Walk through a folder, or to a file, as `os.walk` does, skipping hidden files and folders."""
     if place.is_file():
         yield str(place.parent), [], [place.name]
     # in a checkout the rooms of `millrace` are links

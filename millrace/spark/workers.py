@@ -1,4 +1,4 @@
-"""What a Python process of Spark's does besides its tasks."""
+"""Housekeeping in Spark's Python processes, outside their tasks."""
 
 import gc
 from functools import cache
@@ -6,8 +6,8 @@ from functools import cache
 
 @cache
 def spare_imports() -> None:
-    """Let the garbage collector pass by, from now on, what this process has imported; a task calls this at its end.
+    """Exclude this process's imports from garbage collection from now on; a task calls this at its end.
 
-    Spark collects after each task. To look at all that was imported takes ten times as long as a small task.
+    Spark collects garbage after each task. Traversing all imported objects takes ten times as long as a small task.
     """
     gc.freeze()

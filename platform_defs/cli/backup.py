@@ -36,7 +36,7 @@ def purge_command(
 ) -> None:
     """Delete old events that are archived and that no view needs.
 
-    The archive is checked first. Interrupted, run it again; also where it says that events are left.
+    The archive is checked first. Run it again if it is interrupted, or if it says that events are left.
     """
     from millrace.archive.purge import purge_before, require_done
 
@@ -72,7 +72,7 @@ def backup_command(
 ) -> None:
     """Back up the events and what consumers have done, as of one moment.
 
-    Into the same DIR again, only what is new is added.
+    A second backup into the same DIR adds only what is new.
     """
     from millrace.backup.backup import backup
 
@@ -96,7 +96,7 @@ def backup_command(
 def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
     """Restore a backup into an empty database: all of it, or nothing.
 
-    Read models are built anew by their next drains.
+    The next drains rebuild the read models.
     """
     from millrace.backup.restore import restore
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from millrace.assets.declarations import Declarations
 from millrace.capture.declaration import Capture, CapturedTable
-from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.health import capture_health, unread_problems, unread_tables
 from millrace.capture.look import with_registered
 from millrace.capture.prepare import remove, restart
@@ -44,7 +44,7 @@ Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
-    """Show each declared capture: how far it is, how its slot is, what waits."""
+    """Show each declared capture: its progress, the state of its slot, and the changes that wait."""
     known = _known(dsn)
     with capture_store(dsn) as store:
         problems = [_undeclared(info, known) for info in store.capture_info() if info.capture not in known.captures]
@@ -92,7 +92,7 @@ def status_command(dsn: DsnOption = None) -> None:
 
 @app.command("check")
 def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
-    """Ask a capture's source for all that it lacks; nothing of it is changed."""
+    """List everything that a capture's source lacks; the source is not changed."""
     capture = declared_capture(name, dsn)
     with capture_store(dsn) as store:
         info = find_capture(store, name)
@@ -120,7 +120,7 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
 
 @app.command("restart")
 def restart_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
-    """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
+    """Restart a capture after changes were lost: with a new slot, and a new read of all rows of its tables."""
     capture = declared_capture(name, dsn)
     with capture_store(dsn):
         generation = restart(chosen_dsn(dsn), capture, reason)
@@ -147,7 +147,7 @@ def verify_command(
     reason: Annotated[str, typer.Option("--reason", help="Why it is repaired.")] = "capture verify --repair",
     dsn: DsnOption = None,
 ) -> None:
-    """Compare tables with their events; ends with 1 if they differ, or rows wait in the quarantine."""
+    """Compare tables with their events; exits with 1 if they differ, or if rows wait in the quarantine."""
     if where is not None and table_name is None:
         raise MillraceError("A condition is of one table.", hint="Name the table behind the capture.")
     capture = declared_capture(name, dsn)
@@ -200,7 +200,7 @@ def remove_command(
     """Remove a capture with its slot and its publication. Its events stay; remove its file, too, or it comes back."""
     capture = declared_capture(name, dsn)
     with capture_store(dsn) as store:
-        store.capture_info(name)  # what is not there is refused before anybody is asked
+        store.capture_info(name)  # refuse an unknown name before asking for consent
     if not (yes or agreed(f"Remove capture {name}? What changes from now on is in no slot.")):
         raise MillraceError(f"Capture {name} was not removed.", hint="Answer y, or state --yes.")
     remove(chosen_dsn(dsn), capture, reason)
@@ -209,7 +209,7 @@ def remove_command(
 
 @app.command("quarantined")
 def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
-    """List the changes that could not become events, and why."""
+    """List the changes that could not become events, each with its error."""
     with capture_store(dsn) as store:
         (info,) = store.capture_info(name)
         found = store.quarantined_changes(name, limit=MOST_SHOWN)
@@ -229,7 +229,7 @@ def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
 
 @app.command("requeue")
 def requeue_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
-    """Try quarantined changes again, each row's in order, after the cause is repaired."""
+    """Retry quarantined changes, those of each row in order, after their cause is repaired."""
     with capture_store(dsn) as store:
         done = requeue(store, declared_capture(name, dsn), reason)
     Screen().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
@@ -241,7 +241,7 @@ def discard_command(
     reason: Why,
     dsn: DsnOption = None,
 ) -> None:
-    """Give a quarantined change up; what waits behind it flows with the next `requeue`."""
+    """Give up a quarantined change; the next `requeue` tries the changes that wait behind it."""
     with capture_store(dsn) as store:
         store.discard_change(number, reason)
     Screen().print(f"Change {number} is given up.")
@@ -249,9 +249,9 @@ def discard_command(
 
 @contextmanager
 def capture_store(dsn: str | None) -> Iterator[CaptureStore]:
-    """Connect to the store of captures, of this version."""
+    """Connect to the store of captures, migrated to this version."""
     with chosen_store(dsn) as store:
-        # a store of an older version is brought up to date, as a capture's run does; or the role may not, and is told
+        # migrate an older store, as a capture's run does; a role without the right to gets an error
         migrate(chosen_dsn(dsn), log_partitions=None)
         yield CaptureStore(store.connection)
 
@@ -260,7 +260,7 @@ def declared_capture(name: str, dsn: str | None) -> Capture:
     """Return a capture that is declared for that store.
 
     Raises:
-        MillraceError: There is none of this name; the text names those that there are.
+        MillraceError: No capture has this name; the text lists the declared ones.
     """
     known = _known(dsn)
     if name not in known.captures:
@@ -288,7 +288,7 @@ def _table(store: CaptureStore, capture: Capture, name: str) -> CapturedTable:
 
 
 def _shown(console: Screen) -> Callable[[Verification], None]:
-    """Return what says now and then how far a verification is."""
+    """Return a function that prints the progress of a verification now and then."""
     said = time.monotonic()
 
     def show(found: Verification) -> None:
@@ -309,7 +309,7 @@ def _known(dsn: str | None) -> Declarations:
 
 
 def _undeclared(info: CaptureInfo, known: Declarations) -> str:
-    """Say what an operator can do about a capture that is registered, and that no file declares."""
+    """Say what an operator can do about a registered capture that no file declares."""
     if known.faults:
         files = "; ".join(map(str, known.faults))
         return f"{info.capture}: it is registered, and its declaration may be one that fails to load: {files}"

@@ -29,10 +29,10 @@ def check_command(
     """Compare declarations with a store; exit code 1 for a fault.
 
     Nothing is changed. Each event is registered, new, differs from the store's schema, or is refused. A column whose
-    field is in no schema of its events is told, and is wrong where these schemas forbid it. Read models that would be
-    built anew are told, and zones of rollups that Spark and Postgres know otherwise.
+    field is in no schema of its events is reported, and is a fault where these schemas forbid the field. Also reported:
+    read models that would be built anew, and zones of rollups with other clocks in Spark than in Postgres.
     """
-    from millrace.event_schemas.registering import known_schemas, standing_of
+    from millrace.event_schemas.registering import known_schemas, states_in_store
     from millrace.read_models.shown.known_names import unknown_properties
     from millrace.read_models.stored.versions import built_anew
 
@@ -43,7 +43,7 @@ def check_command(
     if known.package is None:
         raise MillraceError("Nothing is declared here that could be compared with the store.", hint=NAME_IT)
     with chosen_store(dsn) as store:
-        found = standing_of(store, known.events, keep=False)
+        found = states_in_store(store, known.events, keep=False)
         schemas = known_schemas(store, known.events)
         rebuilt = built_anew(store.connection, known.models.values())
     wrong = [
@@ -92,7 +92,7 @@ def _zones_said(known: "Declarations", dsn: str | None) -> list[str]:
 
 
 def _judge(known: "Declarations", decider: str, event: str, dsn: str | None) -> None:
-    """Say of each declared version of an event which stored ones its schema refuses."""
+    """Report for each declared version of an event which stored events its schema refuses."""
     from millrace.event_schemas.registering import unfit_history
 
     versions = [each for each in known.events if (each.decider, each.event) == (decider, event)]

@@ -30,7 +30,7 @@ def list_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """List the streams that were given up, and why."""
+    """List the streams that were given up, each with its error."""
     what = "waiting streams" if waiting else "dead letters"
     with chosen_store(dsn) as store:
         letters = store.dead_letters(view, waiting=waiting)
@@ -65,7 +65,7 @@ def retry_command(
     reason: Reason = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
+    """Retry dead letters of a view: all, those of a decider, or one stream."""
     with chosen_store(dsn) as store:
         retried = store.retry_dead_letters(view, decider, decider_id, reason=reason)
     Screen().print(Text(f"{retried} streams of {view} are tried again."))
@@ -82,7 +82,7 @@ def drop_command(
     ] = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Give up the event that a parked stream failed at; the stream goes on with its next event."""
+    """Give up the event that a parked stream failed at; the stream continues with its next event."""
     with chosen_store(dsn) as store:
         event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
     given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
@@ -90,7 +90,7 @@ def drop_command(
 
 
 def failed_event(store: PlatformStore, letter: DeadLetter) -> Event | None:
-    """Return the event that a parked stream failed at; None where the view wants none any more, or it was purged."""
+    """Return the event that a parked stream failed at; None if the view wants none any more, or it was purged."""
     if letter.offset is None:
         return None
     found = store.latest_events(1, letter.decider, letter.decider_id, before_offset=letter.offset + 1)

@@ -1,4 +1,4 @@
-"""The command that looks at a whole store: `millrace verify`."""
+"""The command that verifies a whole store: `millrace verify`."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -27,10 +27,10 @@ def verify_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Look whether the store keeps its promises; exit code 1 for a fault.
+    """Verify that the store keeps its promises; exit code 1 for a fault.
 
-    Positions, events, views, archive; and of each read model the rows of one log partition, beside a rebuild of it at
-    the same position. Written are only the tables of that rebuild, which go at the end; after a kill, within two hours.
+    Verified are positions, events, views and archive, and of each read model the rows of one log partition, against a
+    rebuild at the same position. Only that rebuild's tables are written, then dropped; after a kill, within two hours.
     """
     from millrace.archive.store import NO_TIME_LIMITS
     from millrace.operations.verification.looks import Report, Watcher, look_at_archive, look_at_log, look_at_views
@@ -48,7 +48,7 @@ def verify_command(
     ):
         connection = store.connection
         if partition is not None:
-            store.available_offset_range(partition)  # refuses one that is not there
+            store.available_offset_range(partition)  # refuses an unknown partition
         connection.execute(NO_TIME_LIMITS)
         watcher = Watcher(lambda text: status.update(Text(text)), partial(errors.print, soft_wrap=True), stop)
         report.stopped = True

@@ -1,4 +1,4 @@
-"""Asking services while they run whether they work: in threads, so that one that hangs holds nobody up."""
+"""Asks running services whether they work: in threads, so that a service that hangs blocks nothing else."""
 
 import threading
 import time
@@ -10,14 +10,14 @@ MISSES = 3
 
 
 class CannotTell(Exception):
-    """Nobody can say whether a service works, for another one that would have to be asked does not answer."""
+    """It is unknown whether a service works: another service that would have to be asked does not answer."""
 
 
 class Asking:
     """Asks one service one question at a time.
 
     Args:
-        ask: Says whether the service works. `CannotTell` counts as nothing. Another exception, or no answer within
+        ask: Returns whether the service works. `CannotTell` does not count. Another exception, or no answer within
             `BUSY_S`, counts as a no.
     """
 
@@ -26,13 +26,13 @@ class Asking:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was said so far: the service is a new process."""
+        """Forget the answers so far: the service is a new process."""
         self.misses = 0
         self._asked: _Question | None = None
         self._asked_at = self._ask_at = 0.0
 
     def look(self, every_s: float = WATCH_S) -> bool | None:
-        """Ask if it is time, and return each answer once; None while there is none. Never waits."""
+        """Ask if it is time, and return each answer once; None while there is no answer. Never waits."""
         now = time.monotonic()
         if self._asked is None:
             if now >= self._ask_at:
@@ -41,7 +41,7 @@ class Asking:
         if self._asked.is_alive():
             if now - self._asked_at < BUSY_S:
                 return None
-            # it is the same question that the next look waits for
+            # the next look waits for the same question
             answer: bool | None = False
             self._asked_at = now
         else:
@@ -53,15 +53,15 @@ class Asking:
 
     @property
     def lost(self) -> bool:
-        """Whether it missed so often in a row that it is not waited for any more."""
+        """Whether the service missed too often in a row to be waited for any longer."""
         return self.misses >= MISSES
 
 
 class _Question(threading.Thread):
-    """One question; `answer` is None where nobody can tell."""
+    """One question; `answer` is None where it is unknown."""
 
     def __init__(self, ask: Callable[[], bool]) -> None:
-        # a daemon: whoever ends waits for no answer
+        # a daemon thread: a process that ends waits for no answer
         super().__init__(name="asking", daemon=True)
         self._ask = ask
         self.answer: bool | None = False
@@ -72,5 +72,5 @@ class _Question(threading.Thread):
             self.answer = bool(self._ask())
         except CannotTell:
             self.answer = None
-        except Exception:  # noqa: BLE001  whatever a user's function raises, it is no yes
+        except Exception:  # noqa: BLE001  any error of a user's function counts as a no
             self.answer = False

@@ -36,11 +36,11 @@ from millrace.settings import EXAMPLE, NOTE, Settings
 
 
 class CannotStart(MillraceError):
-    """Something here is in the way of `millrace up`."""
+    """Something on this machine prevents `millrace up`."""
 
 
 class _Stop(BaseException):
-    """Somebody asked us to stop, by Ctrl-C, SIGTERM or by closing the terminal."""
+    """A request to stop: Ctrl-C, SIGTERM or a closed terminal."""
 
 
 def up(
@@ -55,14 +55,14 @@ def up(
 
     Args:
         settings: Where, on which port, and on which Postgres; none means the embedded one.
-        status: Gives lines to show below the services; it may raise what psycopg raises.
-        started: Called when everything was started, in a thread, and again until it says that it did what it does.
-        make_services: Gives the services in the order of their start.
+        status: Returns lines to show below the services; it may raise errors of psycopg.
+        started: Called in a thread when everything was started, and again until it returns True.
+        make_services: Returns the services in the order of their start.
         console: Where to write; a terminal gets a live view, anything else a line now and then.
 
     Raises:
-        MillraceError: It cannot start, and why: it already runs in this home, the port is taken, there is no
-            Java, the program of a service is not there, the database does not fit. Everything is stopped again.
+        MillraceError: It cannot start; the text says why: it already runs in this home, the port is taken, Java or
+            the program of a service is missing, the database does not fit. Everything is stopped again.
     """
     out = console or Screen()
     # Dagster wants an absolute path, and services have other working directories.
@@ -81,7 +81,7 @@ def up(
                 kept = _KeptPostgres(postgres)
                 if postgres.pid() is None and settings.postgres_port is not None:
                     _require_free_port(settings.postgres_port, "MILLRACE_POSTGRES_PORT")
-                # the last one is called first
+                # callbacks run in reverse order
                 stack.callback(kept.stop)
                 stack.callback(_say, out, "Stopping postgres ...")
                 _say(out, "Starting postgres ...")
@@ -113,7 +113,7 @@ def up(
 
 def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
     """Return lines that tell a newcomer where things are."""
-    # whoever reads this on a screen or in a log need not see the token
+    # do not show the token to readers of the screen or the log
     opened_by = "/?token=<the value of MILLRACE_UI_TOKEN>" if settings.ui_token else ""
     reading = []
     if endpoints.postgres is not None and settings.postgres_port is not None:
@@ -133,12 +133,12 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
 
 
 def password_file(settings: Settings) -> Path:
-    """Return where the password of the login that reads read models is."""
+    """Return the file with the password of the login that reads read models."""
     return settings.home / "reader.pgpass"
 
 
 def open_to_others(settings: Settings) -> list[str]:
-    """Say who else can use the UI."""
+    """Warn that other accounts can use the UI, unless it requires a token."""
     if settings.ui_token:
         return []
     return ["  Other accounts of this machine can use the UI. On a shared machine set MILLRACE_UI_TOKEN.", ""]
@@ -149,20 +149,20 @@ def _url(settings: Settings) -> str:
 
 
 def _say(out: Console, line: str) -> None:
-    # A closed terminal or pipe, which rich turns into SystemExit, is no reason to leave servers half stopped.
+    # A closed terminal or pipe, which rich turns into SystemExit, must not leave servers half stopped.
     with suppress(OSError, SystemExit):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Turn the first request to stop into `_Stop` and ignore the next ones: stopping must come to its end.
+    """Turn the first request to stop into `_Stop` and ignore the next ones: stopping must complete.
 
-    The event says that somebody asked. An exception of a signal may come where Python only prints it, as when an object
-    is freed; who works for long looks at the event, too.
+    The event records the request. Python only prints an exception that a signal raises at some places, such as while an
+    object is freed. So long work also checks the event.
     """
     asked = threading.Event()
-    # `nohup` ignores SIGHUP, and means it. A shell's `&` ignores SIGINT, and nobody means that.
+    # `nohup` ignores SIGHUP on purpose. A shell's `&` ignores SIGINT by accident.
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signals.append(signal.SIGHUP)
@@ -184,7 +184,7 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def _only_one(settings: Settings) -> Iterator[None]:
-    """Hold the home's lock; the kernel frees that of a killed process."""
+    """Hold the home's lock; the kernel releases the lock of a killed process."""
     settings.home.mkdir(parents=True, exist_ok=True)
     with only_one(
         settings.home / "up.lock",
@@ -198,7 +198,7 @@ def _only_one(settings: Settings) -> Iterator[None]:
 
 
 def _with_package(settings: Settings) -> Settings:
-    """Settle which package is declared, and note it for the commands that other terminals give in this home.
+    """Settle which package is declared, and note it for commands of other terminals in this home.
 
     Raises:
         CannotStart: The home has a store, and nothing names its package.
@@ -222,7 +222,7 @@ def _with_package(settings: Settings) -> Settings:
 
 def _require_free_port(port: int, variable: str) -> None:
     with socket.socket() as probe:
-        # As servers do, so that connections of the last run that are still closing are not in the way.
+        # As servers do, so that closing connections of the last run do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -243,7 +243,7 @@ def _migrate(dsn: str, log_partitions: int) -> None:
 
 
 class _KeptPostgres:
-    """The embedded Postgres, which is started again when it is gone or does not answer."""
+    """The embedded Postgres; it is restarted when it is gone or does not answer."""
 
     def __init__(self, postgres: EmbeddedPostgres) -> None:
         self._postgres = postgres
@@ -253,7 +253,7 @@ class _KeptPostgres:
         self._failure = ""
 
     def poll(self) -> list[str]:
-        """Look after it without waiting for it; return a sentence for each change."""
+        """Check and restart the server without waiting for it; return a sentence for each change."""
         if self._reviving is not None:
             if self._reviving.is_alive():
                 return []
@@ -264,7 +264,7 @@ class _KeptPostgres:
         gone = self._postgres.pid() is None
         if not (gone or self._asking.lost) or time.monotonic() < self._revive_at:
             return []
-        # On a full disk it cannot start now, and can once there is room.
+        # On a full disk it cannot start now; retry until there is room.
         self._revive_at = time.monotonic() + BUSY_S
         self._reviving = threading.Thread(target=self._revive, args=(gone,), name="reviving postgres", daemon=True)
         self._reviving.start()
@@ -272,7 +272,7 @@ class _KeptPostgres:
         return [f"postgres {wrong}; starting it again. Its log: {self._postgres.log}"]
 
     def stop(self) -> None:
-        """Stop the server, and start it no more."""
+        """Stop the server, and restart it no more."""
         if self._reviving is not None:
             self._reviving.join()
         self._postgres.stop()
@@ -294,9 +294,9 @@ def _watch(
     lines: Sequence[str],
     asked: threading.Event,
 ) -> None:
-    """Keep everything running and shown, until `_Stop` comes, or somebody asked and it was lost.
+    """Keep everything running and shown, until `_Stop` comes, or `asked` is set and `_Stop` was lost.
 
-    Nothing here waits for a service, nor for Postgres: the lines below the services are brought by another thread.
+    Nothing here waits for a service or for Postgres: another thread updates the lines below the services.
     """
     view = Live(console=out, refresh_per_second=2, transient=True) if out.is_terminal else None
     shown: list[str] = []
@@ -312,7 +312,7 @@ def _watch(
                 view.update(_table(states, lines))
             elif time.monotonic() - plain_at >= WATCH_S:
                 plain = [", ".join(f"{s.name} {s.state}" for s in states), *lines]
-                # What did not change is not said again: this is somebody's log file.
+                # Print only lines that changed: the output may be a log file.
                 for line in plain:
                     if line not in shown:
                         _say(out, line)
@@ -321,7 +321,7 @@ def _watch(
 
 
 def _beside(work: Callable[[], bool], pause_s: float, stop: threading.Event) -> None:
-    """Do something in a thread, again and again until it says that it is done."""
+    """Call a function repeatedly in a thread until it returns True."""
 
     def run() -> None:
         while not (stop.is_set() or work()):
@@ -331,7 +331,7 @@ def _beside(work: Callable[[], bool], pause_s: float, stop: threading.Event) -> 
 
 
 def _bring(status: Callable[[], list[str]], lines: list[str]) -> bool:
-    """Put what the status is now in the place of the lines; there is no end to it."""
+    """Replace the lines by the current status; never done, so return False."""
     try:
         lines[:] = status()
     except (psycopg.Error, MillraceError) as error:

@@ -1,6 +1,6 @@
 """One service of `millrace up` below systemd, such as `millrace run service code`.
 
-systemd starts this process again if it ends, or has not said for `WatchdogSec` that it is at work.
+systemd restarts this process if it ends, or sends no sign of work for `WatchdogSec`.
 """
 
 import os
@@ -21,10 +21,10 @@ def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[s
     """Run a service until `stop` is set, then end it.
 
     Args:
-        name: What `millrace up` calls the service.
-        settings: With the event store; its files are in `<home>/watched/<name>`.
+        name: The service's name in `millrace up`.
+        settings: They name the event store; the service's files are in `<home>/watched/<name>`.
         stop: Ends it from another thread.
-        say: Is told each change, in a sentence.
+        say: Called with a sentence for each change.
 
     Raises:
         MillraceError: There is no such service, or no event store.
@@ -35,7 +35,7 @@ def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[s
         )
     endpoints = find_endpoints(settings, None)
     if endpoints.spark_port is not None:
-        # a Connect server of its own would be this process's alone; each run starts a Spark
+        # only this process could use a Connect server of its own; so each run starts a Spark
         endpoints = replace(endpoints, spark_remote=None, spark_port=None, spark_token=None)
     known = {service.name: service for service in services(settings, endpoints)}
     if name not in known:
@@ -55,9 +55,9 @@ def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[s
 
 
 def _tell_systemd(word: str) -> None:
-    """Tell it, if it listens: see sd_notify(3)."""
+    """Notify systemd, if it listens: see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-            # a name that begins so is of no file
+            # a name that begins with @ is an abstract socket, not a file
             told.sendto(word.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)

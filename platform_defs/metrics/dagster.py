@@ -18,14 +18,14 @@ from millrace.platform_defs.standing import DagsterStanding
 
 logger = logging.getLogger(__name__)
 
-# so many of the newest are asked how long they waited
+# the newest runs whose waiting time is measured
 NEWEST_RUNS = 20
 
 
 class DagsterMetrics(Collector):
-    """Collects the metrics of the Dagster instance that DAGSTER_HOME names; what it says is up to 15 seconds old.
+    """Collects the metrics of the Dagster instance that DAGSTER_HOME names; they are up to 15 seconds old.
 
-    `millrace_dagster_up` is 0, and everything else missing, while its storage does not answer.
+    While its storage does not answer, `millrace_dagster_up` is 0, and every other metric is missing.
     """
 
     def __init__(self) -> None:
@@ -37,18 +37,18 @@ class DagsterMetrics(Collector):
         self._was_up = True
 
     def collect(self) -> Iterator[Metric]:
-        """Ask Dagster's storage and return what it says."""
+        """Ask Dagster's storage and return its metrics."""
         with self._turn:
             if self._asked is None or (self._asked.done() and time.monotonic() >= self._until):
                 self._asked = self._worker.submit(self._ask)
-                # a scrape every few seconds does not ask Dagster's database each time
+                # frequent scrapes must not each ask Dagster's database
                 self._until = time.monotonic() + WATCH_S
             asked = self._asked
         found: list[Metric] = []
         try:
-            # Dagster tries again for longer where its database went away
+            # Dagster itself retries for longer when its database is away
             found = asked.result(ASK_S)
-        except Exception as error:  # noqa: BLE001  whatever the storage is and raises, or that it tries again for long
+        except Exception as error:  # noqa: BLE001  any error of any storage, or a timeout while it retries
             if self._was_up:
                 logger.warning("Dagster's storage does not answer: %s", type(error).__name__)
         self._was_up = bool(found)
@@ -66,7 +66,7 @@ class DagsterMetrics(Collector):
 
 
 def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
-    """Return what there is to say of a Dagster instance."""
+    """Return the metrics of a Dagster instance."""
     now, instance = time.time(), standing.instance
     for status in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED):
         yield gauge(
@@ -96,7 +96,7 @@ def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
         ["daemon"],
         [([name], now - at) for name, at in beats(instance).items()],
     )
-    # of several with one name the last one counts, which is the worst, here and below
+    # of several with the same name the last and worst one counts, here and below
     sensors = sorted((each.failures, each.name) for each in ticking(instance) if each.kind == "sensor")
     yield gauge(
         "dagster_sensor_failures",

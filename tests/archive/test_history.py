@@ -26,7 +26,7 @@ from millrace.archive.spark_reader import FileUnreadable
 from millrace.archive.store import ArchiveStore
 from millrace.archive.whole_files import fields_of
 from millrace.archive.writer import archive_partition
-from millrace.drain.build_errors import Fault, build_errors, fault_of
+from millrace.drain.build_errors import Blame, blame_of, build_errors
 from millrace.errors import ForeignArchive, LogIncomplete
 from millrace.event_store.platform import PlatformStore
 from millrace.spark.log_source import COLUMNS, LogRange
@@ -245,7 +245,7 @@ def test_only_the_listed_file_is_read(store: PlatformStore, dsn: str, tmp_path: 
         for options in ways if attack is forged else ways[:1]:
             with pytest.raises(build_errors(), match="is not the file that was written") as failed:
                 history_frame(spark, dsn, log_history(store.connection, tmp_path), **options)
-            assert fault_of(failed.value) is Fault.SERVER
+            assert blame_of(failed.value) is Blame.SERVER
         path.write_bytes(content)
     # of the same size: not even that it has no event of a day is believed
     path.write_bytes(content.replace(b"placed", b"plaxed"))
@@ -262,7 +262,7 @@ def test_only_the_listed_file_is_read(store: PlatformStore, dsn: str, tmp_path: 
         path.unlink()
         with pytest.raises(build_errors()) as failed:
             frame.collect()
-        assert fault_of(failed.value) is Fault.SERVER
+        assert blame_of(failed.value) is Blame.SERVER
     finally:
         for name in settings:
             spark.conf.unset(name)

@@ -22,7 +22,7 @@ from millrace.drain import rebuild as rebuilding
 from millrace.drain import staging
 from millrace.drain.commit import Commit
 from millrace.drain.report import PartitionsFailed
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import ArchiveDamaged, ForeignArchive, HistoryNeeded, LogIncomplete
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
@@ -64,7 +64,7 @@ def purge(store: PlatformStore) -> None:
 def rebuild(
     dsn: str, spark: "Callable[[], SparkSession]", root: Path | None, *partitions: int, model: ReadModel = Everything
 ) -> Commit:
-    with Consumer(dsn, model, spark, "rebuilder", archive=root) as consumer:
+    with ViewDrain(dsn, model, spark, "rebuilder", archive=root) as consumer:
         return consumer.rebuild(*partitions)
 
 
@@ -139,7 +139,7 @@ def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "S
     events += all_events(things)[-4:]
 
     before = rows_of(things.connection, Narrow)
-    with pytest.raises(HistoryMissing), Consumer(dsn, Everything, lambda: spark, "no archive"):
+    with pytest.raises(HistoryMissing), ViewDrain(dsn, Everything, lambda: spark, "no archive"):
         pass
     assert rows_of(things.connection, Narrow) == before
     commits: list[Commit] = []
@@ -150,7 +150,7 @@ def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "S
         if len(commits) == 2:
             stop.set()
 
-    with Consumer(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
+    with ViewDrain(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
         assert consumer.model.version == 2
         consumer.drain(budget_s=patience(), idle_s=0, on_commit=two, stop=stop)
         unbuilt = unbuilt_partitions(things.connection, consumer.model)
@@ -161,7 +161,7 @@ def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "S
     # where that one ended, another one goes on; what it cannot rebuild it names
     damaged = next(tmp_path.glob(f"p{unbuilt[0]:04}/*.parquet"))
     damaged.rename(tmp_path / "kept")
-    with Consumer(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
+    with ViewDrain(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
         with pytest.raises(PartitionsFailed, match=f"p{unbuilt[0]:02}: .*is not there"):
             consumer.drain(budget_s=patience(), idle_s=0, on_commit=commits.append)
         assert unbuilt_partitions(things.connection, consumer.model) == unbuilt[:1]
@@ -324,7 +324,7 @@ def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "Spa
     # in another version, too
     changed = replace(Everything, columns={**Everything.columns, "again": count()})
     with (
-        Consumer(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer,
+        ViewDrain(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer,
         pytest.raises(PartitionsFailed, match=f"only the archive has.*{streams[7][0]}"),
     ):
         consumer.drain(budget_s=patience(), idle_s=0)
@@ -354,7 +354,7 @@ def test_what_is_purged_still_names_keys(
     archive(dsn, tmp_path, tail=True)
     purge(things)
     for each in (model, replace(model, columns={**model.columns, "again": count()})):
-        with Consumer(dsn, each, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
+        with ViewDrain(dsn, each, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
             consumer.rebuild(*range(16))
         assert rows_of(things.connection, model) == [("ann", 1, 2)]
     (row,) = rows(things.connection, "select patient, seen from read_models.per_patient_state_v2")

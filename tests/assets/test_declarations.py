@@ -1,4 +1,4 @@
-"""What a user declared is found once; what fails costs only itself; what cannot be is refused with the files."""
+"""A user's declarations are each found once; a failing one is alone left out; contradictions are refused."""
 
 import importlib
 import sys
@@ -156,7 +156,7 @@ def test_the_package_is_the_named_one_else_that_nearby(tmp_path: Path, monkeypat
         project = below.parent / "pyproject.toml"
         project.write_text("[tool.millrace]\ndeclarations = 'mine'\n") if kind == "project" else project.unlink()
         (home / NOTE).write_text("mine\n")
-        # what was declared in a home says nothing of another store
+        # a package noted in a home does not apply to another store
         assert (package(), package(own)) == ("mine", "mine" if kind == "project" else None)
         assert (package(declarations="other"), package(own, EXAMPLE)) == ("other", EXAMPLE)
         with pytest.raises(InvalidSetting, match=r"(?s)is that of the package mine, and the example would be.*HOME"):
@@ -209,7 +209,7 @@ def test_a_package_that_cannot_be_used_is_refused_with_its_remedy(declare: Decla
     for package, refusal in refusals.items():
         with pytest.raises(InvalidDeclarations, match=refusal):
             declared(package)
-    # as a whole, with the line
+    # the package itself, with the line
     with pytest.raises(InvalidDeclarations, match=r"(?s)fails to load.*__init__.py:2: ZeroDivisionError"):
         declared(declare("fails_here", read_models__a=SORTED_MODEL, __init__="\n1 / 0\n"))
 
@@ -247,7 +247,7 @@ def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], sai
     assert {*found.models, *found.captures, *(event.event for event in found.events)} == {
         *({"a", "other", "c", "happened"} - {gone})
     }
-    # the location loads with the rest
+    # the code location loads with the other declarations
     assert dg.AssetKey(["read_models", "other"]) in all_keys(build_defs(declarations=found))
 
 
@@ -371,7 +371,7 @@ def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
         (MODEL.format(view="b", name="B").replace("count()", "count(events=7)"), 9, "TypeError"),
         (MODEL.format(view="b", name="B").replace('key=["k"]', 'key=["other"]'), 4, "InvalidReadModel: "),
         ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
-        # in what the file imports
+        # the fault is in a module that the file imports
         ("from declared_here.shared import words\n", 2, "ValueError: no"),
     ],
 )
@@ -431,7 +431,7 @@ def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) ->
     assert "b.py:1: ModuleNotFoundError" in str(result.metadata["fails"].value)
     check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
     assert check_of_d == {"schemas_match_code", "declaration_loads"}
-    # only what loads is rebuilt, and checked for its lag
+    # only models that load are rebuilt, and checked for their lag
     assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
 
 
@@ -450,7 +450,7 @@ def test_schedules_of_ones_own_are_loaded_and_start_jobs_of_ours(declare: Declar
     defs = build_defs(declarations=declared(package))
     dg.Definitions.validate_loadable(defs)
     schedule = defs.resolve_schedule_def("sundays")
-    # somebody switches it on
+    # an operator has to switch it on
     assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
     with dg.build_schedule_context(repository_def=defs.get_repository_def()) as context:
         (request,) = schedule.evaluate_tick(context).run_requests or []

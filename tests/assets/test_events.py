@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from millrace import count, read_model, stream_id
 from millrace.assets.declarations import Declarations
-from millrace.assets.events import event_specs
+from millrace.assets.declared_events import event_specs
 from millrace.event_schemas import default, event, register_events
 from millrace.event_schemas.model import declared_event
 from millrace.event_store.platform import PlatformStore

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.capture import look
 from millrace.capture.declaration import CapturedTable
-from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.setup import GapOpen
 from millrace.capture.source.slot import FilterFails
 from millrace.capture.source.timelines import TimelinesUnknown

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from millrace.archive.spark_reader import FileUnreadable
-from millrace.drain.build_errors import Fault, build_errors, cause, fault_of
+from millrace.drain.build_errors import Blame, blame_of, build_errors, cause
 from millrace.spark.log_source import DataLoss, Unreadable
 from millrace.spark.log_source.reading import HistoryShortened
 
@@ -57,9 +57,9 @@ def test_an_error_that_quotes_a_value_is_the_events_fault(spark: "SparkSession")
 
     words = "; ".join(WORDS)
     values = spark.createDataFrame([(words,)], "value string")
-    assert fault_of(in_a_task(spark, raising(ValueError, f"it is {words}"))) is Fault.EVENTS
-    assert fault_of(error_of(values.select(f.col("value").cast("int")).collect)) is Fault.EVENTS
-    assert fault_of(error_of(values.select(f.raise_error("value")).collect)) is Fault.EVENTS
+    assert blame_of(in_a_task(spark, raising(ValueError, f"it is {words}"))) is Blame.EVENTS
+    assert blame_of(error_of(values.select(f.col("value").cast("int")).collect)) is Blame.EVENTS
+    assert blame_of(error_of(values.select(f.raise_error("value")).collect)) is Blame.EVENTS
 
 
 class OfTheUser(Exception):
@@ -71,20 +71,20 @@ def test_a_file_that_spark_cannot_read_is_no_events_fault(spark: "SparkSession",
     pq.write_table(pa.table({"a": [1]}), path)
     rows = spark.read.schema("a bigint").parquet(f"file:{path}")
     path.write_bytes(path.read_bytes()[:-9] + b"no Parquet")
-    assert fault_of(error_of(rows.collect)) is Fault.SERVER
+    assert blame_of(error_of(rows.collect)) is Blame.SERVER
     path.unlink()
-    assert fault_of(error_of(rows.collect)) is Fault.SERVER
+    assert blame_of(error_of(rows.collect)) is Blame.SERVER
 
 
 def test_an_error_of_python_in_a_task_is_told_by_its_class(spark: "SparkSession") -> None:
-    raised: list[tuple[type[Exception], tuple[object, ...], Fault]] = [
-        (Unreadable, ("host=x", "the connection is lost"), Fault.SERVER), (DataLoss, ("this", "that"), Fault.SERVER),
-        (FileUnreadable, ("gone",), Fault.SERVER), (HistoryShortened, ("begins at 5",), Fault.SERVER),
-        (psycopg.errors.AdminShutdown, ("terminating",), Fault.SERVER),
-        (psycopg.errors.NumericValueOutOfRange, ("too large",), Fault.EVENTS), (OSError, (28, "full"), Fault.UNCLEAR),
-        (MemoryError, (), Fault.UNCLEAR), (OfTheUser, ("no",), Fault.EVENTS),
+    raised: list[tuple[type[Exception], tuple[object, ...], Blame]] = [
+        (Unreadable, ("host=x", "the connection is lost"), Blame.SERVER), (DataLoss, ("this", "that"), Blame.SERVER),
+        (FileUnreadable, ("gone",), Blame.SERVER), (HistoryShortened, ("begins at 5",), Blame.SERVER),
+        (psycopg.errors.AdminShutdown, ("terminating",), Blame.SERVER),
+        (psycopg.errors.NumericValueOutOfRange, ("too large",), Blame.EVENTS), (OSError, (28, "full"), Blame.UNCLEAR),
+        (MemoryError, (), Blame.UNCLEAR), (OfTheUser, ("no",), Blame.EVENTS),
     ]  # fmt: skip
-    found = [(kind, fault_of(in_a_task(spark, raising(kind, *arguments)))) for kind, arguments, _ in raised]
+    found = [(kind, blame_of(in_a_task(spark, raising(kind, *arguments)))) for kind, arguments, _ in raised]
     assert found == [(kind, fault) for kind, _, fault in raised]
 
 
@@ -98,26 +98,26 @@ def test_the_source_a_plan_a_lost_worker_and_a_failing_sum_are_told_apart(spark:
     stated = spark.read.format("event_log").option("dsn", nowhere).options(**ends)
     one = f.col("id") + 1
     faults = {
-        "planning": fault_of(error_of(log.load().collect)),
-        "reading": fault_of(error_of(stated.load().collect)),
-        "no such column": fault_of(error_of(spark.range(1).select("amount").collect)),
-        "a crash": fault_of(in_a_task(spark, crashing)),
-        "a sum": fault_of(error_of(spark.range(1).select(f.lit(2**63 - 1) + one).collect)),
+        "planning": blame_of(error_of(log.load().collect)),
+        "reading": blame_of(error_of(stated.load().collect)),
+        "no such column": blame_of(error_of(spark.range(1).select("amount").collect)),
+        "a crash": blame_of(in_a_task(spark, crashing)),
+        "a sum": blame_of(error_of(spark.range(1).select(f.lit(2**63 - 1) + one).collect)),
     }
     assert faults == {
-        "planning": Fault.SERVER, "reading": Fault.SERVER, "no such column": Fault.SERVER, "a crash": Fault.UNCLEAR,
-        "a sum": Fault.EVENTS,
+        "planning": Blame.SERVER, "reading": Blame.SERVER, "no such column": Blame.SERVER, "a crash": Blame.UNCLEAR,
+        "a sum": Blame.EVENTS,
     }  # fmt: skip
 
 
 def test_an_error_of_a_merge_is_told_by_its_sqlstate() -> None:
-    faults: dict[Exception, Fault] = {
-        psycopg.errors.NumericValueOutOfRange(): Fault.EVENTS, psycopg.errors.CheckViolation(): Fault.EVENTS,
-        psycopg.errors.ProgramLimitExceeded(): Fault.EVENTS, psycopg.errors.DiskFull("value event_log: "): Fault.SERVER,
-        psycopg.OperationalError("the connection is lost"): Fault.SERVER, psycopg.errors.UndefinedTable(): Fault.SERVER,
-        ValueError("no error of a build"): Fault.SERVER,
+    faults: dict[Exception, Blame] = {
+        psycopg.errors.NumericValueOutOfRange(): Blame.EVENTS, psycopg.errors.CheckViolation(): Blame.EVENTS,
+        psycopg.errors.ProgramLimitExceeded(): Blame.EVENTS, psycopg.errors.DiskFull("value event_log: "): Blame.SERVER,
+        psycopg.OperationalError("the connection is lost"): Blame.SERVER, psycopg.errors.UndefinedTable(): Blame.SERVER,
+        ValueError("no error of a build"): Blame.SERVER,
     }  # fmt: skip
-    assert {error: fault_of(error) for error in faults} == faults
+    assert {error: blame_of(error) for error in faults} == faults
 
 
 def test_in_a_local_session_a_class_is_found_too() -> None:
@@ -132,7 +132,7 @@ def test_in_a_local_session_a_class_is_found_too() -> None:
                 '  File "x.py", line 1, in run\n    raise\n    ^^^^^\npsycopg.errors.AdminShutdown: terminating'
             )
 
-    assert fault_of(Captured("")) is Fault.SERVER
+    assert blame_of(Captured("")) is Blame.SERVER
 
 
 def test_of_a_stack_of_python_one_line_is_told_and_of_java_none() -> None:

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 
 from millrace.drain import round as one_round
 from millrace.drain.report import DrainReport
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Counted, Crossing, all_blocked, held, staged, thing, wait_blocked_in
 from tests.support.building.lab import Lab
@@ -93,7 +93,7 @@ def test_where_a_round_cannot_be_built_a_batch_is(lab: Lab) -> None:
     def fail() -> None:
         raise AnalysisException("a plan that nobody can make for a moment")
 
-    with Consumer(lab.dsn, Counted, lab.once(fail), "next") as consumer:
+    with ViewDrain(lab.dsn, Counted, lab.once(fail), "next") as consumer:
         assert consumer.drain(budget_s=patience(), idle_s=0).events == 30
     lab.is_clean(Counted)
 
@@ -107,7 +107,7 @@ def test_a_batch_that_is_not_committed_leaves_no_rows(lab: Lab) -> None:
         lost.set()
         return lab.spark
 
-    with Consumer(lab.dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
+    with ViewDrain(lab.dsn, Counted, spark_whose_leases_are_lost_meanwhile, "late") as consumer:
         report = staged(consumer).drain(budget_s=patience(), idle_s=0, stop=lost)
         assert (report.batches, report.failed) == (0, {})
     assert lab.rows("select count(*) from read_models.counted_staging") == [(0,)]

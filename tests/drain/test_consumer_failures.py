@@ -19,7 +19,7 @@ from millrace.drain.loop import Drain
 from millrace.drain.misread import NothingBuilds
 from millrace.drain.report import PartitionsFailed
 from millrace.drain.staged import StagedBuilds
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import Unreachable
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.services import free_port
@@ -79,7 +79,7 @@ def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: Platfor
     with Drain(dsn, [Counted, Everything], starts, "all") as shared, pytest.raises(Unreachable, match="start here"):
         shared.run(budget_s=patience(), idle_s=0)
     assert tries == ["one"]
-    with Consumer(dsn, Counted, starts, "run") as consumer, pytest.raises(Unreachable, match="start here"):
+    with ViewDrain(dsn, Counted, starts, "run") as consumer, pytest.raises(Unreachable, match="start here"):
         consumer.drain(budget_s=patience(), idle_s=0)
     assert tries == ["one"] * 2
     assert things.lease_owners(Counted.view) == []
@@ -110,7 +110,7 @@ def test_time_limits_of_a_login_end_no_drain(
     """Neither in a task nor in its commit."""
     lab.fill(50)
     limited = f"{lab.dsn}&options=-c%20statement_timeout%3D1s"
-    with Consumer(limited, Everything, lab.session, "limited") as consumer:
+    with ViewDrain(limited, Everything, lab.session, "limited") as consumer:
         with held(connect(), f"lock table read_models.everything_{table} in access exclusive mode"):
             draining = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
             late = "select now() - query_start > interval '1 s' from pg_stat_activity where pid = %s"
@@ -158,7 +158,7 @@ def test_without_a_spark_server_a_drain_says_so(
         with spark_session() as session:
             return session
 
-    with pytest.raises(Unreachable) as gone, Consumer(dsn, Counted, nowhere, "next") as consumer:
+    with pytest.raises(Unreachable) as gone, ViewDrain(dsn, Counted, nowhere, "next") as consumer:
         consumer.drain(budget_s=patience(), idle_s=0)
     assert gone.value.message == f"No Spark Connect server answers at {os.environ['SPARK_REMOTE']}."
     assert things.lease_owners("counted") == []
@@ -171,7 +171,7 @@ def test_after_spark_died_the_next_drain_goes_on(lab: Lab, spark_remote: str, mo
     monkeypatch.setenv("SPARK_REMOTE", f"sc://localhost:{relay.server_address[1]}")
     with (
         spark_session() as session,
-        Consumer(lab.dsn, Counted, lambda: session, "next") as consumer,
+        ViewDrain(lab.dsn, Counted, lambda: session, "next") as consumer,
         # it gives up by itself, whatever its budget is
         pytest.raises(Unreachable, match="Spark"),
     ):

@@ -9,7 +9,7 @@ from psycopg import Connection
 
 from millrace.drain import round as one_round
 from millrace.drain.report import DrainReport
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import LeaseLost
 from millrace.read_models.stored.versions import ensure_version, reset_model
 from tests.support.building.drains import Counted, busiest, later, thing
@@ -27,7 +27,7 @@ def test_a_zombies_commit_is_refused_and_changes_nothing(lab: Lab) -> None:
     lab.fill(80)
     taken_over: list[int] = []
     overtaken = lab.once(lambda: taken_over.append(lab.later().drain(Counted, owner="B").events))
-    with Consumer(lab.dsn, Counted, overtaken, "A") as zombie:
+    with ViewDrain(lab.dsn, Counted, overtaken, "A") as zombie:
         report = zombie.drain(budget_s=patience(), idle_s=0)
     assert taken_over == [80]
     assert (report.batches, report.events) == (0, 0)
@@ -42,7 +42,7 @@ def test_a_rebuild_whose_lease_was_taken_over_changes_nothing(lab: Lab) -> None:
         lab.later().drain(Counted, owner="B")
         return lab.spark
 
-    with Consumer(lab.dsn, Counted, overtaken, "A") as zombie, pytest.raises(LeaseLost) as lost:
+    with ViewDrain(lab.dsn, Counted, overtaken, "A") as zombie, pytest.raises(LeaseLost) as lost:
         zombie.rebuild(busiest(lab))
     assert "token" in str(lost.value)
     lab.is_clean(Counted)
@@ -50,7 +50,7 @@ def test_a_rebuild_whose_lease_was_taken_over_changes_nothing(lab: Lab) -> None:
 
 def test_a_zombie_from_before_a_reset_is_refused_by_its_token(lab: Lab) -> None:
     lab.fill(80)
-    others: list[Consumer] = []
+    others: list[ViewDrain] = []
 
     def reset() -> None:
         # it did not say for long that it is at work
@@ -61,7 +61,7 @@ def test_a_zombie_from_before_a_reset_is_refused_by_its_token(lab: Lab) -> None:
         # B holds the new leases while A comes to commit what it leased before the reset
         lab.claim_batch(Counted.view, "B", 1_000, 600)
 
-    with Consumer(lab.dsn, Counted, lab.once(reset), "A") as zombie:
+    with ViewDrain(lab.dsn, Counted, lab.once(reset), "A") as zombie:
         report = zombie.drain(budget_s=patience(), idle_s=0)
     assert report.batches == 0
     for other in others:
@@ -80,7 +80,7 @@ def test_leases_are_kept_while_spark_builds_longer_than_they_last(lab: Lab, obse
         assert lab.claim_batch(Counted.view, "B", 1_000, 600) == []
         return lab.spark
 
-    with Consumer(lab.dsn, Counted, slow, "A", lease_s=1) as consumer:
+    with ViewDrain(lab.dsn, Counted, slow, "A", lease_s=1) as consumer:
         report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.batches, report.events) == (1, 60)
     lab.is_clean(Counted)
@@ -99,7 +99,7 @@ def test_two_drains_of_one_view_share_the_work(lab: Lab) -> None:
                 met.append(together.wait(patience()))
             return lab.spark
 
-        with Consumer(lab.dsn, Counted, both_have_claimed, owner) as consumer:
+        with ViewDrain(lab.dsn, Counted, both_have_claimed, owner) as consumer:
             # a poll during the other's claim finds nothing: it has to ask once more
             return consumer.drain(budget_s=patience(), idle_s=2, batch_events=20)
 
@@ -152,6 +152,6 @@ def test_a_lease_that_has_ended_and_was_not_taken_over_is_extended_again(lab: La
         wait_until(lambda: lab.value(in_force), "its leases are in force again")
         return lab.spark
 
-    with Consumer(lab.dsn, Counted, late, "rebuilder", lease_s=3) as consumer:
+    with ViewDrain(lab.dsn, Counted, late, "rebuilder", lease_s=3) as consumer:
         consumer.rebuild(*range(16))
     lab.is_clean(Counted)

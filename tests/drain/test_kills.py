@@ -12,7 +12,7 @@ import pytest
 from psycopg import Connection, sql
 
 from millrace.drain.commit import StagedBatch, Work, commit_rebuild
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store.platform import PlatformStore
 from millrace.postgres import connecting
 from millrace.read_models.declared.declaration import ReadModel
@@ -186,7 +186,7 @@ def test_of_vanished_staged_rows_the_batch_is_built_again(lab: Lab, connect: Con
         assert interfered.wait(patience())
         return lab.spark
 
-    with Consumer(lab.dsn, Counted, building, "next") as consumer:
+    with ViewDrain(lab.dsn, Counted, building, "next") as consumer:
         running = start(lambda: staged(consumer).drain(budget_s=patience(), idle_s=0))
         assert claimed.wait(patience())
         with held(holder, "select from event_store.checkpoints for update"):

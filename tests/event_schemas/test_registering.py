@@ -10,7 +10,7 @@ from millrace.errors import DataRefused, Malformed, SchemaDiffers, UpcastDiffers
 from millrace.event_schemas import event, nest, register_events, rename
 from millrace.event_schemas.catalog import catalog
 from millrace.event_schemas.model import DeclaredEvent, declared_event
-from millrace.event_schemas.registering import UnfitStream, standing_of, unfit_history
+from millrace.event_schemas.registering import UnfitStream, states_in_store, unfit_history
 from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect
 from tests.support.logins import logins
@@ -69,7 +69,7 @@ def declared(*models: type[BaseModel]) -> list[DeclaredEvent]:
 
 
 def stands(store: PlatformStore, *models: type[BaseModel], keep: bool = False) -> list[str]:
-    return [each.state for each in standing_of(store, declared(*models), keep=keep)]
+    return [each.state for each in states_in_store(store, declared(*models), keep=keep)]
 
 
 def test_registered_events_are_guarded_and_described_and_again_is_no_op(store: PlatformStore) -> None:
@@ -103,8 +103,8 @@ def test_an_upcast_that_only_the_code_has_makes_an_event_new(store: PlatformStor
     store.register_event_upcast("cart", "item_added", 2, [])
     store.register_event_schema("cart", "item_added", dict(declares[0].schema), 3)
     only_to_3 = replace(declares[0], upcasts={3: []})
-    assert [one.state for one in standing_of(store, [only_to_3], keep=True)] == ["new"]
-    assert [one.state for one in standing_of(store, [only_to_3], keep=True)] == ["registered"]
+    assert [one.state for one in states_in_store(store, [only_to_3], keep=True)] == ["new"]
+    assert [one.state for one in states_in_store(store, [only_to_3], keep=True)] == ["registered"]
 
 
 def test_to_ask_how_events_stand_registers_none(store: PlatformStore) -> None:
@@ -116,7 +116,7 @@ def test_to_ask_how_events_stand_registers_none(store: PlatformStore) -> None:
 def test_an_event_that_is_refused_keeps_no_other_back(store: PlatformStore) -> None:
     register_events(store, [ItemAdded])
     for state in ("new", "registered"):
-        found = standing_of(store, declared(OtherAdded, Tagged, Paid, ItemAdded), keep=True)
+        found = states_in_store(store, declared(OtherAdded, Tagged, Paid, ItemAdded), keep=True)
         assert [each.state for each in found] == ["differs", "refused", state, "registered"]
         assert [each.is_wrong for each in found] == [True, True, False, False]
         digests = store.connection.execute("select digest from event_store.event_schemas").fetchall()

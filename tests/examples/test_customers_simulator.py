@@ -1,4 +1,4 @@
-"""The simulated customer database: bounded, repeatable; and where it is."""
+"""The simulated customer database: bounded, repeatable; and its place."""
 
 import threading
 from collections.abc import Callable

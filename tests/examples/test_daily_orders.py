@@ -1,4 +1,4 @@
-"""Reports as Dagster runs them: a day is a function of its events, however often and in whatever order it is built."""
+"""Reports in Dagster: a day is a function of its events, for any number and order of builds."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -44,7 +44,7 @@ def append(store: PlatformStore, at: datetime, order: str, event: str, **data: J
 
 
 def two_days(store: PlatformStore) -> None:
-    """Orders of Monday and of Tuesday, up to the last and from the first microsecond."""
+    """Append orders of Monday and of Tuesday, up to the last and from the first microsecond."""
     last = MIDNIGHT - timedelta(microseconds=1)
     for day, name, channel in ((MONDAY, "a", "web"), (MONDAY + last, "b", "web"), (TUESDAY, "c", "app")):
         append(store, day, name, "order_placed", customer_id="x", channel=channel)
@@ -81,13 +81,13 @@ def test_days_are_built_each_by_itself(shop: PlatformStore, dsn: str, spark: "Sp
     assert rows(connection, TABLE) == ON_MONDAY + ON_TUESDAY
     # a day without events has no rows
     assert materialize(dsn, MONDAY - MIDNIGHT) == {"dagster/row_count": 3, "dagster/partition_row_count": 0}
-    # what was written is replaced, and other days are left alone
+    # the rows of this day are replaced, and other days stay
     connection.execute("update reports.daily_orders set orders = 77 where day = '2026-11-02'")
     connection.execute("insert into reports.daily_orders values ('2026-11-02', 'gone', 1, 1, 1, 1)")
     connection.execute("insert into reports.daily_orders values ('2026-11-09', 'web', 1, 1, 1, 1)")
     materialize(dsn, MONDAY)
     assert rows(connection, TABLE) == [*ON_MONDAY, *ON_TUESDAY, ("2026-11-09", "web", 1, 1, Decimal(1), 1)]
-    # whoever reads the store may read it, and every column is explained
+    # a reader of the store may read the table, and every column has a comment
     connection.execute("set role event_store_reader")
     assert len(rows(connection, TABLE)) == 4
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -142,7 +142,7 @@ def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: PlatformStore, dsn: 
     history = day_history(shop.connection, tmp_path, TUESDAY, TUESDAY + MIDNIGHT + LATEST_COMMIT)
     assert len(history.files) < len(files)
     assert all(first == last for first, last in history.tails.values())
-    # what row groups say of their times leaves out the rest
+    # the time statistics of row groups exclude the others
     wanted = Wanted(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
     cuts = {info.partition: (0, info.high_water_mark) for info in shop.partition_info()}
     parts = [part for task in shared(tmp_path, dict.fromkeys(files, Fields()), cuts) for part in task]

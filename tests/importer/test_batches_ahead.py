@@ -27,13 +27,13 @@ from pathlib import Path
 # whoever runs the tests in the background has it ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from millrace.importer import importer
-from millrace.importer.events import Columns
+from millrace.importer.imported_events import Columns
 def told(*arguments):
     for number, batch in enumerate(batches(*arguments), 1):
         print(number, flush=True)
         yield batch
 batches, importer._batches = importer._batches, told
-log = importer.LogFile(Path(sys.argv[2]), "permit", Columns(("case",), "activity", ("at",)))
+log = importer.ImportedLog(Path(sys.argv[2]), "permit", Columns(("case",), "activity", ("at",)))
 importer.import_events(sys.argv[1], log, batch_size=100)
 """
 WAITING = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"

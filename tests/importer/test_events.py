@@ -7,8 +7,8 @@ from uuid import uuid5
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.importer.events import NAMESPACE, Columns, Event, Mapping
-from millrace.importer.rows import Row
+from millrace.importer.file_rows import Row
+from millrace.importer.imported_events import NAMESPACE, Columns, Event, Mapping
 
 COLUMNS = Columns(("case",), "activity")
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40).filter(

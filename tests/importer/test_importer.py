@@ -20,7 +20,7 @@ import pytest
 
 from millrace.errors import ImportRefused
 from millrace.event_store.platform import PlatformStore
-from millrace.importer.events import NAMESPACE, Columns
+from millrace.importer.imported_events import NAMESPACE, Columns
 from millrace.importer.importer import ImportProgress, ImportReport
 from tests.support import import_logs
 from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text

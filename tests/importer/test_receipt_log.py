@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from millrace import count, field, last, max_, min_, read_model, stream_id, testing
 from millrace.event_store.platform import PlatformStore
-from millrace.importer.events import Columns
+from millrace.importer.imported_events import Columns
 from millrace.read_models.declared.declaration import ReadModel
 from tests.support.factories import rows
 from tests.support.import_logs import run

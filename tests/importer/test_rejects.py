@@ -12,8 +12,8 @@ import pytest
 
 from millrace.errors import ImportRefused, SchemaMismatch, Unreachable
 from millrace.event_store.platform import PlatformStore
-from millrace.importer.events import Columns
 from millrace.importer.files import open_event_file
+from millrace.importer.imported_events import Columns
 from millrace.importer.importer import ImportProgress
 from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support import import_logs

@@ -10,8 +10,8 @@ import pytest
 
 from millrace.errors import ImportRefused
 from millrace.event_store.platform import PlatformStore
-from millrace.importer.events import Columns
-from millrace.importer.importer import LogFile, try_import
+from millrace.importer.imported_events import Columns
+from millrace.importer.importer import ImportedLog, try_import
 from tests.support.import_logs import HEADER, TIME, rejected, run, stored, write_csv, write_text
 
 FIRST, SECOND = (UUID(f"018f3c1e-7f2a-7c3b-9d4e-5a6b7c8d9e0{n}") for n in (1, 2))
@@ -97,9 +97,9 @@ def test_a_trial_tells_columns_of_numbers_and_a_few_texts(tmp_path: Path) -> Non
     rows = [(n, "begun", cell, f"{n}{'x' * n}") for n, cell in enumerate(cells)]
     file = write_csv(tmp_path / "log.csv", rows, ("case", "activity", "amount", "code"))
     columns = Columns(("case",), "activity")
-    assert try_import(LogFile(file, "permit", columns)).nearly_numbers == {"amount": ["-", "NA"]}
+    assert try_import(ImportedLog(file, "permit", columns)).nearly_numbers == {"amount": ["-", "NA"]}
     columns = Columns(("case",), "activity", nulls=frozenset({"-", "NA"}))
-    assert try_import(LogFile(file, "permit", columns)).nearly_numbers == {}
+    assert try_import(ImportedLog(file, "permit", columns)).nearly_numbers == {}
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_a_trial_tells_columns_of_numbers_and_a_few_texts(tmp_path: Path) -> Non
 def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, columns: Columns, fault: str) -> None:
     file = write_csv(tmp_path / "log.csv", [], HEADER)
     with pytest.raises(ImportRefused, match=fault):
-        try_import(LogFile(file, "permit", columns))
+        try_import(ImportedLog(file, "permit", columns))

@@ -1,4 +1,4 @@
-"""`millrace up` in a process of its own, with tiny services: how it starts, stops, is killed and goes on."""
+"""`millrace up` in a separate process, with tiny services: start, stop, kill and resumption."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def tiny_services(_settings: Settings, endpoints: Endpoints) -> list[Service]:
 
 
 def deaf(settings: Settings, endpoints: Endpoints) -> list[Service]:
-    """Be asked to stop, and lose what the signal raises: as Python does where an object is freed."""
+    """Get a stop request, and lose the signal's exception, as Python does while an object is freed."""
     with suppress(BaseException):
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()
@@ -128,7 +128,7 @@ def test_it_starts_once_in_a_home_and_goes_on_after_a_kill(home: Path, monkeypat
     with running(home) as after:
         assert "Ended what a killed run had left: second, tiny." in after.until(ALL_STARTED)
         assert wait_ended(left, 0) == []
-        # the database server was fine and is gone on with
+        # the healthy database server is still used
         assert postgres.pid() == server
         assert after.end(signal.SIGINT) == 0
 

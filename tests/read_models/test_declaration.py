@@ -114,14 +114,14 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         for deciders in (None, ["order"], ["order", "fee", "permit"])
     ),
     (declare(lines=count()), {"key": []}, "'orders' has no key"),
-    (declare(order_id=stream_id()), {}, "'orders' has no columns besides its key"),
+    (declare(order_id=stream_id()), {}, "'orders' has no columns beside its key"),
     (declare(docstring=None, order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
     (declare(docstring="  ", order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
     (declare(order_id=stream_id(), a=last("event"), a_offset=count()), {}, "'a_offset' is stored twice; rename"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=count()), {}, "'a_sum' is stored twice"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=computed("a")), {}, "'a_sum' is stored twice"),
     *((declare(**ROW, c=lookup(model(), on=on, column="lines")), {}, f"lookup 'c': {said}") for on, said in LOOKUPS.items()),
-    (declare(order_id=stream_id(), a=computed("1")), {}, "'orders' has no columns besides its key"),
+    (declare(order_id=stream_id(), a=computed("1")), {}, "'orders' has no columns beside its key"),
     *((declare(**ROW, c=computed(text)), {}, said) for text, said in COMPUTED.items()),
     (
         declare(**ROW, c=computed("d + 1"), d=computed("e"), e=computed("c")),

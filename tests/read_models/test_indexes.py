@@ -21,7 +21,7 @@ from millrace.read_models.declared.declaration import ReadModel, with_indexes
 from millrace.read_models.declared.indexes import Declared
 from millrace.read_models.stored.indexes import IndexFailed, are_due, given_up, keep_indexes, only_one, stored_indexes
 from millrace.read_models.stored.past import named
-from millrace.read_models.stored.versions import current_version, ensure_version, standing, versions
+from millrace.read_models.stored.versions import built_and_next, current_version, ensure_version, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
 from tests.support.building.drains import Counted, Crossing, Everything, drain, thing
@@ -121,13 +121,13 @@ def test_other_indexes_leave_the_version_and_what_people_made(lab: Lab) -> None:
     lab.execute("create index by_hand on read_models.counted_state (events) where events > 3")
     other = indexed(Counted, "events", ("events", "thing_id"))
     assert other.fingerprint == Counted.fingerprint
-    assert standing(lab.connection, other)[1]
+    assert built_and_next(lab.connection, other)[1]
     lab.drain(other)
     assert sorted(names(lab.connection, other)) == [
         ("btree (events)", True), ("btree (events) WHERE (events > 3)", True), ("btree (events, thing_id)", True),
     ]  # fmt: skip
     assert len(versions(lab.connection, "counted")) == 1
-    assert not standing(lab.connection, other)[1]
+    assert not built_and_next(lab.connection, other)[1]
     lab.drain(Counted)
     assert names(lab.connection, Counted) == [("btree (events) WHERE (events > 3)", True)]
     lab.is_clean(Counted)
@@ -174,7 +174,7 @@ def test_one_process_makes_indexes_and_nobody_waits_for_it(lab: Lab, connect: Co
     with only_one(connect()):
         with pytest.raises(psycopg.errors.LockNotAvailable), only_one(connect()):
             pass
-        assert not standing(lab.connection, other)[1]
+        assert not built_and_next(lab.connection, other)[1]
         indexing = Indexing(lab.dsn)
         indexing._models.put(other)
         indexing._thread = threading.Thread(target=indexing._make_all)
@@ -201,7 +201,7 @@ def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect
         with pytest.raises(psycopg.errors.QueryCanceled):
             making.result(patience())
     assert names(lab.connection, other) == [("btree (events)", False)]
-    assert standing(lab.connection, other)[1]
+    assert built_and_next(lab.connection, other)[1]
     lab.drain(other)
     assert names(lab.connection, other) == [("btree (events)", True)]
 
@@ -249,7 +249,7 @@ def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, 
     assert lab.rows(f"select text from read_models.{model.name} order by 1 desc") == [("later",), (text,)]
     left = [("btree (events)", True), ("btree (other, at)", True)] if model.name == "tagged" else []
     assert sorted(names(lab.connection, model)) == left
-    assert not standing(lab.connection, model)[1]
+    assert not built_and_next(lab.connection, model)[1]
     # a rebuild writes what is there, and does not ask for it
     assert lab.rebuild(model).failures == ()
     # declared otherwise, and then so again, it is tried again
@@ -258,7 +258,7 @@ def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, 
     assert built is not None
     assert given_up(lab.connection, built) == set()
     assert names(lab.connection, model) == []
-    assert standing(lab.connection, model)[1]
+    assert built_and_next(lab.connection, model)[1]
     lab.drain(model)
     assert sorted(names(lab.connection, model)) == left
     assert "read the view instead. A value is too long for: " in lab.value(
@@ -283,7 +283,7 @@ def test_such_a_value_waits_for_no_index_that_is_being_made(lab: Lab, connect: C
         draining.result(patience())
     lab.drain(more)
     assert names(lab.connection, more) == []
-    assert not standing(lab.connection, more)[1]
+    assert not built_and_next(lab.connection, more)[1]
 
 
 def test_where_only_others_may_drop_an_index_a_stream_fails(lab: Lab, connect: Connect) -> None:

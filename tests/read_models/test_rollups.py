@@ -28,10 +28,10 @@ from millrace.read_models.stored.merge import merge_rows
 from millrace.read_models.stored.rollup_tables import RollupFailed, drop_rollups, keep_rollups
 from millrace.read_models.stored.tables import DependentObjects
 from millrace.read_models.stored.versions import (
+    built_and_next,
     ensure_version,
     reset_model,
     serve_if_caught_up,
-    standing,
     versions,
     with_upcasts,
 )
@@ -284,9 +284,9 @@ def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: Connection) -
     new = groups_of(cast("ReadModel", Orders), lines=row("lines"), n=count())
     for rollups, is_due in (([by_status()], False), ([changed], True), ([changed, new], True)):
         model = orders(*rollups)
-        assert standing(built, model)[1] == is_due
+        assert built_and_next(built, model)[1] == is_due
         serve_if_caught_up(built, ensure_version(built, model))
-        assert not standing(built, model)[1]
+        assert not built_and_next(built, model)[1]
 
 
 def test_a_rollup_does_not_take_the_view_of_a_read_model(store: PlatformStore) -> None:
@@ -382,7 +382,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"key": []}, {"n": count()}, "'groups' has no key"),
     ({"key": ["day"]}, ROW, "'day' is named in key= but is no row(…) or bucket(…)"),
     ({}, ROW | {"lines": row("lines")}, "'lines' is a key column that key= does not name"),
-    ({}, {"status": row("status")}, "'groups' has no columns besides its key"),
+    ({}, {"status": row("status")}, "'groups' has no columns beside its key"),
     ({}, ROW | {"c": computed("n + 1")}, "'c' is no column of a rollup: use row, bucket, count"),
     ({}, ROW | {"__doc__": ""}, "'groups' has no docstring"),
     ({}, ROW | {"partition": count()}, "'partition' is taken"),

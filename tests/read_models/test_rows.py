@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store import Event
 from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.building.catalogue import (
@@ -152,7 +152,7 @@ def test_a_value_that_its_type_does_not_hold_holds_its_stream_up(catalogue: Cata
 
 def test_a_model_without_events_has_columns_and_no_rows(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     for model in SHOP.values():
-        with Consumer(dsn, model, lambda: spark, "test") as consumer:
+        with ViewDrain(dsn, model, lambda: spark, "test") as consumer:
             assert consumer.drain(budget_s=patience(), idle_s=0).events == 0
         found = connect().execute(f"select * from read_models.{model.name}".encode())
         assert [column.name for column in found.description or []] == list(model.public_columns())

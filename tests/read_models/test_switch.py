@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.stored import versions as read_model_versions
@@ -101,7 +101,7 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
 
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
-        Consumer(dsn, replace(Latest, pooling_delay_s=0), no_spark, "next") as consumer,
+        ViewDrain(dsn, replace(Latest, pooling_delay_s=0), no_spark, "next") as consumer,
     ):
         consumer.drain(budget_s=patience(), idle_s=0.3)
     assert len(tries) == 1

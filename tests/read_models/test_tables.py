@@ -10,7 +10,7 @@ from psycopg import Connection
 from psycopg.conninfo import make_conninfo
 
 from millrace import count, field, rollup, row
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store.migrations import migrate
 from millrace.event_store.platform import PlatformStore
 from millrace.postgres.embedded import EmbeddedPostgres
@@ -122,7 +122,7 @@ def test_tables_of_somebody_else_are_refused_with_the_remedy(dsn: str, connect: 
     for relation in ("everything", "everything_state", "everything_staging"):
         admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
         admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
-        with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, no_spark, "test") as consumer:
+        with ViewDrain(make_conninfo(dsn, user=owner.info.user), Everything, no_spark, "test") as consumer:
             refused = refusal(NotOwned, partial(consumer.rebuild, 7))
         assert other.info.user in refused.message
         assert owner.info.user in str(refused.detail)

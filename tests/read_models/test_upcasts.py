@@ -15,7 +15,7 @@ from millrace.archive.writer import archive_partition
 from millrace.drain.as_of import build_as_of
 from millrace.drain.diff import diff_with_serving
 from millrace.drain.loop import Drain
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_schemas import default, rename, scale
 from millrace.event_schemas.model import DeclaredEvent, declared_event
 from millrace.event_store.platform import PlatformStore
@@ -208,7 +208,7 @@ def test_no_row_that_was_read_without_a_known_upcast_is_committed(lab: Lab, is_s
             shared.run(budget_s=patience(), idle_s=0)
             assert shared.overtaken == ["sums"]
     else:
-        with Consumer(lab.dsn, sums, late, "next") as consumer:
+        with ViewDrain(lab.dsn, sums, late, "next") as consumer:
             assert staged(consumer).drain(budget_s=patience(), idle_s=0).events == 0
     assert lab.rows_of(sums) == []
     with lab.consumer(replace(sums, upcasts=()), "old") as consumer, pytest.raises(Overtaken):

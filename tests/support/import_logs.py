@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from millrace.event_store.platform import PlatformStore
-from millrace.importer.events import Columns
-from millrace.importer.importer import ImportReport, LogFile, import_events
+from millrace.importer.imported_events import Columns
+from millrace.importer.importer import ImportedLog, ImportReport, import_events
 
 HEADER = ("case", "activity", "at", "n")
 COLUMNS = Columns(("case",), "activity", ("at",))
@@ -27,8 +27,8 @@ def write_text(path: Path, *lines: str | bytes) -> Path:
 
 
 def run(dsn: str, file: Path, **options: Any) -> ImportReport:  # noqa: ANN401 - any option
-    reading = {name: options.pop(name) for name in [*options] if name in LogFile.__dataclass_fields__}
-    return import_events(dsn, LogFile(file, **{"decider": "permit", "columns": COLUMNS, **reading}), **options)
+    reading = {name: options.pop(name) for name in [*options] if name in ImportedLog.__dataclass_fields__}
+    return import_events(dsn, ImportedLog(file, **{"decider": "permit", "columns": COLUMNS, **reading}), **options)
 
 
 def stored(store: PlatformStore) -> list[tuple[str, str, dict[str, Any]]]:

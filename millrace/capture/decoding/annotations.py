@@ -1,6 +1,6 @@
-"""What a transaction of the source says of itself, by `pg_logical_emit_message`, as JSON that an event may hold.
+"""The annotations of a source's transaction, written by `pg_logical_emit_message`, as JSON that an event may hold.
 
-Where no event may hold it, something stands in its place: no change is kept back.
+If no event may hold an annotation, a substitute takes its place: no change is held back.
 """
 
 import json
@@ -12,16 +12,16 @@ from millrace.capture.decoding.values import Undecodable, embedded, quoted
 
 ANNOTATIONS = "millrace.annotations"
 
-# half of what an event's data may have, as jsonb writes it: the row has the other half
+# half of what an event's data may have, as jsonb writes it: the other half is for the row
 _MOST_BYTES = 524_288
-# as all data; it is nested in the data, and its values are nested in it
+# the limits of all data; the annotation is nested in the data, and its values are nested in the annotation
 _MOST_DIGITS, _MOST_LEVELS = 900, 198
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*+"')
 _LEVELS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def annotations_json(content: bytes) -> str | None:
-    """Return an annotation as JSON, a text if it is none, a sentence if it is too large; None if it says nothing."""
+    """Return an annotation as JSON, a text if it is not JSON, a sentence if it is too large; None if it is empty."""
     try:
         text = content.decode().strip(" \t\r\n")
         if text in {"", "null"}:
@@ -34,7 +34,7 @@ def annotations_json(content: bytes) -> str | None:
 
 
 def _fault(document: str) -> str | None:
-    """Say why JSON is more than an event may hold beside a row; None if it is not."""
+    """Return why JSON is more than an event may hold beside a row; None if it is not."""
     digits = [0]
 
     def count(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The changes of one look into the slot, decoded as they come, some hundred messages at a time."""
+"""The changes of one look into the slot, decoded as they come, a few hundred messages at a time."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -8,7 +8,7 @@ from millrace.capture.decoding.change import Change
 from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import Lsn, is_commit
 
-# Messages that are decoded together, and about how many bytes they have
+# Messages decoded together, and about how many bytes they have
 BATCH = 250
 BATCH_BYTES = 1_000_000
 
@@ -18,7 +18,7 @@ class Arriving:
 
     Args:
         decoder: The decoder of the slot's stream.
-        messages: What the slot gives.
+        messages: The messages of the slot.
 
     Attributes:
         messages: Messages that came so far.
@@ -41,7 +41,7 @@ class Arriving:
         return self._decoder.end_lsn
 
     def piece(self, least: float = inf) -> Iterator[Change]:
-        """Decode the next messages: up to the end of the transaction with the one that makes them `least`, or all."""
+        """Decode the next messages: `least` of them and the rest of the last one's transaction, or all."""
         batch: list[bytes] = []
         size = 0
         for number, message in enumerate(self._messages, 1):

@@ -6,25 +6,25 @@ from datetime import datetime
 from millrace.capture.decoding.pgoutput import Lsn
 
 
-# not frozen: making one would take three times as long, and there is one for each row
+# not frozen: making one would take three times as long, and each row makes one
 @dataclass(slots=True)
 class Change:
     """One change of one row, one truncation of one table, or one change of its columns.
 
     Attributes:
-        commit_lsn: Where its transaction committed. With `commit_idx` it is the change's position, unique in a
+        commit_lsn: Where its transaction committed. With `commit_idx`, this is the change's position, unique in a
             generation.
         commit_idx: Its index among the changes of its transaction, from 0.
         xid: The id of its transaction, of 64 bits.
         committed_at: When the transaction committed, by the source's clock.
         decider: The decider of its events.
-        decider_id: Its row's key as a JSON array, `[]` for a truncation, `schema` for a change of the columns; where
-            nothing names a table's rows, its generation and position as a JSON array; None if not even the key can be
-            decoded.
+        decider_id: Its row's key as a JSON array, `[]` for a truncation, `schema` for a change of the columns; if no
+            columns identify a table's rows, its generation and position as a JSON array; None if not even the key can
+            be decoded.
         action: inserted, updated, deleted, truncated or schema_changed.
-        event_id: Made of its position: the same whenever it is read again.
+        event_id: Derived from its position: the same each time it is read.
         command_id: Derived from `commit_lsn`: all changes of a transaction share it.
-        data: What happened, a JSON object; None if it cannot be decoded.
+        data: The event's data, a JSON object; None if it cannot be decoded.
         fault: Why it cannot be decoded, a sentence; None if it can.
         raw: Its message, if it has a fault and no value of its row is masked or hashed.
         relation: The message that describes its table, if it has a fault.

@@ -1,8 +1,8 @@
 """From pgoutput's messages to captured changes: what happened to which row, in which transaction, as JSON.
 
 A change that moves a row to another key is two: the deletion at the old key, then the update at the new one. A change
-that cannot be decoded has a fault in place of its data, and keeps its number. Only a message that may or may not belong
-to a captured table is an error.
+that cannot be decoded has a fault instead of data, and keeps its number. Only a message that may or may not belong to
+a captured table is an error.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from typing import TypeAlias, cast
 from millrace.capture.declaration import CapturedTable, table_name
 from millrace.capture.decoding.annotations import ANNOTATIONS, annotations_json
 from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import RowChange, TableRows, TableUnfit, why_unfit
 from millrace.capture.decoding.declared_names import DeclaredName, under_its_name
 from millrace.capture.decoding.fields import (
     MAX_DATA_CHARACTERS,
@@ -41,7 +42,6 @@ from millrace.capture.decoding.pgoutput import (
     relation_of_one_row,
     values_of_one_row,
 )
-from millrace.capture.decoding.rows import RowChange, TableRows, TableUnfit, why_unfit
 from millrace.capture.decoding.schemas import Schemas, changed_body
 from millrace.capture.decoding.transactions import SHORT_XIDS, Transaction, whole_xid
 from millrace.errors import MillraceError
@@ -56,7 +56,7 @@ class TableRenamed(MillraceError):
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A captured table as the last message described it, its changes' JSON between body and index, and that message."""
+    """A captured table as last described, its changes' JSON between body and index, and the describing message."""
 
     rows: TableRows
     source: str
@@ -74,14 +74,14 @@ class ChangeDecoder:
     In each stream the server describes every table anew, so each stream gets a decoder of its own.
 
     Args:
-        tables: What is captured, each with the columns of its key where the replica identity does not name them.
+        tables: The captured tables, each with the columns of its key if the replica identity does not define them.
         capture: The capture's name.
-        generation: The number of the slot's life, unique in the store for ever: the changes' ids are made of it.
-        xid_reference: A transaction id of the source of about now; see `whole_xid`.
-        declared_names: By table id. From its `since` on a change under another name is refused, unless the table is
-            known to have its own name again, and so is one of a table that does not fit its declaration.
+        generation: The generation of the slot, never used again in the store: the changes' ids are made of it.
+        xid_reference: A recent transaction id of the source; see `whole_xid`.
+        declared_names: By table id. From its `since` on, a change under another name is refused, unless the table is
+            known to have its own name again. So is a change of a table that does not fit its declaration.
         schemas: The columns that the tables had; None to compare none.
-        stored_lsn: All that the source committed below it is stored.
+        stored_lsn: Everything that the source committed below it is stored.
 
     Attributes:
         end_lsn: The end of the last whole transaction that was fed; None before the first.
@@ -105,11 +105,11 @@ class ChangeDecoder:
         self._declared_names = declared_names
         self._schemas = schemas
         self._stored_lsn = stored_lsn
-        # by table id; None for a table that is described, and not captured
+        # by table id; None for a described table that is not captured
         self._described: dict[int, _Described | None] = {}
-        # by id of a captured table, the name that is not its declared one
+        # by id of a captured table, its present name if that is not the declared one
         self._renamed: dict[int, str] = {}
-        # by id of a captured table, why it is not as it is declared
+        # by id of a captured table, why it does not fit its declaration
         self._unfit: dict[int, str] = {}
         self._transaction: Transaction | None = None
         self.end_lsn: Lsn | None = None
@@ -118,7 +118,7 @@ class ChangeDecoder:
         """Take the next message; return its changes: mostly one, two for a new key, none for other messages.
 
         Raises:
-            PgoutputError: The message cannot be decoded, and belongs to no table that is known.
+            PgoutputError: The message cannot be decoded, and belongs to no known table.
             TableRenamed: The message changes a captured table under a name that is not declared.
             TableUnfit: The message changes a captured table that does not fit its declaration.
         """
@@ -163,7 +163,7 @@ class ChangeDecoder:
         return changes
 
     def feed_all(self, messages: Sequence[bytes]) -> list[Change]:
-        """Take the next messages; return their changes, which are those of `feed`, at half of its cost.
+        """Take the next messages; return the same changes as `feed`, at half of its cost.
 
         Most messages hold one row. Those of a table are decoded together.
 
@@ -197,7 +197,7 @@ class ChangeDecoder:
     def restore(self, change: Change) -> Change:
         """Decode the message of a faulty change again; return the change, at the same position.
 
-        Use a new decoder for each change. The annotations that were in force are not known here, and are left out.
+        Use a new decoder for each change. The annotations that were in force are unknown here, and are left out.
 
         Raises:
             PgoutputError: The change has no message, or its table is not captured.
@@ -205,8 +205,8 @@ class ChangeDecoder:
         if change.raw is None or change.relation is None:
             raise PgoutputError("the change was decoded, so it has no message")
         self.feed(change.relation)
-        # One message may be two changes. The faulty one is the first of them, or the second: then the first has the
-        # index before.
+        # One message may be two changes, and the faulty one may be the first or the second. If it is the second, the
+        # first has the index before.
         for idx in (change.commit_idx, change.commit_idx - 1):
             self._transaction = None
             self._begin(Begin(change.commit_lsn, change.committed_at, change.xid % SHORT_XIDS))
@@ -225,7 +225,7 @@ class ChangeDecoder:
             raise PgoutputError(f"a transaction begins within the one that commits at {self._transaction.lsn}")
         lsn = message.final_lsn
         for relation_id in self._renamed:
-            # no description comes again for a table that keeps its name
+            # the server does not repeat the description of a table that keeps its name
             if not self._declared_names[relation_id].owns(lsn):
                 self._described[relation_id] = None
         xid = whole_xid(message.xid, self._xid_reference)
@@ -246,7 +246,7 @@ class ChangeDecoder:
         self._described[message.relation_id] = None
         declared = self._declared_names.get(message.relation_id)
         found = table_name(message.schema, message.table)
-        # what the backfill to come will see counts by the name that it had: a captured table's, or none
+        # a change that a coming backfill will see counts under the name that it had: a captured table's, or none
         if declared and declared.name != found and (table is None or self._current().lsn >= declared.since):
             self._renamed[message.relation_id] = found
             table = self._by_name[declared.name] if declared.owns(self._current().lsn) else None
@@ -255,7 +255,7 @@ class ChangeDecoder:
         if table is None:
             return ()
         if declared and not table.keyless and (why := why_unfit(table, message)):
-            # rows without names have streams of their own: each can be told, or waits in the quarantine
+            # rows without keys have streams of their own: each becomes an event, or waits in the quarantine
             self._unfit[message.relation_id] = why
             return ()
         described = _Described(
@@ -273,7 +273,7 @@ class ChangeDecoder:
         where = (table.where if declared and not table.keyless else None) or ""
         before, now = ([column.name for column in schema.columns] for schema in changed)
         if any(name in where and now[place : place + 1] != [name] for place, name in enumerate(before)):
-            # the server goes on to filter by the columns that had these names before
+            # the server still filters by the columns that had these names before
             self._refuse_unfit(message.relation_id, "it has other columns, and its where may name one")
         return (self._change(described, RowChange("schema_changed", "schema", changed_body(*changed), None), raw),)
 
@@ -295,7 +295,7 @@ class ChangeDecoder:
         idx: int,
         annotations: str,
     ) -> Change:
-        # positional arguments: named ones take twice as long
+        # positional arguments: keyword arguments take twice as long
         event_id = packed_id(within.ids, idx)
         if decider_id is None and table.rows.keyless:
             decider_id = f'[{self._generation},"{within.lsn}",{idx}]'
@@ -332,7 +332,7 @@ class ChangeDecoder:
         return table
 
     def _refuse_unfit(self, relation_id: int, why: str) -> None:
-        """Refuse a change that is not stored, and that no backfill to come will see."""
+        """Refuse a change that is not stored, and that no coming backfill will see."""
         declared, lsn = self._declared_names[relation_id], self._current().lsn
         if lsn >= max(declared.since, self._stored_lsn):
             raise TableUnfit(declared.name, f"in the transaction that committed at {lsn} {why}")

@@ -1,4 +1,4 @@
-"""Text that the server could not convert itself, because a value is no text of its database's encoding, as UTF-8."""
+"""Converts text to UTF-8 if the server could not, because a value is not text in its database's encoding."""
 
 from struct import Struct, error
 
@@ -6,8 +6,8 @@ _COLUMNS = Struct(">H")
 _COLUMN = Struct(">Ii")
 _UINT32 = Struct(">I")
 _TEXT = ord("t")
-# Python's names of the encodings that a server may have, where they are not Postgres' own. Two have no codec: all but
-# their ASCII characters are marked. Bytes of SQL_ASCII are meant as UTF-8, as the server takes them, too.
+# Python's names of server encodings that differ from Postgres' names. Two have no codec: all but their ASCII
+# characters are marked. Bytes of SQL_ASCII are read as UTF-8, as the server does, too.
 _CODECS = {
     "SQL_ASCII": "utf-8",
     "EUC_CN": "gb2312",
@@ -16,13 +16,13 @@ _CODECS = {
     "EUC_TW": "ascii",
     "MULE_INTERNAL": "ascii",
 }
-# Characters that a codec of Python's reads otherwise than the server, and what the server reads. A row must not change
-# with the rows beside it.
+# Characters that Python's codec decodes differently from the server, and the server's characters. A row must not
+# change because of the rows around it.
 _AS_SERVER = {
     "EUC_JP": str.maketrans("\u301c\u2016\u2212\u00a2\u00a3\u00ac\u00a6", "\uff5e\u2225\uff0d\uffe0\uffe1\uffe2\uffe4"),
     "EUC_JIS_2004": str.maketrans("\uffe3\u2015\uffe5\u2985\u2986", "\u203e\u2014\u00a5\uff5f\uff60"),
 }
-# No text of a server has these two. They stand before bytes that are no text of their database's encoding.
+# No text of a server has these two bytes. They precede bytes that are not text in their database's encoding.
 NO_TEXT = b"\xff\0"
 
 
@@ -32,7 +32,7 @@ def codec_of(encoding: str) -> str:
 
 
 def recoded_value(value: bytes, codec: str) -> bytes:
-    """Return a value in UTF-8; if it is no text of its encoding, its bytes behind `NO_TEXT`."""
+    """Return a value in UTF-8; if it is not text in its encoding, its bytes after `NO_TEXT`."""
     if value.isascii():
         return value
     try:
@@ -43,7 +43,7 @@ def recoded_value(value: bytes, codec: str) -> bytes:
 
 
 def recoded_message(message: bytes, codec: str) -> bytes:
-    """Return a message of pgoutput with its values and names in UTF-8; one that is malformed as it is."""
+    """Return a message of pgoutput with its values and names in UTF-8; a malformed one unchanged."""
     if message.isascii():
         return message
     try:
@@ -66,7 +66,7 @@ def recoded_message(message: bytes, codec: str) -> bytes:
                 return message[:9] + _names(message[9:], 1, codec)
     except (error, IndexError):
         pass
-    # the server does not convert what a session wrote with pg_logical_emit_message
+    # the server does not convert messages that a session wrote with pg_logical_emit_message
     return message
 
 
@@ -92,7 +92,7 @@ def _rows(message: bytes, codec: str) -> bytes:
 
 
 def _end_of(message: bytes, number: int, at: int) -> int:
-    """Return where so many names end, which a zero byte ends each."""
+    """Return where `number` zero-terminated names end."""
     for _ in range(number):
         at = message.find(b"\0", at) + 1
         if not at:

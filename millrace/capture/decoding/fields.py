@@ -1,4 +1,4 @@
-"""What a change or a backfilled row says beside the row: its identity, its time, its table, how large it may be."""
+"""The parts of an event beside the row, for a change or a backfilled row: its identity, time, table and size limit."""
 
 from datetime import UTC, datetime
 from hashlib import sha1
@@ -10,7 +10,7 @@ from millrace.capture.decoding.values import quoted
 # a jsonb takes up to six times the bytes of its text, and holds 256 MB at most
 MAX_DATA_CHARACTERS = 32 * 1024 * 1024
 _NAMESPACE = UUID("5b2f6c1e-3f0a-4d57-9c58-1d5f0c6f7a42").bytes
-# a digit with its upper bits as RFC 9562 wants them
+# a digit with its upper bits as RFC 9562 requires them
 _VARIANT = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
 
 
@@ -25,16 +25,15 @@ def derived_id(name: str) -> str:
 
 
 def packed_ids(place: int, *, generation: int, backfills: bool = False) -> str:
-    """Return how the event ids of a place begin: UUIDs of version 8 (RFC 9562), all but their last nine digits.
+    """Return the beginning of the event ids of a place: UUIDs of version 8 (RFC 9562) without their last nine digits.
 
-    These are a number at the place. So ids rise as their events do, and all of a capture are beside each other in the
-    index of events: one that lies anywhere in it costs twice the time and sixteen times the log where there are
-    10,000,000 events.
+    The last digits are a number at the place. So ids rise as their events do, and all ids of a capture lie together in
+    the index of events: with 10,000,000 events, an id at a random place costs twice the time and sixteen times the log.
 
     Args:
-        place: Where a transaction commits, or the number of a backfill; 64 bits.
-        generation: The number of the slot's life, unique in the store for ever; 21 bits.
-        backfills: Whether it is a backfill's.
+        place: The position of a transaction's commit, or the number of a backfill; 64 bits.
+        generation: The generation of the slot, never used again in the store; 21 bits.
+        backfills: Whether the place is a backfill's.
     """
     high = backfills << 47 | generation << 26 | place >> 38
     middle, low = place >> 26 & 0xFFF, 0b10 << 26 | place & 0x3FFFFFF
@@ -42,17 +41,17 @@ def packed_ids(place: int, *, generation: int, backfills: bool = False) -> str:
 
 
 def packed_id(begins: str, number: int) -> str:
-    """Return the event id that `packed_ids` begins; `number` has 36 bits."""
+    """Return the event id that starts with `begins` of `packed_ids`; `number` has 36 bits."""
     return f"{begins}{number:09x}"
 
 
 def time_json(time: datetime) -> str:
-    """Write a time as data has it: ISO 8601 in UTC, with microseconds."""
+    """Write a time for an event's data: ISO 8601 in UTC, with microseconds."""
     return f"{time.astimezone(UTC).isoformat(timespec='microseconds').removesuffix('+00:00')}Z"
 
 
 def source_json(capture: str, generation: int, relation: Relation) -> str:
-    """Write where a row is from, as data has it: in the order of jsonb, which is not sorted then."""
+    """Write the origin of a row for an event's data, in jsonb's order of keys: that saves sorting."""
     return (
         f'{{"oid": {relation.relation_id}, "table": {quoted(relation.table)}, "schema": {quoted(relation.schema)},'
         f' "capture": {quoted(capture)}, "generation": {generation}}}'

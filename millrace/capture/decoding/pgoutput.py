@@ -23,12 +23,12 @@ _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 _NULL, _TEXT, _UNCHANGED = b"ntu"
 _NEW, _KEY, _OLD = b"NKO"
-# what stands before the row where a message holds one
+# the byte before the row in a message that holds one
 _ONE_ROW = {b"I": b"N", b"U": b"N", b"D": b"K"}
 
 
 class PgoutputError(MillraceError):
-    """The bytes are no message of pgoutput's protocol version 1."""
+    """The bytes are not a message of pgoutput's protocol version 1."""
 
 
 class Lsn(int):
@@ -79,7 +79,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The transaction ends; the commits of later ones start at `end_lsn` or behind it."""
+    """The transaction ends; the commits of later ones start at `end_lsn` or after it."""
 
     commit_lsn: Lsn
     end_lsn: Lsn
@@ -96,7 +96,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column; `is_key` says that it belongs to the replica identity."""
+    """A column; `is_key` says whether it belongs to the replica identity."""
 
     name: str
     type_oid: int
@@ -190,7 +190,7 @@ def decode(data: bytes) -> Message:
         raise PgoutputError(f"a message {data[:1]!r} is cut off after {len(data)} bytes") from short
     except UnicodeDecodeError as bad:
         raise PgoutputError(f"a name in a message {data[:1]!r} is not UTF-8: {bad}") from bad
-    # a slice beyond the bytes is no error, so the end may also lie behind them
+    # a slice past the end is no error, so `end` may lie beyond the bytes
     if end != len(data):
         raise PgoutputError(f"a message {data[:1]!r} has {len(data)} bytes and says {end}")
     return message
@@ -215,10 +215,10 @@ def relation_of_one_row(data: bytes) -> int | None:
 
 
 def values_of_one_row(data: bytes, number: int) -> WholeRow | None:
-    """Return the values of a message of `relation_of_one_row` whose row has so many columns.
+    """Return the values of a message of `relation_of_one_row` with a row of `number` columns.
 
-    It is what `decode` gives, at a third of the cost. None if the message is cut off, has another number of columns, or
-    lacks a value.
+    They equal those of `decode`, at a third of the cost. None if the message is cut off, has another number of columns,
+    or lacks a value.
     """
     values: list[bytes | None] = []
     add = values.append
@@ -346,7 +346,7 @@ def _truncate(data: bytes) -> tuple[Message, int]:
     if options > 3:
         raise PgoutputError(f"a truncate with the unknown options {options}")
     end = 6 + 4 * number
-    # before anything is made in a size that only the message claims
+    # before allocating anything in a size that only the message claims
     if end != len(data):
         raise PgoutputError(f"a truncate of {number} tables has {len(data)} bytes")
     ids = tuple(_UINT32.unpack_from(data, at)[0] for at in range(6, end, 4))

@@ -1,6 +1,6 @@
-"""The columns of captured tables through the log: which ones a change's table had, and where they became others.
+"""The columns of captured tables along the log: those of a table at each change, and where they changed.
 
-Not here: where they are kept (`capture.schema_changes`).
+Not here: how they are stored (`capture.schema_changes`).
 """
 
 import json
@@ -16,7 +16,7 @@ _NUMERIC, _CHARACTERS = 1700, (1042, 1043)
 
 @dataclass(frozen=True, slots=True)
 class SchemaColumn:
-    """A column; `type` is for readers only, `key` says that it belongs to the replica identity."""
+    """A column; `type` is for readers only, `key` says whether it belongs to the replica identity."""
 
     name: str
     type_oid: int
@@ -34,7 +34,7 @@ class Schema:
 
     @classmethod
     def of(cls, relation: Relation, types: Mapping[int, str]) -> Self:
-        """Return what a description says; `types` has the names of types."""
+        """Return the schema of a description; `types` has the names of types."""
         columns = []
         for c in relation.columns:
             name, modifier = types.get(c.type_oid, f"type {c.type_oid}"), c.type_modifier
@@ -48,7 +48,7 @@ class Schema:
         return cls(_IDENTITIES[relation.identity], tuple(columns))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return its JSON form."""
         return {
             "identity": self.identity,
             "columns": [
@@ -66,7 +66,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place between two changes: before the one that has this number in its transaction."""
+    """A place between two changes: before the change that has this index in its transaction."""
 
     generation: int
     commit_lsn: Lsn
@@ -84,21 +84,21 @@ class TableSchema:
 
     @classmethod
     def kept(cls, schema_name: str, table_name: str, kept: Mapping[str, Any]) -> Self:
-        """Return a schema as the store keeps it."""
+        """Return a schema from its form in the store."""
         at = Position(kept["generation"], Lsn.parse(kept["lsn"]), kept["idx"])
         columns = tuple(SchemaColumn(**column) for column in kept["columns"])
         return cls(schema_name, table_name, at, Schema(kept["identity"], columns))
 
 
 class Schemas:
-    """The schemas of a capture's tables: those that are kept, and those that are met.
+    """The schemas of a capture's tables: those that are stored, and those that the log brings.
 
-    A position that comes again, because the slot gives it again, finds what it found first, whatever came since.
+    A position that the slot gives again has the same schema before it as the first time, whatever came since.
 
     Args:
-        kept: What is kept, each table's in the order of positions.
-        generation: The number of the slot's life.
-        types: The names of the types that are built in.
+        kept: The stored schemas, each table's in the order of positions.
+        generation: The generation of the slot.
+        types: The names of the built-in types.
     """
 
     def __init__(self, kept: Iterable[TableSchema], generation: int, types: Mapping[int, str]) -> None:
@@ -107,7 +107,7 @@ class Schemas:
         for each in kept:
             self._of.setdefault((each.schema_name, each.table_name), []).append(each)
         self._types = dict(types)
-        # those that are to be kept
+        # those that are to be stored
         self._met: list[TableSchema] = []
 
     def name(self, message: Type) -> None:
@@ -115,9 +115,9 @@ class Schemas:
         self._types[message.type_oid] = f"{message.schema}.{message.name}"
 
     def meet(self, relation: Relation, lsn: Lsn, idx: int, stored_lsn: Lsn) -> tuple[Schema, Schema] | None:
-        """Take a table's description, before a change; return the schema before and this one, if they are not the same.
+        """Take a table's description before a change; return the schema before and this one if they differ.
 
-        The first of a table of which nothing is kept tells no change.
+        The first description of a table without a stored schema is not a change.
         """
         at = Position(self._generation, lsn, idx)
         known = self._of.setdefault((relation.schema, relation.table), [])
@@ -125,7 +125,7 @@ class Schemas:
         now = Schema.of(relation, self._types)
         if now == before:
             return None
-        # What is stored has been met. Where nothing of it is kept, an older version of this program has stored it.
+        # What is stored has been met. If it has no schema here, an older version of this program has stored it.
         if lsn >= stored_lsn and all(each.at != at for each in known):
             found = TableSchema(relation.schema, relation.table, at, now)
             known.append(found)
@@ -133,7 +133,7 @@ class Schemas:
         return None if before is None else (before, now)
 
     def take(self) -> list[TableSchema]:
-        """Return what was met since the last call: it is to be kept."""
+        """Return the schemas met since the last call, to be stored."""
         met, self._met = self._met, []
         return met
 

@@ -1,4 +1,4 @@
-"""Column values as JSON: from the text that Postgres writes to the text that jsonb takes; every digit stays."""
+"""Column values as JSON: from the text that Postgres writes to the text that jsonb takes, without losing a digit."""
 
 import hmac
 import json
@@ -13,13 +13,13 @@ Encoder: TypeAlias = Callable[[bytes], str]
 
 _JSON_NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 _NUMBER = re.compile(_JSON_NUMBER)
-# possessive: behind a line that is none, nothing before it is tried again
+# possessive: after a line that is not a number, nothing before it is tried again
 _NUMBERS = re.compile(_JSON_NUMBER + rb"(?:\n" + _JSON_NUMBER + rb")*+")
-# what jsonb's numbers hold
+# the limits of jsonb's numbers
 _DIGITS_BEFORE_POINT = 131072
 _DIGITS_AFTER_POINT = 16383
 
-# what json.dumps(text, ensure_ascii=False) ends up calling
+# the function that json.dumps(text, ensure_ascii=False) ends up calling
 _quote = json.encoder.encode_basestring
 
 
@@ -31,7 +31,7 @@ def quoted(text: str) -> str:
     """Write a text as a JSON string that jsonb takes.
 
     Raises:
-        Undecodable: The text contains NUL, which no text of Postgres does.
+        Undecodable: The text contains NUL, which no Postgres text does.
     """
     if "\0" in text:
         raise Undecodable("contains a NUL character")
@@ -39,7 +39,7 @@ def quoted(text: str) -> str:
 
 
 def embedded(text: str) -> str:
-    """Return a JSON document as it is, if jsonb takes it.
+    """Return a JSON document unchanged, if jsonb takes it.
 
     Raises:
         Undecodable: The text is not JSON, or JSON that jsonb refuses: with NUL, half of a surrogate pair, or a number
@@ -49,7 +49,7 @@ def embedded(text: str) -> str:
         document = _DOCUMENT.decode(text)
         if "\\u" in text:
             written = json.dumps(document, ensure_ascii=False)
-            # without the escaped backslashes, each backslash that is left begins an escape
+            # without the escaped backslashes, each remaining backslash begins an escape
             if "\\u0000" in written.replace("\\\\", ""):
                 raise Undecodable("is JSON with a NUL character, which jsonb does not hold")
             written.encode()
@@ -70,10 +70,10 @@ def encoder_of(type_oid: int) -> Encoder:
 
 
 def encoded_column(encode: Encoder, values: Sequence[bytes | None]) -> list[str]:
-    """Return what the encoder of a column gives for each of its values, and null for a null: many at a time.
+    """Return a column's values as its encoder gives them, and null for a null: many at a time.
 
     Raises:
-        Undecodable: One of them has no JSON form; which one, `encode` says.
+        Undecodable: One of them has no JSON form; call `encode` for each to find it.
     """
     if None in values:
         there = iter(encoded_column(encode, [value for value in values if value is not None]))
@@ -85,7 +85,7 @@ def encoded_column(encode: Encoder, values: Sequence[bytes | None]) -> list[str]
 
 
 def masked(_: bytes) -> str:
-    """Write what stands for a value that is not told."""
+    """Write the placeholder of a masked value."""
     return '"***"'
 
 
@@ -114,12 +114,12 @@ def _string(value: bytes) -> str:
 
 
 def _strings(values: Sequence[bytes]) -> list[str] | None:
-    """Return the JSON of texts, as `_string` gives it; None if one of them is out of the ordinary."""
+    """Return the JSON of texts, as `_string` gives it; None if one of them needs `_string` itself."""
     try:
         text = b"\0".join(values).decode()
     except UnicodeDecodeError:
         return None
-    # No text has a NUL, so an escaped one is a border. Where a value says it in letters, there are too many parts.
+    # No text has a NUL, so an escaped one is a border. If a value spells the escape out, there are too many parts.
     parts = _quote(text)[1:-1].split("\\u0000")
     return [f'"{part}"' for part in parts] if len(parts) == len(values) else None
 
@@ -133,7 +133,7 @@ def _number(value: bytes) -> str:
 
 
 def _numbers(values: Sequence[bytes]) -> list[str] | None:
-    """Return the JSON of numbers, as `_number` gives it; None if one of them is out of the ordinary."""
+    """Return the JSON of numbers, as `_number` gives it; None if one of them needs `_number` itself."""
     lines = b"\n".join(values)
     if _NUMBERS.fullmatch(lines) is None:
         return None
@@ -181,5 +181,5 @@ _ENCODERS: Final[dict[int, Encoder]] = {
     **dict.fromkeys((20, 21, 23, 26, 700, 701, 1700), _number),
     **dict.fromkeys((114, 3802), _document),
 }
-# encoders that have a way for many values at once
+# encoders with a faster way for many values at once
 _TOGETHER: Final[dict[Encoder, Callable[[Sequence[bytes]], list[str] | None]]] = {_string: _strings, _number: _numbers}

@@ -1,4 +1,4 @@
-"""The rows that a captured table holds already, in chunks by the order of its key, and what a chunk's snapshot saw.
+"""The existing rows of a captured table, in chunks by the order of its key, and what a chunk's snapshot saw.
 
 Not here: which of them have newer changes (`emit_backfill.sql`).
 """
@@ -13,9 +13,9 @@ from psycopg import sql
 from psycopg.errors import CharacterNotInRepertoire, UntranslatableCharacter
 
 from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changed_rows import TableUnfit, why_unfit
 from millrace.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 from millrace.capture.decoding.pgoutput import Lsn, Relation, WholeRow
-from millrace.capture.decoding.rows import TableUnfit, why_unfit
 from millrace.capture.source.ordering import KeyPart, KeyUnordered, behind, key_parts, ordered_by
 from millrace.capture.source.publication import condition
 from millrace.capture.source.tables import SourceTable, find_table
@@ -27,7 +27,7 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 _MEANS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-# what helps where a server does not give a table's rows
+# remedies for a server that does not give a table's rows
 _REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
     (
         psycopg.errors.ConfigurationLimitExceeded,
@@ -42,11 +42,11 @@ _REMEDIES: tuple[tuple[type[psycopg.Error], str], ...] = (
 
 
 class TableUnreadable(MillraceError):
-    """The rows of a captured table cannot be read; those of others can."""
+    """The rows of a captured table cannot be read; those of other tables can."""
 
 
 class TableMissing(TableUnreadable):
-    """The captured table is not there, or has nothing that names its rows."""
+    """The captured table does not exist, or has no columns that identify a row."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Chunk:
 
     Attributes:
         snapshot: The snapshot, as `pg_snapshot` writes it.
-        high_lsn: A position behind every commit that the snapshot saw. The source's flush position passes it, also when
+        high_lsn: A position after every commit that the snapshot saw. The source's flush position passes it, also when
             idle.
         read_at: When it was read, by the source's clock.
-        relation: The table as it was, as a message of the slot would describe it.
+        relation: The table at that time, as a message of the slot would describe it.
         rows: The values of each row, in the order of the relation's columns, in the text form of the slot's messages.
-        last_key: The key of its last row, to go on behind it; that of the chunk before where there is no row. A value
-            that is no text of the source's encoding is NUL and the digits of its bytes.
-        done: Whether no rows follow.
+        last_key: The key of its last row, where the next chunk resumes; without a row, that of the previous chunk. A
+            value that is not text in the source's encoding is NUL and the digits of its bytes.
+        done: Whether this is the last chunk.
     """
 
     snapshot: str
@@ -75,7 +75,7 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """How many bytes the values have."""
+        """The number of bytes of the values."""
         return sum(len(value) for row in self.rows for value in row if value is not None)
 
 
@@ -86,23 +86,23 @@ def read_chunk(
     limit: int,
     lock_s: float = BUSY_S,
 ) -> Chunk:
-    """Read the next rows behind a key in one snapshot; the filter and the columns are those of the declaration.
+    """Read the next rows after a key in one snapshot; the filter and the columns are those of the declaration.
 
-    Rows that share a key, where nothing makes it unique, come together: there may be more of them than `limit`. A value
-    that is no text of the source's encoding is marked as `recoded_value` does.
+    Rows that share a key, if it is not unique, come together: there may be more of them than `limit`. A value that is
+    not text in the source's encoding is marked as `recoded_value` does.
 
     Args:
         source: An autocommit connection of `connect_source`.
-        table: What is captured.
+        table: The declaration.
         after_key: `last_key` of the chunk before; None for the first one.
         limit: How many rows, at least 1.
-        lock_s: How long to wait for a session that has the table for itself alone, in seconds.
+        lock_s: How long to wait for a session that has locked the table exclusively, in seconds.
 
     Raises:
-        psycopg.errors.LockNotAvailable: Such a session goes on.
-        TableMissing: The table is not there, or has no key.
+        psycopg.errors.LockNotAvailable: Such a session takes longer.
+        TableMissing: The table does not exist, or has no key.
         TableUnfit: It does not fit its declaration.
-        TableUnreadable: The server does not give its rows; the text says why.
+        TableUnreadable: The server does not give the rows; the text says why.
     """
     try:
         try:
@@ -114,7 +114,7 @@ def read_chunk(
         raise
     except psycopg.DatabaseError as error:
         if source.closed or error.sqlstate is None:
-            # that is about the server, and not about a table
+            # an error of the server, not of a table
             raise
         raise TableUnreadable(
             f"Table {table.name} cannot be read.",
@@ -140,7 +140,7 @@ def _read_chunk(
 ) -> Chunk:
     with unhurried(source), source.transaction():
         source.execute("set transaction isolation level repeatable read, read only")
-        # without an index on its key each chunk sorts the table
+        # without an index on the key, each chunk sorts the table
         source.execute("set local statement_timeout = 0")
         name = sql.Identifier(table.schema, table.table)
         try:
@@ -159,7 +159,7 @@ def _read_chunk(
         relation = found.relation(table)
         why = why_unfit(replace(table, key=table.key or key), relation)
         if why or key != (table.key or key):
-            # `after_key` is one of the columns that named a row when the table was looked at
+            # `after_key` is a key of the columns that identified a row when the table was looked at
             raise TableUnfit(table.name, why or f"its key is ordered as {', '.join(key)} now")
         query = _query(found, table, key_parts(source, found.oid, key), after_key, limit, codec)
         rows = _copied(source, query, codec)
@@ -171,7 +171,7 @@ def _read_chunk(
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
     high_lsn = Lsn.parse(position[0])
-    # without commits the source may take long to write its log to the disk up to there, or never do so
+    # without commits, the source may take long to flush its log up to there, or never do so
     flushed = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(high_lsn),)).fetchone()
     if flushed != (True,):
         commit_something(source)
@@ -231,7 +231,7 @@ def _copied(source: psycopg.Connection, query: sql.Composed, codec: str | None) 
 
 
 def commit_something(source: psycopg.Connection) -> None:
-    """Commit a transaction that changes nothing: who reads the slot moves on at once, and not now and then."""
+    """Commit a transaction without changes: the slot's reader advances at once, and not only now and then."""
     source.execute("select pg_logical_emit_message(true, 'millrace.chunk', '')")
 
 

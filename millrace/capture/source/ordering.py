@@ -1,4 +1,4 @@
-"""How rows are ordered by a key: with the operators of the key's index, which may be off the search path."""
+"""The order of rows by a key: with the operators of the key's index, which may be off the search path."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from psycopg import sql
 
 from millrace.errors import MillraceError
 
-# The operators are those of the index that has the key, or else those by which its types are ordered.
+# The operators are those of the index that has the key, or else the default ones of its types.
 _PARTS = """
 with recursive typed (number, attnum, type_oid, of_domain) as (
   select k.number, a.attnum, a.atttypid, false
@@ -77,7 +77,7 @@ order by k.number
 
 
 class KeyUnordered(MillraceError):
-    """Nothing orders the rows of a table by its key."""
+    """The rows of a table have no order by its key."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class KeyPart:
 
     Attributes:
         name: Its name.
-        type_name: Its type as SQL has it, below all domains: a value that is there need not meet their conditions.
-        of_domain: Whether there are any. A domain of an enum has no operators.
+        type_name: Its type in SQL, with all domains removed: a value of it need not meet the domains' conditions.
+        of_domain: Whether a domain was removed. A domain of an enum has no operators.
         less: Schema and name of the operator that orders its values.
-        equal: Those of the one that compares them.
-        greater: Those of the one that finds what comes behind.
+        equal: Schema and name of the operator that compares them.
+        greater: Schema and name of the operator that finds the values after one.
     """
 
     name: str
@@ -102,7 +102,7 @@ class KeyPart:
 
     @property
     def value(self) -> sql.Composable:
-        """What its operators compare."""
+        """The expression that its operators compare."""
         name = sql.Identifier(self.name)
         return sql.SQL("{}::{}").format(name, sql.SQL(self.type_name)) if self.of_domain else name
 
@@ -127,14 +127,14 @@ def key_parts(source: psycopg.Connection, table_oid: int, key: Sequence[str]) ->
 
 
 def ordered_by(key: Sequence[KeyPart]) -> sql.Composed:
-    """Return what stands behind `order by`."""
+    """Return the expressions after `order by`."""
     return sql.SQL(", ").join(sql.SQL("{} using {}").format(part.value, _operator(part.less)) for part in key)
 
 
 def behind(key: Sequence[KeyPart], values: Sequence[sql.Composable]) -> list[sql.Composed]:
-    """Return conditions of which each row behind a key meets one, and no other row any.
+    """Return conditions: each row after a key meets exactly one of them, and no other row meets any.
 
-    There is one for all columns whose operator has the same name and schema: an index finds its rows.
+    Columns with an operator of the same name and schema share one condition: an index finds its rows.
     """
     known = [
         (part, part.value, sql.SQL("{}::{}").format(value, sql.SQL(part.type_name)))

@@ -1,4 +1,4 @@
-"""The tables of a capture that are declared by patterns: which there are now."""
+"""The tables that the patterns of a capture match now."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,10 +12,10 @@ from millrace.capture.source.tables import logged_tables
 
 
 def with_tables(source: psycopg.Connection, capture: Capture) -> Capture:
-    """Return the capture with the tables that fit its patterns now, behind those that it declares.
+    """Return the capture with the tables that its patterns match now, after those that it declares.
 
     Raises:
-        NotReady: It declares no table, and none fits.
+        NotReady: It declares no table, and its patterns match none.
     """
     if not capture.patterns:
         return capture
@@ -31,7 +31,7 @@ def with_tables(source: psycopg.Connection, capture: Capture) -> Capture:
 
 
 def fitting(capture: Capture, tables: Iterable[CapturedTable]) -> Capture:
-    """Return the capture with those of these tables that fit its patterns, behind those that it declares."""
+    """Return the capture with those of the tables that match its patterns, after those that it declares."""
 
     def fits(name: str, patterns: Iterable[str]) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in patterns)

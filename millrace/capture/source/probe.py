@@ -1,8 +1,8 @@
-"""Asks the server itself whether tables can be published as declared: by a publication that is rolled back.
+"""Asks the server whether tables can be published as declared: by a publication that is rolled back.
 
-That costs the source a transaction id and some log, and takes the lock that a vacuum holds. So it is asked once for
-each declaration of a table and each state of it in the catalog, of many tables together. Where that fails, each half is
-asked about.
+Each probe costs the source a transaction id and some log, and takes the lock that a vacuum holds. So one probe covers
+many tables together, once for each declaration of a table and each state of it in the catalog. If it fails, each half
+of the tables is probed again.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,16 +28,16 @@ where p.pubname = %s and d.refclassid = 'pg_class'::regclass and d.refobjsubid >
 order by 1, 2
 """
 
-# why a table that nobody has published yet is not captured now
+# why a table that is not published yet is not captured now
 LOCKED = "another session has locked it, or vacuums it: it is captured once that has ended"
-# Tables and partitions that are asked about together: all are locked then, with their indexes, of which a server takes
-# a few thousand.
+# Tables and partitions in one probe. It locks all of them and their indexes; a server has room for a few thousand
+# locks.
 TOGETHER = 50
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A table that is asked about: as it is declared, as it is, and the digest of both."""
+    """A table to probe: its declaration, its present state, and the digest of both."""
 
     table: CapturedTable
     found: SourceTable
@@ -49,15 +49,15 @@ class _Asked:
         return (self.found, *self.found.leaves)
 
 
-# What the server says, by the ids of tables; a table is not in it if it would be published.
+# What the server refuses, by table id; a table that would be published is absent.
 _Said = Mapping[int, str]
 
 
 class Probes:
-    """The questions about a capture's tables.
+    """The probes of a capture's tables.
 
     Attributes:
-        passed: Digests of the tables that the server would publish as declared, as they are now.
+        passed: Digests of the tables that the server would publish as declared, in their present state.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Probes:
         self._published = published
 
     def problems(self, tables: Iterable[tuple[CapturedTable, SourceTable]]) -> dict[str, str]:
-        """Find what the server would refuse, by the names of tables, unless that is known."""
+        """Find what the server would refuse, by the names of tables; skip tables already known to pass."""
         asked = []
         for table, found in tables:
             digest = sha256(repr((table, self._actions, found)).encode()).hexdigest()[:16]
@@ -88,7 +88,7 @@ class Probes:
         said |= self._ask([each for each in asked if each.found.oid not in said], about_filters=False)
         self.passed |= {each.digest for each in asked if each.found.oid not in said}
         problems = {each.table.name: said.get(each.found.oid) for each in asked}
-        # A vacuum may hold the table for hours: what is published already is captured, and asked about later.
+        # A vacuum may lock a table for hours. A table that is already published stays captured, and is probed later.
         return {
             name: problem
             for name, problem in problems.items()
@@ -96,7 +96,7 @@ class Probes:
         }
 
     def _ask(self, asked: Sequence[_Asked], *, about_filters: bool) -> dict[int, str]:
-        """Ask about groups of tables that have about `TOGETHER` parts; one table that has more is alone."""
+        """Probe groups of tables that have about `TOGETHER` parts; a table with more parts is a group of its own."""
         said: dict[int, str] = {}
         group: list[_Asked] = []
         parts = 0
@@ -111,7 +111,7 @@ class Probes:
         return said
 
     def _together(self, group: Sequence[_Asked], *, about_filters: bool) -> _Said:
-        """Ask about tables in a transaction that is rolled back; divide them where that fails."""
+        """Probe tables in a transaction that is rolled back; divide them if it fails."""
         try:
             with self._source.transaction(force_rollback=True):
                 _lock(self._source, group)
@@ -136,7 +136,7 @@ class Probes:
         return {**first, **second}
 
     def _publish_filters(self, group: Sequence[_Asked]) -> _Said:
-        """Publish the tables with their filters; return what a filter uses that the log does not hold."""
+        """Publish the tables with their filters; return which columns of filters the log does not hold."""
         filters = [
             sql.SQL("only {} where ({})").format(each.found.name, condition(each.table.where or "")) for each in group
         ]
@@ -160,7 +160,7 @@ class Probes:
         }
 
     def _publish_changes(self, group: Sequence[_Asked]) -> _Said:
-        """Publish the tables, and have the server refuse changes of them that it would refuse then."""
+        """Publish the tables; let the server refuse the changes of them that it would then refuse."""
         tables = []
         for each in group:
             table = sql.SQL("only {}").format(each.found.name)
@@ -168,7 +168,7 @@ class Probes:
                 table += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, each.table.columns)))
             tables.append(table)
         self._publish(tables)
-        # the server judges a statement when it plans it: no row is touched, no trigger fires
+        # the server decides when it plans a statement: no row is touched, no trigger fires
         judged = []
         for part in (part for each in group for part in each.parts):
             if "update" in self._actions:
@@ -185,7 +185,7 @@ class Probes:
         return f"millrace_check_{self._source.info.backend_pid}"
 
     def _publish(self, tables: Sequence[sql.Composable]) -> None:
-        # with the options that it is made with: of a partitioned table no filter is allowed otherwise
+        # with the options of the real publication: without them a partitioned table may have no filter
         self._source.execute(
             sql.SQL("create publication {} for table {} with ({})").format(
                 sql.Identifier(self._name),
@@ -198,8 +198,8 @@ class Probes:
 def _lock(source: psycopg.Connection, group: Sequence[_Asked]) -> None:
     """Take the locks that a publication takes, or fail at once.
 
-    Who waits for one longer than `deadlock_timeout` cancels an autovacuum. The locks come first: a publication has an
-    id of a transaction before it asks for its locks.
+    A session that waits for one longer than `deadlock_timeout` cancels an autovacuum. The locks come first, because a
+    publication gets a transaction id before it asks for its locks.
     """
     source.execute("set local lock_timeout = '20ms'")
     tables = sql.SQL(", ").join(sql.SQL("only {}").format(each.found.name) for each in group)
@@ -207,6 +207,6 @@ def _lock(source: psycopg.Connection, group: Sequence[_Asked]) -> None:
         with source.transaction():
             source.execute(sql.SQL("lock table {} in share update exclusive mode nowait").format(tables))
     except psycopg.errors.InsufficientPrivilege:
-        # An owner may have revoked this from itself, and may publish all the same. Of several none is locked now.
+        # An owner may have revoked this from itself, and may still publish. If there are several, none is locked now.
         if len(group) > 1:
             raise

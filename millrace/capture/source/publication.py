@@ -1,4 +1,4 @@
-"""The publication of a capture on its source: exactly the tables, columns, rows and actions that are declared."""
+"""The publication of a capture on its source: exactly the declared tables, columns, rows and actions."""
 
 import json
 import re
@@ -18,11 +18,11 @@ from millrace.errors import MillraceError
 _MARK = "Millrace keeps this as declared"
 _REMARK = re.compile(rf"{_MARK}: \w*, (?P<state>\w+), (?P<entries>\w+), (?P<row>\d+ \d+), (?P<owner>\d+)\.")
 _PROBED = " Probed: "
-# what may keep a table in the publication; whoever captures meets that again, and says it
+# errors that may keep a table in the publication; the capture meets them again, and reports them
 _UNABLE = (LockNotAvailable, InsufficientPrivilege, ReadOnlySqlTransaction)
 
-# All that a publication is, but for its name and its owner. A table is its name and its id: another table may have
-# taken the name since.
+# The state of a publication without its name and owner. A table is its name and its id: another table may have taken
+# the name since.
 _STATE = """
 select
   obj_description(p.oid, 'pg_publication'),
@@ -56,7 +56,7 @@ where p.pubname = %s
 
 @dataclass(frozen=True)
 class _State:
-    """A publication as it is: its comment, its switches, its schemas, and by table what it publishes of it.
+    """The state of a publication: its comment, its switches, its schemas, and by table what it publishes of that table.
 
     `row`, `owner` and `entries` are the versions of its rows in the catalogue, by table for `entries`.
     """
@@ -80,18 +80,18 @@ class ForeignPublication(MillraceError):
 def ensure_publication(
     source: psycopg.Connection, name: str, capture: Capture, *, anew: bool = False
 ) -> frozenset[str] | None:
-    """Make the publication be what is declared.
+    """Make the publication as declared.
 
-    Changes that committed before are published as the publication was then. The server keeps lists of columns and
-    filters by the columns' numbers: where other columns have got their names, it is made `anew`.
+    Changes that committed before are published as the publication was then. The server stores column lists and filters
+    by column number: if other columns now have those names, the publication is made `anew`.
 
     Returns:
         None if the publication was as declared: nothing was written or locked. Otherwise the declared tables, as
-        `<schema>.<table>`, that it did not publish, or published otherwise. They are all if it did not exist, or was
-        changed and is as declared again.
+        `<schema>.<table>`, that it did not publish or published differently. These are all tables if it did not exist,
+        or if it was changed and changed back.
 
     Raises:
-        ForeignPublication: Somebody else made one of this name.
+        ForeignPublication: A publication of this name exists, and Millrace did not make it.
         psycopg.Error: The source refuses it; `readiness.find_problems` says why.
     """
     found = _state(source, name)
@@ -109,7 +109,7 @@ def ensure_publication(
         if found is None:
             source.execute(_publication_sql(source, name, capture))
         else:
-            # this waits for a run that takes a table out at this moment, and keeps others from it
+            # waits for a run that takes a table out at this moment, and blocks other runs
             comment = sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), found.remark)
             source.execute(comment)
             found = _state(source, name)
@@ -122,8 +122,7 @@ def ensure_publication(
             )
         made = _state(source, name)
         assert made is not None
-        # the source keeps a filter in its own form: the comment remembers what was declared, and what the source made
-        # of it
+        # the source rewrites a filter in its own form: the comment records both the declaration and the source's form
         source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made)))
     known = found is not None and found.switches == made.switches and not _was_changed_back(found)
     before = found.tables or {} if found is not None and known else {}
@@ -134,18 +133,18 @@ def ensure_publication(
 
 
 def is_as_made(source: psycopg.Connection, name: str) -> bool:
-    """Return whether nobody but Millrace changed the publication, whatever is declared by now."""
+    """Return whether only Millrace changed the publication, whatever the declaration is now."""
     found = _state(source, name)
     return found is not None and _is_as_made(found)
 
 
 def probed_tables(source: psycopg.Connection, name: str) -> frozenset[str]:
-    """Return what `mark_probed` kept; nothing if the publication was changed or made since."""
+    """Return what `mark_probed` stored; nothing if the publication was changed or made since."""
     return frozenset((_said_of(source, name) or "").partition(_PROBED)[2].split())
 
 
 def mark_probed(source: psycopg.Connection, name: str, probed: frozenset[str]) -> None:
-    """Keep with the publication which tables need no probe; nothing is written if that is known."""
+    """Record in the publication's comment which tables need no probe; write nothing if the comment has it."""
     if (said := _said_of(source, name)) is None:
         return
     remark, _, known = said.partition(_PROBED)
@@ -164,12 +163,12 @@ def drop_publication(source: psycopg.Connection, name: str) -> bool:
 
 
 def withdraw_refused(source: psycopg.Connection, name: str) -> frozenset[str]:
-    """Publish tables no more of which the server refuses the application's changes, for they are published.
+    """Stop publishing tables if the server refuses the application's changes of them because they are published.
 
-    Return which these are.
+    Return these tables.
 
-    That needs nothing else to be well, and takes no lock of another table. One that is locked stays, and so do all if
-    somebody else changed the publication and changed it back, which the next run has to find.
+    This works whatever else is wrong, and locks no other table. A locked table stays published. All tables stay if
+    another session changed the publication and changed it back, which the next run has to find.
     """
     refused = published_tables(source, name).refused
     found = _state(source, name) if refused else None
@@ -184,7 +183,7 @@ def withdraw_refused(source: psycopg.Connection, name: str) -> frozenset[str]:
             source.execute(drop.format(sql.Identifier(name), sql.Identifier(*table)))
             made = _state(source, name)
             if made is not None and as_made:
-                # this is no state that is declared: the next call of `ensure_publication` completes it
+                # not the declared state: the next call of `ensure_publication` completes it
                 said = _remark("", made)
                 source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), said))
             withdrawn.add(table_name(*table))
@@ -192,9 +191,9 @@ def withdraw_refused(source: psycopg.Connection, name: str) -> frozenset[str]:
 
 
 def withdrawn_tables(source: psycopg.Connection, name: str, published: Collection[str]) -> frozenset[str]:
-    """Return which of these tables, which were published, `withdraw_refused` has taken out of the publication.
+    """Return those of the formerly `published` tables that `withdraw_refused` took out of the publication.
 
-    They are not in it, and nobody but Millrace changed it.
+    They are not in it, and only Millrace changed it.
     """
     found = _state(source, name)
     if found is None or not _is_as_made(found):
@@ -211,7 +210,7 @@ def _publication_sql(source: psycopg.Connection, name: str, capture: Capture) ->
 
 
 def _published(table: CapturedTable) -> sql.Composed:
-    # ONLY: the rows of tables that inherit from it are not its rows. Those of its partitions are, with and without
+    # ONLY: the rows of tables that inherit from it are not its rows. The rows of its partitions are, with or without
     # ONLY.
     published = sql.SQL("only {}").format(sql.Identifier(table.schema, table.table))
     if table.columns is not None:
@@ -227,9 +226,9 @@ def condition(where: str) -> sql.SQL:
 
 
 def publication_options(source: psycopg.Connection, actions: Iterable[str]) -> sql.Composed:
-    """Return the options that a publication is made with."""
+    """Return the options of a capture's publication."""
     options = sql.SQL("publish = {}, publish_via_partition_root = true").format(", ".join(actions))
-    # without them a server that knows this option refuses updates of a table whose identity is full
+    # without it, a server that knows this option refuses updates of a table with the identity FULL
     generated = source.info.server_version >= 180000
     return options + sql.SQL(", publish_generated_columns = stored") if generated else options
 
@@ -267,10 +266,10 @@ def _is_as_made(found: _State) -> bool:
 
 
 def _was_changed_back(found: _State) -> bool:
-    """Tell whether somebody changed what we made, though all of it may be as before.
+    """Return whether another session changed what we made, even if it changed all of it back.
 
-    Who gives the publication another owner, and nothing else, changes its row, too. A remark of an earlier version says
-    nothing of this.
+    A session that only gives the publication another owner changes its row, too. A comment of an earlier version does
+    not record that.
     """
     remembered = _REMARK.match(found.remark or "")
     if remembered is None:

@@ -1,4 +1,4 @@
-"""Published tables as the catalog has them now: whether changes of one are refused, and what names their rows."""
+"""Published tables in the catalog now: whether the server refuses their changes, and which columns identify rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,28 +101,28 @@ class PublishedTables:
     """The tables of a publication.
 
     Attributes:
-        refused: Those of which the server refuses updates or deletes, because of what is published, by their names.
-        states: By id, what changes once other columns name a table's rows, it has other partitions, or its enums other
-            labels.
+        refused: The names of tables with updates or deletes that the server refuses because of what is published.
+        states: By id, a value that changes if other columns identify a table's rows, or if its partitions or the
+            labels of its enums change.
     """
 
     refused: frozenset[str]
     states: Mapping[int, str]
 
     def since(self, before: "PublishedTables") -> "PublishedTables":
-        """Return the same tables, each as it was before if it was published then."""
+        """Return the same tables, each in its earlier state if it was published then."""
         return PublishedTables(self.refused, {oid: before.states.get(oid, state) for oid, state in self.states.items()})
 
     def is_another(self, since: "PublishedTables") -> bool:
-        """Return whether a table that was published then is refused since, gone, or named otherwise."""
+        """Return whether a table that was published then is now refused, gone, or identified differently."""
         return bool(self.refused - since.refused) or any(
             self.states.get(oid) != state for oid, state in since.states.items()
         )
 
 
 def published_tables(source: psycopg.Connection, publication: str) -> PublishedTables:
-    """Look at the tables of a publication. No lock is waited for."""
-    # planning it takes longer than what it does
+    """Look at the tables of a publication, without waiting for a lock."""
+    # planning it takes longer than running it
     found = source.execute(_PUBLISHED + ENUMS + _STATES, (publication, publication), prepare=True).fetchall()
     return PublishedTables(
         frozenset(table_name(schema, table) for _, schema, table, refused, _ in found if refused),

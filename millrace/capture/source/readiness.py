@@ -1,6 +1,6 @@
-"""What a source lacks to be captured as declared, all of it at once, as sentences with their remedies.
+"""What a source lacks to be captured as declared: all of it at once, as sentences with remedies.
 
-Not here: what is wrong with a declaration by itself (`capture.declaration`), what only the server can say (`probe`).
+Not here: what is wrong with a declaration itself (`capture.declaration`), what only the server can tell (`probe`).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from millrace.capture.source.tables import SourceTable, find_tables
 from millrace.errors import MillraceError
 
 OLDEST_MAJOR = 15
-# what Millrace writes itself is never captured: each captured change would make the next one
+# Millrace's own tables are never captured: each captured change would make the next one
 OWN_SCHEMAS = ("event_store", "read_models", "dagster")
 
 _KINDS = {
@@ -84,7 +84,7 @@ class _Server:
 
 @dataclass(frozen=True)
 class _Rights:
-    """Whether our role may publish a table, and read what is captured of it."""
+    """Whether our role may publish a table, and read its captured columns and rows."""
 
     owns: bool
     reads: bool
@@ -108,14 +108,14 @@ class NotReady(MillraceError):
 
 @dataclass(frozen=True)
 class Look:
-    """What there is of a capture's tables, and what keeps them from being captured.
+    """The tables of a capture, and the problems that keep them from being captured.
 
     Attributes:
-        server: What is wrong with the server, or with our role there; it concerns every table.
-        tables: What is wrong with a table, by its name; a table with which nothing is wrong is left out.
-        found: What there is of the tables, by schema and name.
+        server: Problems of the server, or of our role there; they concern every table.
+        tables: Problems of a table, by its name; a table without problems is left out.
+        found: The tables that exist, by schema and name.
         probed: Digests of the tables that need no probe the next time.
-        flushed: Where the source's log was before; None on a standby.
+        flushed: The position of the source's log before the look; None on a standby.
     """
 
     server: Sequence[str]
@@ -126,7 +126,7 @@ class Look:
 
     @property
     def problems(self) -> list[str]:
-        """All that is wrong, a sentence each."""
+        """All problems, a sentence each."""
         tables = [f"table {name}: {problem}" for name, problems in self.tables.items() for problem in problems]
         return [*self.server, *tables]
 
@@ -140,14 +140,14 @@ def look_at(
     published: Collection[str] = (),
     tables: Sequence[CapturedTable] | None = None,
 ) -> Look:
-    """Look at what keeps a source's tables from being captured as declared; nothing on it is changed.
+    """Find what keeps a source's tables from being captured as declared; change nothing on it.
 
     Args:
         source: An autocommit connection to the source.
-        capture: What is to be captured.
-        has_slot: Whether the capture's slot is there already, so that none has to be free.
-        probed: What the last look returned.
-        published: The names of the tables that are published already: a lock on them keeps nobody from capturing them.
+        capture: The declaration.
+        has_slot: Whether the capture already has its slot, so that the server needs no free one.
+        probed: `Look.probed` of the last look.
+        published: The names of the tables that are already published: they can be captured even while locked.
         tables: Some of its tables; None for all.
     """
     major = source.info.server_version // 10000
@@ -175,28 +175,28 @@ def look_at(
 
 
 def require_ready(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> None:
-    """Refuse a source of which not every table can be captured as declared.
+    """Refuse a source if any of its tables cannot be captured as declared.
 
     Raises:
-        NotReady: With all that it lacks.
+        NotReady: The error has all that the source lacks.
     """
     if problems := find_problems(source, capture, has_slot=has_slot):
         raise NotReady(capture.name, problems)
 
 
 def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: bool) -> list[str]:
-    """Find all that keeps the source from being captured as declared; nothing on it is changed.
+    """Find all that keeps the source from being captured as declared; change nothing on it.
 
     Args:
         source: An autocommit connection to the source.
-        capture: What is to be captured.
-        has_slot: Whether the capture's slot is there already, so that none has to be free.
+        capture: The declaration.
+        has_slot: Whether the capture already has its slot, so that the server needs no free one.
     """
     return look_at(source, capture, has_slot=has_slot, published={table.name for table in capture.tables}).problems
 
 
 def is_one_ready(source: psycopg.Connection, capture: Capture, names: Collection[str]) -> bool:
-    """Return whether nothing keeps one of these tables from being captured, or it is declared no more.
+    """Return whether one of these tables can be captured, or is no longer declared.
 
     Args:
         source: An autocommit connection to the source.
@@ -222,13 +222,13 @@ def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
         )
     if not has_slot and server.used_slots >= server.slots:
         yield (
-            f"all {server.slots} replication slots are in use: drop one that nobody needs, or raise max_replication_slots and"
+            f"all {server.slots} replication slots are in use: drop one that is not needed, or raise max_replication_slots and"
             " restart the server"
         )
-    # whoever has a slot may be the reader that is counted
+    # a capture that has a slot may itself be the counted reader
     if not has_slot and server.used_senders >= server.senders:
         yield (
-            f"all {server.senders} connections of max_wal_senders are in use: end one that nobody needs, or raise it and restart"
+            f"all {server.senders} connections of max_wal_senders are in use: end one that is not needed, or raise it and restart"
             " the server"
         )
     if not server.may_replicate:
@@ -240,10 +240,10 @@ def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
 def _rights(
     source: psycopg.Connection, tables: Sequence[CapturedTable], found: Mapping[tuple[str, str], SourceTable]
 ) -> Mapping[int, _Rights]:
-    """Return what our role may do with each table, by its id; a table that is gone by now is left out."""
+    """Return our role's rights on each table, by its id; a table that is gone by now is left out."""
     asked = source.execute(_RIGHTS, ([table.oid for table in found.values()],)).fetchall()
     whole = {oid for oid, _, _, reads in asked if reads}
-    # where a right to the whole table is lacking, there may be one to each column
+    # without a right to the whole table, there may be one to each column
     columns = [
         (now.oid, column.name)
         for table in tables
@@ -297,7 +297,7 @@ def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
     for leaf in found.leaves:
         if leaf.kind != "r" or leaf.persistence != "p":
             yield f"its partition {table_name(leaf.schema, leaf.table)} is no permanent ordinary table: detach it, or leave the table out"
-        # the server sends a partition's old rows as its root's identity has them, whatever they hold
+        # the server sends a partition's old rows by the identity of its root, whatever the partition's log holds
         elif (leaf.identity, leaf.identity_columns) != (found.identity, found.identity_columns):
             yield (
                 f"its partition {table_name(leaf.schema, leaf.table)} has another replica identity than the table:"
@@ -342,14 +342,14 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
         yield f"column {', '.join(loose)} of its key may be null: alter table … alter {loose[0]} set not null"
     unpublished = [n for n in (*key, *table.hidden) if known[n].unpublished and n not in (table.columns or ())]
     if unpublished:
-        # from PostgreSQL 18 on it has those that are stored
+        # from PostgreSQL 18 on, the log holds stored generated columns
         yield (
             f"column {', '.join(dict.fromkeys(unpublished))} is generated, and the log does not hold it: choose a key"
             " or a replica identity without it, and leave it out of mask and hash"
         )
     elif left_out := [name for name in key if name not in captured]:
         yield f"columns leave out {', '.join(left_out)} of its key: add them"
-    # an update of the application would fail
+    # else an update of the application would fail
     elif (
         sees_rows and table.columns and (left_out := [name for name in found.identity_columns if name not in captured])
     ):

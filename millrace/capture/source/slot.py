@@ -1,4 +1,4 @@
-"""A replication slot of the source: making, moving and dropping it, how it is, why it refuses."""
+"""A replication slot of the source: making, moving and dropping it, its state, and why it refuses."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -28,14 +28,14 @@ from millrace.postgres.connecting import Connection, unhurried
 
 Result = TypeVar("Result")
 
-# whom one waits for that is not seen
+# named in place of a transaction that is waited for and not visible
 UNSEEN = "a transaction that our role may not see"
 # From this version on standbys can have slots of their primary.
 FAILOVER_VERSION = 170000
 
 
 class SlotBusy(MillraceError):
-    """Somebody else holds the slot."""
+    """Another session holds the slot."""
 
 
 class SlotSlow(SlotBusy):
@@ -43,11 +43,11 @@ class SlotSlow(SlotBusy):
 
 
 class SlotLost(MillraceError):
-    """The slot is gone, or the source removed what it had not given out yet."""
+    """The slot is gone, or the source removed log that it had not given out yet."""
 
 
 class FilterFails(MillraceError):
-    """The `where` of a captured table fails for a row, so that the source cannot give what comes from there on."""
+    """The `where` of a captured table fails for a row, so the source cannot give any change from there on."""
 
 
 class PublicationMissing(MillraceError):
@@ -60,19 +60,19 @@ class SlotState:
 
     Attributes:
         slot: Its name.
-        plugin: What decodes for it.
-        database: Whose changes it holds.
+        plugin: Its output plugin.
+        database: The database of its changes.
         active_pid: The session that reads it now.
         confirmed_flush_lsn: Up to where the slot was consumed.
         restart_lsn: From where on the source keeps its log for the slot.
         wal_status: reserved, extended, unreserved or lost.
         invalidation_reason: Why it is lost, from PostgreSQL 17 on.
-        safe_wal_size: How many bytes the source may write until the slot is in danger; None where there is no limit.
-        inactive_since: Since when nobody reads it, from PostgreSQL 17 on.
+        safe_wal_size: How many bytes the source may write until the slot is in danger; None without a limit.
+        inactive_since: Since when no session reads it, from PostgreSQL 17 on.
         failover: Whether a standby that synchronizes slots has it, too; None before PostgreSQL 17.
-        lag_bytes: How much log lies behind `confirmed_flush_lsn`.
+        lag_bytes: How much log lies after `confirmed_flush_lsn`.
         retained_bytes: How much of the log the source keeps for it.
-        xid_age: How many transactions ago the oldest one was whose dead rows of the catalog no vacuum may remove.
+        xid_age: The age, in transactions, of the oldest dead catalog rows that vacuum may not remove.
     """
 
     slot: str
@@ -92,12 +92,12 @@ class SlotState:
 
     @property
     def is_being_made(self) -> bool:
-        """Whether the server still waits for the transactions that were open when it began to make it."""
+        """Whether the server still waits for the transactions that were open when it began to make the slot."""
         return self.confirmed_flush_lsn is None and self.active_pid is not None
 
     @property
     def lost(self) -> str | None:
-        """Why nothing can be read from it any more; None if it can."""
+        """Why the slot can no longer be read; None if it can."""
         if self.invalidation_reason:
             return self.invalidation_reason
         return "the source removed log that it needs" if self.wal_status == "lost" or self.restart_lsn is None else None
@@ -112,11 +112,11 @@ def create_slot(source: psycopg.Connection, slot: str, on_wait: Callable[[str], 
     Args:
         source: An autocommit connection to the source.
         slot: Its name.
-        on_wait: Called about once a second with whom the server waits for, in words. What it raises ends the waiting.
+        on_wait: Called about once a second with a text that names what the wait is for. An error in it ends the wait.
 
     Raises:
-        SlotBusy: Somebody on the source cancelled it.
-        psycopg.errors.DuplicateObject: There is such a slot.
+        SlotBusy: Another session on the source cancelled it.
+        psycopg.errors.DuplicateObject: The slot exists.
     """
     with ThreadPoolExecutor(1, "slot") as maker, ExitStack() as opened:
         making = maker.submit(_create, source, slot)
@@ -139,7 +139,7 @@ def _create(source: psycopg.Connection, slot: str) -> Lsn:
     )
     try:
         with unhurried(source, inf), source.transaction():
-            # it waits as for a lock
+            # these limits would end its wait, which is like one for a lock
             source.execute("set local statement_timeout = 0")
             source.execute("set local lock_timeout = 0")
             row = source.execute(query).fetchone()
@@ -154,10 +154,10 @@ def _create(source: psycopg.Connection, slot: str) -> Lsn:
 
 
 def drop_slot(source: psycopg.Connection, slot: str) -> None:
-    """Remove a slot, and with it all that it holds; do nothing if there is none.
+    """Remove a slot with everything that it holds; do nothing if there is none.
 
     Raises:
-        SlotBusy: Somebody reads it for longer than a few seconds.
+        SlotBusy: Another session reads it for longer than a few seconds.
     """
 
     def drop() -> None:
@@ -165,13 +165,13 @@ def drop_slot(source: psycopg.Connection, slot: str) -> None:
             "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = %s", (slot,)
         )
 
-    with suppress(UndefinedObject):  # somebody else was first
+    with suppress(UndefinedObject):  # another session was first
         patiently(source, slot, drop)
 
 
 def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
     """Return a slot as the source sees it; None if there is none."""
-    # as JSON: a column that this version of the server does not have is absent, and no error
+    # as JSON: a column that this version of the server lacks is absent, and not an error
     row = source.execute(
         """
         select
@@ -207,7 +207,7 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
 
 
 def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
-    """Say which settings of the source may take a slot that nobody reads, a sentence each, with their values."""
+    """Return the source's settings that may remove a slot without a reader, a sentence each, with their values."""
     found = source.execute(
         """
         -- not pg_settings, which is larger than a small work_mem
@@ -222,12 +222,12 @@ def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
 
 
 def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
-    """Consume what committed before `lsn`, the end of a transaction or an idle source's `flush_lsn`; never go back.
+    """Consume what committed before `lsn`, the end of a transaction or an idle source's `flush_lsn`; never move back.
 
-    A source that crashes may give out again what was consumed shortly before.
+    A source that crashes may repeat what was consumed shortly before.
 
     Raises:
-        SlotBusy: Somebody else reads the slot for longer than a few seconds.
+        SlotBusy: Another session reads the slot for longer than a few seconds.
         SlotLost: The slot is gone, or is no longer good.
     """
 
@@ -248,21 +248,21 @@ def advance(source: psycopg.Connection, slot: str, lsn: Lsn) -> None:
 
 
 def reader_name(slot: str) -> str:
-    """Return the `application_name` of the session in which the process that has the lease reads a slot."""
+    """Return the `application_name` of the session in which the lease's owner reads a slot."""
     return slot
 
 
 def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result], *, takes_over: bool = True) -> Result:
-    """Do the work; while somebody else holds the slot, try again for `BUSY_S`.
+    """Do the work; while another session holds the slot, retry for `BUSY_S`.
 
     Args:
         source: A connection to the source.
         slot: The slot's name.
-        work: What needs it.
-        takes_over: Whether to end the session of a former process of ours that hangs.
+        work: The work that needs the slot.
+        takes_over: Whether to end a hanging session of a former process of ours.
 
     Raises:
-        SlotBusy: Somebody else holds it for longer.
+        SlotBusy: Another session holds it for longer.
     """
 
     def end_former(_: RetryCallState) -> None:
@@ -277,12 +277,12 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
                 (reader_name(slot), slot),
             )
 
-    # the session of a killed reader still ends its work
+    # the session of a killed reader may still be ending
     try:
         return while_held(ObjectInUse, BUSY_S, tell=end_former)(work)
     except ObjectInUse as error:
         raise SlotBusy(
-            f"Somebody else reads slot {slot}.",
+            f"Another session reads slot {slot}.",
             detail=str(error),
             hint="Only one capture may read a slot: stop the other one.",
         ) from error
@@ -291,7 +291,7 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
 def why_refused(
     source: psycopg.Connection, slot: str, publication: str | None, error: psycopg.Error
 ) -> MillraceError | psycopg.Error:
-    """Return why the source does not give what a slot holds; the error itself if it is about neither."""
+    """Return why the source does not give a slot's changes; another error is returned as it is."""
     try:
         state = slot_state(source, slot)
     except psycopg.OperationalError:
@@ -327,7 +327,7 @@ def _lost(slot: str, state: SlotState | None, error: psycopg.Error | None) -> Sl
 
 
 def no_publication(publication: str, detail: str) -> PublicationMissing:
-    """Return the error that says so."""
+    """Return the error for a missing publication."""
     return PublicationMissing(
         f"There is no publication {publication}, or there was none when something changed.",
         detail=detail,

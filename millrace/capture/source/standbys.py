@@ -1,6 +1,6 @@
-"""Whether a standby that takes over from the source would have the slot, and all that it gave out.
+"""Whether a standby that takes over from the source would have the slot, and everything that it gave out.
 
-The primary tells that to a role without other rights, from PostgreSQL 17 on; before, standbys have no slots of their
+From PostgreSQL 17 on, the primary tells this to a role without other rights. Before, standbys have no slots of their
 primary. Only the standby knows whether it synchronizes slots.
 """
 
@@ -10,7 +10,7 @@ from millrace.capture.source.slot import FAILOVER_VERSION, SlotState
 
 
 def standby_notes(source: psycopg.Connection, slot: SlotState | None) -> tuple[str, ...]:
-    """Say what keeps a standby from taking over without a gap, a sentence each, with its remedy."""
+    """Return what keeps a standby from taking over without a gap, a sentence each, with its remedy."""
     if slot is None or source.info.server_version < FAILOVER_VERSION:
         return ()
     found = []

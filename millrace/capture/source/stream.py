@@ -1,7 +1,7 @@
-"""What a replication slot gives, as it comes, by the replication protocol.
+"""The changes of a replication slot, as they come, by the replication protocol.
 
-The server sends each transaction as a whole, when it has committed, and in between up to where it came. We say up to
-where all is stored, and nothing else moves the slot.
+The server sends each transaction as a whole after its commit, and in between the position that it has reached. We
+report up to where all is stored, and nothing else moves the slot.
 """
 
 import selectors
@@ -33,7 +33,7 @@ from millrace.capture.source.slot import no_publication, patiently, reader_name,
 from millrace.errors import MillraceError, Unreachable
 from millrace.patience import FAREWELL_S, LONG_S, LOOK_S, PATIENCE_S, POLL_S
 
-# How often we say that we are there, and ask the server to say so: it hears it also while we store for long
+# How often we send a sign of life and ask the server for one: also during a long store
 _SIGN_S = PATIENCE_S / 6
 
 _WAL, _KEEPALIVE = b"wk"
@@ -45,37 +45,37 @@ _STATUS = Struct(">cQQQqB")
 
 
 class NoStream(Unreachable):
-    """The source gives no replication connection."""
+    """A replication connection to the source cannot be had."""
 
 
 class NotText(MillraceError):
-    """A value is no text of the source's encoding, so that the server cannot convert it."""
+    """A value is not text in the source's encoding, so the server cannot convert it."""
 
 
 class Stopped(MillraceError):
-    """One is to stop, and the transaction that is coming has not ended."""
+    """The caller must stop, and the transaction that is arriving has not ended."""
 
 
 class SlotStream:
-    """What a slot gives, over a connection of its own; a context manager.
+    """The changes of a slot, over its own connection; a context manager.
 
-    A thread gives signs of life, so that the server waits while the caller works. After an error it is of no use any
-    more: what was not given up comes again over the next one.
+    A thread gives signs of life, so that the server waits while the caller works. After an error the stream is useless:
+    a new one repeats everything that the slot was not advanced past.
 
     Args:
         source: A connection to the source.
         slot: The slot's name.
         publication: The publication's name.
-        converted: Whether the server converts text to UTF-8. Otherwise it is done here, value by value:
-            `recoded_message` marks those that are no text.
+        converted: Whether the server converts text to UTF-8. Otherwise this process does, value by value:
+            `recoded_message` marks values that are not text.
         takes_over: Whether to end a former process that reads the slot: the caller has the capture's lease.
-        stop: Leaves calls that no answer comes to once it is set.
+        stop: Once set, ends calls that get no answer.
 
     Attributes:
-        passed_lsn: Up to here all that was committed has been given.
+        passed_lsn: Everything committed below this position has been given.
 
     Raises:
-        SlotBusy: Somebody else reads the slot for longer than a few seconds.
+        SlotBusy: Another session reads the slot for longer than a few seconds.
         SlotLost: The slot is gone, or is no longer good.
         PublicationMissing: The publication does not exist.
         NoStream: A replication connection cannot be had.
@@ -94,9 +94,9 @@ class SlotStream:
         self.passed_lsn = Lsn(0)
         self._source, self._slot, self._publication = source, slot, publication
         self._codec = None if converted else codec_of(str(source.info.parameter_status("server_encoding")))
-        # what we have stored of it
+        # up to where we have stored its changes
         self._stored_lsn = Lsn(0)
-        # a message that came while one waited
+        # a message that came during a wait
         self._next: bytes | None = None
         self._within_transaction = False
         self._works, self._heard_at, self._silent_until = True, 0.0, 0.0
@@ -147,20 +147,20 @@ class SlotStream:
     def messages(self, until: Lsn, stop: threading.Event) -> Iterator[bytes]:
         """Give the messages of whole transactions that are there now, or that come until a position is passed.
 
-        It ends between two transactions: where nothing more is there once something was given, or once all before the
-        position has been given; and soon where it is to stop.
+        It ends between two transactions: when no more are there after some were given, or when all before the position
+        were given; and soon after `stop` is set.
 
         Raises:
-            NotText: A value is no text of its encoding; open a stream that is not converted.
-            Stopped: It is to stop, and a transaction goes on for longer than a moment.
+            NotText: A value is not text in its encoding; open a stream that is not converted.
+            Stopped: It must stop, and a transaction lasts longer than a moment.
             SlotLost: The slot is gone, or is no longer good.
             PublicationMissing: The publication does not exist, or did not exist when some of the changes were made.
-            psycopg.OperationalError: The server has ended the stream, or says nothing.
+            psycopg.OperationalError: The server has ended the stream, or is silent.
         """
         given = False
         stop_at, ask_at = inf, time.monotonic() + LOOK_S
         while True:
-            # all that was received, before one looks up
+            # all received messages, before checking anything else
             while (message := self._take()) is not None:
                 given = True
                 yield message
@@ -176,7 +176,7 @@ class SlotStream:
             if not self._within_transaction and (given or self.passed_lsn >= until):
                 return
             if time.monotonic() >= ask_at:
-                # while others write without a pause the server says by itself nothing of how far it came
+                # while others write without a pause, the server does not report its position by itself
                 self._say(answer=True)
                 ask_at = time.monotonic() + LOOK_S
             self._next = self.read(POLL_S)
@@ -188,7 +188,7 @@ class SlotStream:
             self._next = self.read(left)
 
     def read(self, timeout_s: float = 0.0) -> bytes | None:
-        """Return the next message; None if none comes in time, or something else does.
+        """Return the next message; None if none comes in time, or if another kind of message comes.
 
         Raises:
             As `messages`.
@@ -206,15 +206,15 @@ class SlotStream:
         if message is None and time.monotonic() > self._silent_until:
             if not self._works or time.monotonic() - self._heard_at > LONG_S:
                 self._connection.give_up()
-            # it may decode for long without a word; what it says while it is asked is looked for once more
+            # it may decode silently for long; a message that arrived during this check is read by the next call
             self._works = self._connection.works()
             self._silent_until = time.monotonic() + (ANSWER_S if self._works else 0)
         return message
 
     def advance(self, lsn: Lsn) -> None:
-        """Let the source give up what committed before a position that was passed: it is stored.
+        """Let the source discard what committed before a position that was passed, because it is stored.
 
-        A source that crashes may give out again what was given up shortly before.
+        A source that crashes may repeat what was discarded shortly before.
         """
         self._stored_lsn = lsn
         self._say()
@@ -227,7 +227,7 @@ class SlotStream:
             ended = False
             while time.monotonic() < until:
                 self._pgconn.flush()
-                # what comes until then is not taken: it comes again
+                # messages that come until then are dropped: the slot repeats them
                 while not ended and (size := self._pgconn.get_copy_data(1)[0]):
                     ended = size < 0
                 if ended and not self._pgconn.is_busy():
@@ -243,7 +243,7 @@ class SlotStream:
             self._connection.close()
 
     def _take(self) -> bytes | None:
-        """Return the next message that was received; None if there is none."""
+        """Return the next received message; None if there is none."""
         if self._next is not None:
             message, self._next = self._next, None
             return message
@@ -259,7 +259,7 @@ class SlotStream:
             self._heard()
             kind = data[0]
             if kind == _WAL:
-                # behind where it begins, where the log ends, the time
+                # the message follows its start, the end of the log, and the time
                 message = bytes(data[25:])
                 kind = message[0]
                 if kind == _BEGIN:
@@ -269,7 +269,7 @@ class SlotStream:
                     self._passed(_POSITION.unpack_from(message, 10)[0])
                 return message if self._codec is None else recoded_message(message, self._codec)
             if kind == _KEEPALIVE:
-                # what committed below it was sent before it; within a transaction it is before that one's commit
+                # commits below it were sent before it; within a transaction it is below that transaction's commit
                 self._passed(_POSITION.unpack_from(data, 1)[0])
 
     def _heard(self) -> None:
@@ -278,7 +278,7 @@ class SlotStream:
         self._silent_until = self._heard_at + ANSWER_S
 
     def _passed(self, lsn: int) -> None:
-        # in the beginning the server reads its log from further back
+        # at first the server reads its log from further back
         self.passed_lsn = max(self.passed_lsn, Lsn(lsn))
 
     def _start(self) -> None:
@@ -303,20 +303,20 @@ class SlotStream:
         return why_refused(self._source, self._slot, self._publication, error)
 
     def _warned(self, diagnostic: Diagnostic) -> None:
-        # PostgreSQL 18 and later warns of a missing publication and leaves its changes out; earlier ones refuse. A
-        # standby that is waited for (synchronized_standby_slots) is warned of with the same code.
+        # PostgreSQL 18 and later warns of a missing publication and leaves its changes out; earlier ones refuse. The
+        # warning of a wait for a standby (synchronized_standby_slots) has the same code.
         said = str(diagnostic.message_primary)
         if diagnostic.sqlstate == ObjectNotInPrerequisiteState.sqlstate and self._publication in said:
             self._warning = said
 
     def _give_signs(self) -> None:
         while not self._closed.wait(_SIGN_S):
-            # the reader meets what is wrong with the connection
+            # the reader meets any error of the connection
             with suppress(psycopg.Error):
                 self._say(answer=True)
 
     def _say(self, *, answer: bool = False) -> None:
-        """Tell the server how far we are; ask it to answer, so that one notices when it does not."""
+        """Report our position to the server; ask it to answer, so that a silent server is noticed."""
         stored = self._stored_lsn
         now = (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
         with self._lock:

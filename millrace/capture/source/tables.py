@@ -1,4 +1,4 @@
-"""A table of the source database as its catalog describes it now; the messages of a change say what it was then."""
+"""A table of the source as its catalog describes it now; the messages of a change describe it as of that change."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ class SourceColumn:
     Attributes:
         name: Its name.
         type_oid: The id of its type.
-        type_modifier: What its type is restricted to, -1 for nothing.
-        type_name: Its type as SQL has it.
+        type_modifier: The restriction of its type, -1 for none.
+        type_name: Its type in SQL.
         not_null: Whether it always has a value.
-        unpublished: Whether it is generated, and no publication of all columns has it.
+        unpublished: Whether it is generated, and a publication of all columns leaves it out.
     """
 
     name: str
@@ -48,12 +48,12 @@ class SourceTable:
         partition: Whether it is a partition of another table.
         columns: Its columns.
         primary_key: The columns of its primary key, in the index' order; empty if it has none, or a deferrable one,
-            which cannot name rows in the log.
+            which cannot identify rows in the log.
         identity_index: The columns of the index that is its replica identity, in that index' order.
         unique_keys: The columns of each unique index that holds for all rows at every time: neither partial nor
             deferrable.
-        above: The names of the tables that it is a partition of, the nearest first; `find_tables` looks for them.
-        leaves: Its partitions that hold rows; `find_tables` looks for them.
+        above: The names of the tables that it is a partition of, the nearest first; set by `find_tables`.
+        leaves: Its partitions that hold rows; set by `find_tables`.
     """
 
     oid: int
@@ -74,7 +74,7 @@ class SourceTable:
 
     @property
     def identity_columns(self) -> tuple[str, ...]:
-        """The columns that the log holds of a row before its change; all with FULL, none with NOTHING."""
+        """The columns of a row before its change that the log holds; all with FULL, none with NOTHING."""
         if self.identity == "f":
             return tuple(column.name for column in self.columns)
         return {"d": self.primary_key, "i": self.identity_index}.get(self.identity, ())
@@ -90,14 +90,14 @@ class SourceTable:
         return sql.Identifier(self.schema, self.table)
 
     def key(self, table: CapturedTable) -> tuple[str, ...]:
-        """Return the columns that name a row's stream; empty if there are none."""
+        """Return the columns that identify a row's stream; empty if there are none."""
         if table.keyless:
             return ()
         named = self.identity_columns if self.identity in "di" else ()
         return named or table.key or self.primary_key
 
     def captured_columns(self, table: CapturedTable) -> tuple[SourceColumn, ...]:
-        """Return the columns that are captured, in the table's order."""
+        """Return the captured columns, in the table's order."""
         if table.columns is None:
             return tuple(column for column in self.columns if not column.unpublished)
         return tuple(column for column in self.columns if column.name in table.columns)
@@ -117,7 +117,7 @@ class SourceTable:
         )
 
 
-# One statement for all tables that are asked about, each with the number of whoever asked.
+# One statement for all requested tables, each with the number of its request.
 _DESCRIBED = """
 select
   asked.number,
@@ -181,7 +181,7 @@ with asked (number, oid) as (
 )
 """
 
-# `pg_partition_tree` would wait for the locks of the partitions.
+# `pg_partition_tree` would wait for locks on the partitions.
 _LEAVES = """
 with recursive part (number, oid) as (
   select root.number, root.oid from unnest(%s::oid[]) with ordinality as root (oid, number)
@@ -214,8 +214,8 @@ join pg_namespace n on n.oid = c.relnamespace
 order by 1, 2, 3, 4
 """
 
-# The enums of the columns of tables `asked` about: also below domains, arrays, ranges, and the columns of other types.
-# No type that is built in is made of others.
+# The enums in the columns of the tables of `asked`: also below domains, arrays, ranges, and the columns of other types.
+# Built-in types contain no enums.
 ENUMS: LiteralString = """
 typed (relation, type_oid) as (
   select a.attrelid, a.atttypid
@@ -245,7 +245,7 @@ select relation::bigint, jsonb_object_agg(oid, label) from labelled group by rel
 """
 
 
-# Those of an extension are not the application's.
+# An extension's tables are not the application's.
 _LOGGED = """
 select n.nspname, c.relname
 from pg_class c
@@ -263,15 +263,15 @@ order by 1, 2
 
 
 def logged_tables(source: psycopg.Connection) -> list[tuple[str, str]]:
-    """Return schema and name of each table whose changes the log has, in their order; partitions belong to theirs."""
+    """Return schema and name of each table with changes in the log, in order; partitions count as their root."""
     return [(schema, table) for schema, table in source.execute(_LOGGED)]
 
 
 def find_tables(source: psycopg.Connection, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], SourceTable]:
-    """Return what has these names, schema and table each, with its partitions; a name that nothing has is left out.
+    """Return the relations with these names, schema and table each, with their partitions; leave unknown names out.
 
-    However many they are, that is one query, another one if any has partitions, and another one if any is a partition.
-    No lock is waited for.
+    This takes one query for any number of names, another one if any has partitions, and another if any is a partition.
+    No query waits for a lock.
     """
     asked = list(names)
     found = [table for _, table in _described(source, _NAMED, *([name[n] for name in asked] for n in (0, 1)))]
@@ -294,22 +294,22 @@ def find_tables(source: psycopg.Connection, names: Iterable[tuple[str, str]]) ->
 
 
 def find_table(source: psycopg.Connection, schema: str, table: str) -> SourceTable | None:
-    """Return the table, or whatever else has its name, without looking for partitions; None if nothing has."""
+    """Return the table, or another relation with its name, without its partitions; None if there is none."""
     return next((found for _, found in _described(source, _NAMED, [schema], [table])), None)
 
 
 def with_key(source: psycopg.Connection, table: CapturedTable) -> CapturedTable:
-    """Return the declared table with the columns that name its rows now as its key, as `ChangeDecoder` needs it."""
+    """Return the declared table with the columns that identify its rows now as its key, as `ChangeDecoder` needs it."""
     return keyed(find_table(source, table.schema, table.table), table)
 
 
 def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
-    """Return the declared table with the columns that name its rows as its key; as it is if it was not found."""
+    """Return the declared table with the columns that identify its rows as its key; unchanged if it was not found."""
     return table if found is None or table.keyless else replace(table, key=found.key(table) or None)
 
 
 def heirs(source: psycopg.Connection, tables: Iterable[CapturedTable]) -> dict[str, list[str]]:
-    """Return which tables inherit from these without being partitions, by their names."""
+    """Return, by the names of these tables, the tables that inherit from them without being partitions."""
     asked = list(tables)
     found: dict[str, list[str]] = {}
     for schema, table, *heir in source.execute(_HEIRS, ([t.schema for t in asked], [t.table for t in asked])):
@@ -318,12 +318,12 @@ def heirs(source: psycopg.Connection, tables: Iterable[CapturedTable]) -> dict[s
 
 
 def enum_labels(source: psycopg.Connection, tables: Sequence[int]) -> dict[int, dict[str, str]]:
-    """Return the labels of the enums in the columns of these tables, by the tables' ids, by their own."""
+    """Return the labels of the enums in the columns of these tables, by the table's id, then by the enum's."""
     return dict(source.execute(_ASKED + ENUMS + _LABELS, (list(tables),)).fetchall())
 
 
 def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozenset[int]:
-    """Return which of these partitions, by their ids, have rows now, or may have; one that is gone has none."""
+    """Return which of these partitions, by their ids, have rows or may have; a partition that is gone has none."""
     filled = set()
     for _, found in _described(source, _NUMBERED, leaves) if leaves else ():
         try:
@@ -332,7 +332,7 @@ def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozense
                 query = sql.SQL("select exists (select from {})").format(found.name)
                 has_rows = source.execute(query).fetchone() == (True,)
         except psycopg.DatabaseError:
-            # locked, or not to be read: the other tables do not wait for what is wrong with it
+            # locked or unreadable: the other tables must not wait for this one
             if source.closed:
                 raise
             has_rows = True

@@ -1,7 +1,7 @@
-"""Through which timelines the log of a source came, and up to where two such histories are one log.
+"""The timelines that the log of a source came through, and up to where two such histories are one log.
 
-Two servers that were promoted may have given their timelines the same number: what tells them apart is where they left
-the one before.
+Two promoted servers may have given their timelines the same number; the position where each left the timeline before
+tells them apart.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from millrace.errors import MillraceError
 
 
 class TimelinesUnknown(MillraceError):
-    """The source does not say through which timelines its log came."""
+    """The source does not tell the timelines that its log came through."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Timelines:
     present: int
 
     def __str__(self) -> str:
-        """Write it as the store keeps it, such as `1 0/3000000, 2`."""
+        """Write it in the store's form, such as `1 0/3000000, 2`."""
         return ", ".join([*(f"{timeline} {lsn}" for timeline, lsn in self.left), str(self.present)])
 
     @classmethod
@@ -42,10 +42,10 @@ class Timelines:
         return cls(tuple((int(timeline), Lsn.parse(lsn)) for timeline, lsn in pairs), int(present))
 
     def common(self, other: "Timelines") -> Lsn | None:
-        """Return up to where both are the same log; None if they are the same to the end."""
+        """Return up to where both are the same log; None if both are the same to the end."""
         if self == other:
             return None
-        # a log without an end has no position where it left its last timeline
+        # the last timeline of a log has no end position
         ours, theirs = ([*each.left, (each.present, None)] for each in (self, other))
         common = Lsn(0)
         for (timeline, end), (another, also) in zip(ours, theirs, strict=False):
@@ -59,9 +59,9 @@ class Timelines:
 
 
 def read_timelines(source: psycopg.Connection) -> Timelines:
-    """Return through which timelines the log of the source's server came.
+    """Return the timelines that the log of the source's server came through.
 
-    Only the replication protocol tells it to a role that has no right but `replication`. So a server that was ever
+    Only the replication protocol tells this to a role with no right but `replication`. So a server that was ever
     promoted is asked over a second connection, to the same address.
 
     Raises:
@@ -78,11 +78,11 @@ def read_timelines(source: psycopg.Connection) -> Timelines:
                 raise _unknown(f"it is on timeline {identity.timeline}; a second connection found timeline {said[1]}")
             found = walsender.execute(f"TIMELINE_HISTORY {identity.timeline:d}".encode()).pgresult
             assert found is not None
-            # as bytes: the reason of a switch is in the encoding of whoever stated it
+            # as bytes: the reason of a switch is in its author's encoding
             content = found.get_value(0, 1) or b""
     except psycopg.Error as error:
         raise _unknown(str(error).strip()) from error
-    # a line is a timeline, where the log left it, and why
+    # each line has a timeline, where the log left it, and why
     lines = (line.split(None, 2) for line in content.splitlines() if line.strip() and not line.startswith(b"#"))
     left = tuple((int(fields[0]), Lsn.parse(fields[1].decode())) for fields in lines)
     return Timelines(left, identity.timeline)

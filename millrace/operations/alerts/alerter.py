@@ -1,8 +1,8 @@
-"""The loop that looks for incidents and tells a receiver of them.
+"""The loop that looks for incidents and reports them to a receiver.
 
-Any number of alerters may run on one store: a message is claimed for half a minute by who sends it. It is sent once,
-unless its sender is killed before it could say so, or stands still for longer: then once more, with the same
-`webhook-id`. No transaction is open while a receiver is asked.
+Any number of alerters may run on one store: an alerter claims a message for half a minute to send it. It is sent once,
+unless its alerter is killed before it can record that, or stalls for longer: then once more, with the same
+`webhook-id`. No transaction is open during a call to the receiver.
 """
 
 import logging
@@ -29,20 +29,20 @@ from millrace.postgres.connecting import connect
 from millrace.redact import masked
 from millrace.settings import Settings
 
-# what nobody sees any more for so long is over
+# a finding that is absent for this long is over
 HOLD_S = 2 * PATIENCE_S
 
 logger = logging.getLogger(__name__)
 
 
 class Alerter:
-    """Looks and tells, on one connection.
+    """Looks for incidents and reports them, on one connection.
 
     Args:
         connection: The event store, in autocommit, as a member of event_store_owner.
-        receiver: Who is told.
-        sources: What knows more than the store.
-        hold_s: For how long nobody must see what is over.
+        receiver: The receiver of the messages.
+        sources: Sources of findings beside the store.
+        hold_s: How long a finding must be absent before it counts as over.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class Alerter:
         self.send()
 
     def look(self) -> None:
-        """Look at each source; one that cannot be read ends nothing."""
+        """Look at each source; a source that cannot be read ends nothing."""
         for source in self._sources:
             with self._connection.transaction():
-                # our turn: what another one stored before was seen before, too
+                # takes this alerter's turn: it then sees everything that another alerter stored before
                 self._alerts.observe_incidents(source.name, [], complete=False)
                 try:
                     with self._connection.transaction():
@@ -79,7 +79,7 @@ class Alerter:
                 self._alerts.observe_incidents(source.name, [each.fields() for each in found], complete, self._hold_s)
 
     def send(self) -> None:
-        """Send the messages that are due, until one does not arrive; so many at most between two looks."""
+        """Send the due messages until one does not arrive; a limited number between two looks."""
         for _ in range(50):
             incident = self._alerts.claim_alert()
             if incident is None:
@@ -94,13 +94,13 @@ class Alerter:
             if delivery.said != self._failing:
                 logger.warning("The alert %s is tried again, for it did not arrive: %s", about, delivery.said)
             self._failing = delivery.said
-            # the next one would not arrive either; each has its turn, for this one waits longer now
+            # the next one would not arrive either; each gets its turn, because this one now waits longer
             return
 
 
 @contextmanager
 def alerting(dsn: str, settings: Settings, sources: Sequence[Source]) -> Iterator[None]:
-    """Send alerts beside other work, in a thread of their own, if the settings say where; bad ones are logged only."""
+    """Send alerts beside other work, in their own thread, if the settings have a receiver; only log bad settings."""
     try:
         found = alert_settings(settings)
     except BadAlertSettings as error:
@@ -113,7 +113,7 @@ def alerting(dsn: str, settings: Settings, sources: Sequence[Source]) -> Iterato
         logger.warning("%s", warning)
     logger.info("alerts go %s", said_of_alerts(settings))
     stop = threading.Event()
-    # a daemon: a receiver, or a name that nobody knows, holds the end of the process up for no longer than this
+    # a daemon thread: a receiver, or a name that does not resolve, delays the end of the process by no more than this
     thread = threading.Thread(target=run_alerter, args=(dsn, stop, found, sources), name="alerts", daemon=True)
     thread.start()
     try:
@@ -132,7 +132,7 @@ def run_alerter(
     every_s: float = WATCH_S,
     hold_s: int = HOLD_S,
 ) -> None:
-    """Look and tell until `stop` is set; outlast restarts of the server, and whatever else breaks."""
+    """Look and send until `stop` is set; outlast restarts of the server and all other errors."""
     pause_s, said = every_s, ""
     with AlertReceiver(settings) as receiver:
         if problem := receiver.problem():
@@ -145,7 +145,7 @@ def run_alerter(
                         alerter.tick()
                         pause_s, said = every_s, ""
                         stop.wait(every_s)
-            except Exception as error:  # noqa: BLE001  nobody else would tell that this loop ended
+            except Exception as error:  # noqa: BLE001  else this loop would end in silence
                 reason = masked(str(error).strip() or type(error).__name__, dsn)
                 if isinstance(error, errors.InsufficientPrivilege):
                     reason += ". They need a login that is a member of event_store_owner."
@@ -158,10 +158,10 @@ def run_alerter(
 
 
 def connected(dsn: str) -> psycopg.Connection:
-    """Connect for calls that wait for nobody for long."""
+    """Connect for calls that wait only briefly for locks."""
     connection = connect(
         dsn,
-        # beyond what the server itself allows a statement
+        # longer than the server itself allows a statement
         answer_s=WATCH_S,
         application_name="millrace alerts",
     )

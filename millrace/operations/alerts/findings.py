@@ -1,4 +1,4 @@
-"""What a source of alerts says is wrong: a problem, its page in the UI, and for how long it is seen before it is told.
+"""What a source of alerts reports: a problem, its page in the UI, and how long it must last before an alert.
 
 Not here: the judgement (`standing.sql`, and Dagster's in `millrace.platform_defs.standing`).
 """
@@ -13,14 +13,14 @@ from millrace.event_store import Problem
 from millrace.event_store.platform import PlatformStore
 from millrace.redact import masked, printable
 
-# for how many seconds a kind is seen until somebody is told; no time for the others
+# by kind, how many seconds a problem lasts before its alert; other kinds alert at once
 TOLD_AFTER_S = {
     "late": 120, "build_fails": 120, "capture_idle": 300, "stopped_table": 300, "not_sequenced": 60, "unreadable": 120,
     "run": 120, "location": 120, "queue": 120, "daemon": 120, "service": 120,
 }  # fmt: skip
-# when a daemon of Dagster's that is silent is dead
+# a Dagster daemon that is silent for longer is dead
 DAEMON_IDLE_S = 300
-# where the UI shows what a problem of the store is about
+# the UI's page about a problem of the store
 PAGES = {
     "read_model": "/assets/read_models/{subject}?view=checks",
     "log": "/assets/event_store/event_log?view=checks",
@@ -28,13 +28,13 @@ PAGES = {
     "producer": "/assets/event_store/producers?view=checks",
     "capture": "/assets/change_capture/wal_events?view=checks",
 }
-# bytes of what is kept; a cause is the text of an error, and may be long
+# the most bytes that are stored; a cause is the text of an error, and may be long
 CAUSE_BYTES, SUBJECT_BYTES, PAGE_BYTES = 4000, 500, 1000
 
 
 @dataclass(frozen=True)
 class Finding(Problem):
-    """A problem that somebody is told of, and its page behind the UI's address; empty for nowhere."""
+    """A problem that is alerted on, and the path of its page in the UI; empty for no page."""
 
     page: str = ""
 
@@ -54,16 +54,16 @@ class Finding(Problem):
 
 
 class Source(Protocol):
-    """Something that knows what is wrong."""
+    """A system that knows its own problems."""
 
     name: str
 
     def found(self) -> Sequence[Finding]:
-        """Return what is wrong now; an error says that nobody can say."""
+        """Return what is wrong now; an error means that this is unknown."""
 
 
 class StoreSource:
-    """The event store, by its own judgement."""
+    """The event store, by its own `standing`."""
 
     name = "event_store"
 
@@ -71,7 +71,7 @@ class StoreSource:
         self._store = store
 
     def found(self) -> Sequence[Finding]:
-        """Return what somebody is told of."""
+        """Return the problems that are alerted on."""
         return [
             Finding(**vars(each), page=PAGES[each.about].format(subject=quote(each.subject, safe="")))
             for each in self._store.standing()
@@ -80,16 +80,16 @@ class StoreSource:
 
 
 def unreadable(source: str, error: Exception) -> Finding:
-    """Return that a source cannot be read."""
+    """Return the finding that a source cannot be read."""
     said = (str(error).strip().splitlines() or [""])[0]
     return Finding(
         "unreadable", "source", source, None, "page", f"What {source} knows cannot be read", f"{type(error).__name__}: {said}",
-        "Nobody sees what goes wrong there. Is its database up, and reachable from where `millrace run sequencer` runs?",
+        "Faults there are not seen. Is its database up, and reachable from where `millrace run sequencer` runs?",
     )  # fmt: skip
 
 
 def kept(text: str, most: int) -> str:
-    """Return a text that fits; two long ones that differ only at their ends stay two."""
+    """Return a text that fits; two long texts that differ only at their ends stay different."""
     text = clean(text)
     if len(text.encode()) <= most:
         return text
@@ -102,14 +102,14 @@ def clean(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the beginning of a text, of so many bytes at most."""
+    """Return the beginning of a text, at most `most` bytes."""
     if len(text.encode()) <= most:
         return text
     return text.encode()[: most - 4].decode(errors="ignore") + " …"
 
 
 def age(seconds: float) -> str:
-    """Return an age in words that one reads at a glance."""
+    """Return an age in words for reading at a glance."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""How a message looks, the same on every try: the JSON of Standard Webhooks, or the text of Slack."""
+"""The form of a message, equal on every retry: the JSON of Standard Webhooks, or the text of Slack."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MARKS = {"began": ":red_circle:", "over": ":large_green_circle:", "test": ":whit
 
 @dataclass(frozen=True)
 class Message:
-    """A message: what names it for its receiver, and its body in each format."""
+    """A message: its id for the receiver, and its body in each format."""
 
     message_id: str
     standard: str
@@ -27,7 +27,7 @@ class Message:
 
 
 def message_of(incident: Incident, ui_address: str) -> Message:
-    """Make the message that is due about an incident: its beginning, or its end where its beginning was told."""
+    """Make the due message about an incident: its beginning, or its end if its beginning was sent."""
     over_at = incident.over_at if incident.told == "began" else None
     phase, title = ("over", f"Over: {incident.what}") if over_at else ("began", incident.what)
     link = f"{ui_address.rstrip('/')}{incident.page}" if incident.page and ui_address else None
@@ -51,22 +51,22 @@ def message_of(incident: Incident, ui_address: str) -> Message:
     if over_at:
         lines.append(f"from {_clock(incident.began_at)} to {_clock(over_at)}")
     else:
-        # Slack's texts are bounded
+        # Slack limits texts
         lines += [_plain(cut(incident.cause, 700)), _plain(incident.remedy)]
         lines += [f"<{link}|Open in the UI>"] if link else []
     return Message(named(incident.incident_id, phase), _json(standard), _json({"text": "\n".join(lines)}))
 
 
 def trial_message(message_id: UUID, now: datetime) -> Message:
-    """Make the message that tries whether a receiver takes them."""
-    text = "Millrace can send alerts here. Nothing is wrong: somebody ran `millrace show incidents --test`."
+    """Make the message that tests whether a receiver accepts messages."""
+    text = "Millrace can send alerts here. Nothing is wrong: this is the message of `millrace show incidents --test`."
     data = {"kind": "test", "severity": "ticket", "title": text}
     standard = {"type": "incident.test", "timestamp": _time(now), "data": data}
     return Message(named(message_id, "test"), _json(standard), _json({"text": f"{MARKS['test']} {_plain(text)}"}))
 
 
 def named(incident_id: UUID, phase: str) -> str:
-    """Return a message's `webhook-id`: no full stop is in it, for that separates what is signed."""
+    """Return a message's `webhook-id`; it has no full stop, because that separates the signed parts."""
     return f"msg_{incident_id.hex}_{phase}"
 
 
@@ -79,7 +79,7 @@ def _clock(time: datetime) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which Slack sees no link, no mention and no command: it takes these three characters only."""
+    """Return a text in which Slack sees no link, no mention and no command: only these three characters start one."""
     return clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -1,6 +1,6 @@
-"""Who alerts are sent to: what the settings say, one signed request, and what its answer means for an operator.
+"""The receiver of alerts: its settings, one signed request, and the meaning of the answer for an operator.
 
-By Standard Webhooks `webhook-id` is the same for every try, `webhook-timestamp` is when it was tried, and
+In Standard Webhooks, `webhook-id` is the same for every retry, `webhook-timestamp` is the time of the try, and
 `webhook-signature` signs both and the body.
 """
 
@@ -33,15 +33,15 @@ class NotDelivered(MillraceError):
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Where alerts go and how they look.
+    """The receiver of alerts and the form of messages.
 
     Attributes:
         url: The receiver; its path may be a secret.
-        secret: What messages are signed with; None for no signature, which Slack does not look at.
+        secret: The key that signs messages; None for no signature, which Slack ignores.
         form: 'standard' or 'slack'.
         ui_address: The UI's address, for links; empty for no links.
-        allowed: Networks and hosts that messages may go to besides public addresses.
-        warnings: What is wrong and keeps no message back, a sentence each.
+        allowed: Networks and hosts that messages may go to, in addition to public addresses.
+        warnings: Faults that hold no message back, a sentence each.
     """
 
     url: str = field(repr=False)
@@ -54,12 +54,12 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What became of one try.
+    """The outcome of one try.
 
     Attributes:
         delivered: Whether the receiver took it: its status is 2xx.
-        error: Why not, as the store may keep it; None if it did.
-        said: What happened, for the operators of this machine.
+        error: Why not, in the form that the store may keep; None if it did.
+        said: The outcome as text, for the operators of this machine.
     """
 
     delivered: bool
@@ -68,11 +68,11 @@ class Delivery:
 
 
 def alert_settings(settings: Settings) -> AlertSettings | None:
-    """Return where alerts go; None where nobody asks for them.
+    """Return the receiver of alerts; None if the settings have none.
 
     Raises:
-        BadAlertSettings: A setting cannot be used; the text says which one, why, and what is allowed. It quotes no
-            secret, and of the URL only its beginning.
+        BadAlertSettings: A setting cannot be used; the text has its name, the reason, and what is allowed. It quotes no
+            secret, and only the beginning of the URL.
     """
     url = settings.alert_url.get_secret_value().strip() if settings.alert_url else ""
     if not url:
@@ -108,17 +108,17 @@ def alert_settings(settings: Settings) -> AlertSettings | None:
 
 
 def require_secret(secret: str) -> None:
-    """Refuse what is no secret of Standard Webhooks.
+    """Refuse a text that is not a secret of Standard Webhooks.
 
     Raises:
-        BadAlertSettings: The text says why, and not what it is.
+        BadAlertSettings: The text says why, without the secret.
     """
     if fault := fault_of(secret):
         raise BadAlertSettings(f"MILLRACE_ALERT_SECRET {fault}.", hint=f"Copy it again, or make one: {HOW_TO_MAKE_ONE}")
 
 
 class AlertReceiver:
-    """The receiver of alerts, to be closed in the end; for one thread."""
+    """The receiver of alerts; the caller closes it. For one thread."""
 
     def __init__(self, settings: AlertSettings) -> None:
         self.settings = settings
@@ -126,11 +126,11 @@ class AlertReceiver:
 
     @property
     def place(self) -> str:
-        """Where it is, without what may be secret."""
+        """Its address without the parts that may be secret."""
         return self._endpoint.place
 
     def problem(self) -> str | None:
-        """Look up where messages would go, and send none; return what is wrong in a sentence, None for nothing."""
+        """Look up where messages would go, without sending one; return the problem in a sentence, None for none."""
         try:
             self._endpoint.check()
         except Forbidden as error:
@@ -166,7 +166,7 @@ class AlertReceiver:
             error += f" Is MILLRACE_ALERT_FORMAT what it expects ({', '.join(FORMATS)})?"
         elif status == HTTPStatus.TOO_MANY_REQUESTS:
             error += " It wants fewer messages."
-        # only what the store may keep of it is kept
+        # the store keeps `error` only; the receiver's own text is for operators
         shown = cut(clean(answer.said), 300)
         return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
 
@@ -184,7 +184,7 @@ class AlertReceiver:
 
 
 def said_of_alerts(settings: Settings) -> str:
-    """Say whether alerts are sent, and where to; of the URL, whose path may be a secret, only the host."""
+    """Return whether alerts are sent, and where to; of the URL, only the host, because its path may be a secret."""
     try:
         found = alert_settings(settings)
     except BadAlertSettings as error:

@@ -12,7 +12,7 @@ from millrace.event_store.sql_functions import SqlFunctions
 
 @dataclass(frozen=True)
 class Incident:
-    """A row of event_store.incidents; the comments of its columns say what each is."""
+    """A row of event_store.incidents; the comments on its columns explain each."""
 
     incident_id: UUID
     source: str
@@ -36,7 +36,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class AlertState:
-    """When somebody looked last, what is open, since when a message does not arrive; None for never."""
+    """The time of the last look, the number of open incidents, since when a message does not arrive; None for never."""
 
     observed_at: datetime | None
     open_incidents: int
@@ -57,17 +57,17 @@ class AlertStore(SqlFunctions):
         )
 
     def claim_alert(self) -> Incident | None:
-        """Return the incident whose message is due next, as it was before that; None if none is due."""
+        """Return the incident with the next due message, as it was before that; None if none is due."""
         return self._first(Incident, "select * from event_store_platform.claim_alert()")
 
     def settle_alert(self, incident_id: UUID, told: str, error: str | None = None) -> bool:
-        """Say that the message of an incident arrived, or why not; return whether that was news."""
+        """Record that the message of an incident arrived, or why not; return whether that was news."""
         return self._value(bool, "select event_store_platform.settle_alert(%s, %s, %s)", (incident_id, told, error))
 
     def open_incidents(self) -> list[Incident]:
-        """Return what is wrong now, and what is over and was not told yet, the oldest first."""
+        """Return incidents that are open, or over and not reported yet, the oldest first."""
         return self._all(Incident, "select * from event_store_platform.open_incidents()")
 
     def alert_state(self) -> AlertState:
-        """Return whether somebody looks, and whether messages arrive."""
+        """Return whether an alerter looks, and whether messages arrive."""
         return self._one(AlertState, "select * from event_store_platform.alert_state()")

@@ -1,1 +1,1 @@
-"""What monitoring asks an event store."""
+"""The metrics of an event store for monitoring."""

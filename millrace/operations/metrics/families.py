@@ -1,4 +1,4 @@
-"""How a figure becomes a metric of Prometheus: its name, what it says, its labels."""
+"""Turns a figure into a metric of Prometheus: its name, its help text, its labels."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -9,7 +9,7 @@ Samples = Iterable[tuple[Sequence[str], float]]
 
 
 def gauge(name: str, says: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
-    """Make the metric `millrace_<name>` of what goes up and down."""
+    """Make the metric `millrace_<name>` of a figure that rises and falls."""
     family = GaugeMetricFamily(f"millrace_{name}", says, labels=labels)
     for values, number in samples:
         family.add_metric(values, number)
@@ -17,7 +17,7 @@ def gauge(name: str, says: str, labels: Sequence[str], samples: Samples) -> Gaug
 
 
 def counter(name: str, says: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
-    """Make the metric `millrace_<name>_total` of what only rises."""
+    """Make the metric `millrace_<name>_total` of a figure that only rises."""
     family = CounterMetricFamily(f"millrace_{name}", says, labels=labels)
     for values, number in samples:
         family.add_metric(values, number)
@@ -25,7 +25,7 @@ def counter(name: str, says: str, labels: Sequence[str], samples: Samples) -> Co
 
 
 def seconds_since(time: datetime | None) -> float:
-    """Return how long ago a time was, in seconds; 0 for one to come, and for none."""
+    """Return how long ago a time was, in seconds; 0 for a future time and for none."""
     if time is None:
         return 0.0
     return max((datetime.now(UTC) - time.astimezone(UTC)).total_seconds(), 0.0)

@@ -1,7 +1,7 @@
 """The metrics of an event store: its log, its sequencer, its views, producers, captures and alerts.
 
-A scrape reads, takes no lock that anybody waits for, and gives up after some seconds. Its cost grows with how far views
-are behind, to 5,000 events in all, and not with the log.
+A scrape only reads, takes no lock that blocks another session, and gives up after some seconds. Its cost grows with the
+lag of views, up to 5,000 events in all, and not with the log.
 """
 
 import logging
@@ -24,14 +24,14 @@ from millrace.postgres.connecting import connect
 from millrace.producers import ProducerStore
 from millrace.redact import masked
 
-# events that a scrape reads to count lags, which are "at least" beyond it: some 30 ms of the server
+# events that a scrape reads to count lags; a lag beyond it is "at least" this. It costs some 30 ms of the server.
 COUNTED = 5_000
 
 logger = logging.getLogger(__name__)
 
 
 class StoreMetrics(Collector):
-    """Collects the metrics of one event store over a connection that is kept, and replaced where it breaks.
+    """Collects the metrics of one event store over a connection that is kept, and replaced after it breaks.
 
     `millrace_up` is 0, and everything else missing, while the store does not answer.
 
@@ -46,19 +46,19 @@ class StoreMetrics(Collector):
         self._was_up = True
 
     def collect(self) -> Iterator[Metric]:
-        """Ask the store and return what it says."""
+        """Return the metrics of the store as they are now."""
         found: list[Metric] = []
-        # where a scrape hangs, the next ones do not wait for it
+        # if a scrape hangs, the next ones do not wait for it
         if self._turn.acquire(timeout=ASK_S):
             try:
                 if self._connection is None or self._connection.closed:
-                    # also where nothing comes back at all
+                    # `answer_s` also ends a call on a server that is silent
                     self._connection = connect(self._dsn, answer_s=ASK_S, application_name="millrace metrics")
-                    # a scrape that takes longer is of no use to who asked
+                    # a longer scrape is of no use to the monitoring
                     self._connection.execute(f"set statement_timeout = '{ASK_S}s'".encode())
                     self._connection.execute(f"set lock_timeout = '{POLL_S}s'".encode())
                 connection = self._connection
-                # all figures are of one moment
+                # all figures are from one moment
                 with as_of_now(connection):
                     found = [*metrics_of(connection)]
             except psycopg.Error as error:
@@ -80,7 +80,7 @@ class StoreMetrics(Collector):
 
 
 def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
-    """Return what there is to say of an event store, in the order of the docs."""
+    """Return the metrics of an event store, in the order of the docs."""
     store = PlatformStore(connection)
     partitions = store.partition_info()
     yield from _log(partitions)
@@ -106,7 +106,7 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
     state = AlertStore(connection).alert_state()
     yield gauge(
         "alerts_idle_seconds",
-        "How long ago somebody looked for incidents to tell of.",
+        "Seconds since the last look for incidents.",
         [],
         [] if state.observed_at is None else [([], seconds_since(state.observed_at))],
     )
@@ -157,7 +157,7 @@ def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
 def _sequencer(store: PlatformStore) -> Iterator[Metric]:
     yield gauge(
         "sequencer_idle_seconds",
-        "How long ago somebody looked for events without a position: new ones wait for as long.",
+        "Seconds since the last look for events without a position: new events wait that long.",
         [],
         [([], seconds_since(store.last_sequenced()))],
     )
@@ -186,7 +186,9 @@ def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
     labels = ["view", "mode"]
     yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
     yield gauge("view_lag_events", "Events that a view wants and has not.", labels, each(lambda v: v.lag))
-    yield gauge("view_lag_exact", "0 where these are only at least so many.", labels, each(lambda v: v.exact))
+    yield gauge(
+        "view_lag_exact", "1 if these numbers are exact, 0 if they are lower bounds.", labels, each(lambda v: v.exact)
+    )
     yield gauge(
         "view_lag_seconds",
         "The age of the first of these that no dead letter holds.",

@@ -1,6 +1,6 @@
-"""Looks at a whole store: whether what it promises of its log, its views and its archive holds.
+"""Checks a whole store: whether its promises about its log, its views and its archive hold.
 
-Each call is a statement of its own, of bounded size: no snapshot is held for the whole run.
+Each call is its own statement, of bounded size: no snapshot is held for the whole run.
 """
 
 import threading
@@ -23,7 +23,7 @@ from millrace.operations.verification.store import Looked, VerificationStore
 PIECE = 20_000
 
 RESTORE = "Something but Millrace changed the tables, or a disk did: restore a backup from before that."
-# by kind: what is wrong, and what helps
+# by kind: the fault, and the remedy
 KINDS: Mapping[str, tuple[str, str]] = {
     "positions_missing": ("The log has a gap", RESTORE),
     "event_missing": ("A position of the log has no event", RESTORE),
@@ -60,8 +60,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A promise that does not hold: its kind, and a text that says what, where, and what helps."""
+class BrokenPromise:
+    """A promise that does not hold: its kind, and a text with the fault, its place and the remedy."""
 
     kind: str
     text: str
@@ -69,20 +69,20 @@ class Fault:
 
 @dataclass
 class Report:
-    """What was looked at, and what is wrong.
+    """The extent and the faults of a verification.
 
     Attributes:
         positions: How many positions of the log.
         events: How many events.
         checkpoints: How many checkpoints and locks.
         files: How many files of the archive.
-        damaged: The log partition of each of them that is damaged.
+        damaged: For each damaged file, its log partition.
         models: How many read models, one log partition each.
-        rows: How many rows of these.
+        rows: How many rows of these were compared.
         found: How many faults there are.
         faults: The first of each kind.
-        passed_over: What could not be looked at, and why.
-        stopped: Whether somebody stopped it before its end.
+        passed_over: What could not be checked, and why.
+        stopped: Whether the run was stopped before its end.
     """
 
     positions: int = 0
@@ -93,33 +93,33 @@ class Report:
     models: int = 0
     rows: int = 0
     found: int = 0
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[BrokenPromise] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
     stopped: bool = False
 
     def add(self, kind: str, text: str) -> None:
-        """Note a fault."""
+        """Record a fault."""
         self.found += 1
-        self.faults.append(Fault(kind, text))
+        self.faults.append(BrokenPromise(kind, text))
 
     def note(self, looked: Looked) -> int:
-        """Note the faults that a call found, no more than twenty of a kind; return how much it looked at."""
+        """Record the faults that a call found, at most twenty of a kind; return how much it checked."""
         self.found += looked.found
         for kind, place in looked.faults:
             what, remedy = KINDS[kind]
             if sum(fault.kind == kind for fault in self.faults) < 20:
-                self.faults.append(Fault(kind, f"{what}: {place}. {remedy}"))
+                self.faults.append(BrokenPromise(kind, f"{what}: {place}. {remedy}"))
         return looked.looked
 
 
 @dataclass(frozen=True)
 class Watcher:
-    """Who is told how far a run is, and stops it.
+    """Is told of the progress of a run, and stops it.
 
     Attributes:
-        at: Called now and then with what is looked at.
-        done: Called at the end of each look.
-        stop: Set by whoever wants it to end.
+        at: Called now and then with the subject of the current check.
+        done: Called at the end of each check.
+        stop: Set to end the run.
     """
 
     at: Callable[[str], None] = lambda _text: None
@@ -128,7 +128,7 @@ class Watcher:
 
 
 def look_at_log(connection: psycopg.Connection, report: Report, watcher: Watcher) -> None:
-    """Look at all positions, and at all events."""
+    """Check all positions, and all events."""
     store = VerificationStore(connection)
     for held in PlatformStore(connection).available_offset_range():
         for looked in _pieces(partial(store.verify_positions, held.partition), held.earliest_position, watcher):
@@ -142,13 +142,13 @@ def look_at_log(connection: psycopg.Connection, report: Report, watcher: Watcher
 
 
 def look_at_views(connection: psycopg.Connection, report: Report, watcher: Watcher) -> None:
-    """Look at what stands at positions of the log."""
+    """Check the state that refers to positions of the log."""
     report.checkpoints += report.note(VerificationStore(connection).verify_views())
     watcher.done(f"{report.checkpoints:,} checkpoints and locks of views")
 
 
 def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, watcher: Watcher) -> None:
-    """Look whether each listed file of the archive is there, with its size and checksum."""
+    """Check that each listed file of the archive is there, with its size and checksum."""
     for held in PlatformStore(connection).available_offset_range():
         listed = archived(connection, held.partition)
         if not listed.files:
@@ -161,7 +161,7 @@ def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, 
         try:
             require_whole(listed)
         except LogIncomplete as error:
-            # what was archived elsewhere first is in no list
+            # events archived elsewhere before are in no list
             if listed.files[0].range.from_position > 0:
                 report.passed_over.append(str(error))
             else:
@@ -173,7 +173,7 @@ def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, 
             try:
                 require_checksum(root / file.path, file.bytes, file.checksum)
             except ArchiveDamaged as error:
-                # one that was replaced meanwhile may be gone
+                # a file that was replaced in the meantime may be gone
                 if file in archived(connection, held.partition).files:
                     report.add("file_damaged", str(error))
                     report.damaged.append(held.partition)

@@ -1,4 +1,4 @@
-"""Whether read models have the rows that a rebuild makes of the same events, for one log partition of each."""
+"""Compares the rows of read models with a rebuild from the same events, for one log partition of each."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -24,13 +24,13 @@ from millrace.read_models.stored.versions import current_version, versions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# for how long a killed run leaves its tables
+# how long the tables of a killed run remain
 KEEP = timedelta(hours=1)
 _APART = (
     "it does not have the events below its checkpoint and no others. It is new, or streams wait for a retry or were given"
     " up."
 )
-# the login is a reader, or the model changed meanwhile
+# the login is a reader, or the model changed in the meantime
 _PASSED_OVER = (
     MillraceError,
     psycopg.errors.InsufficientPrivilege,
@@ -50,21 +50,21 @@ def look_at_models(
     archive: Path | None = None,
     partition: int | None = None,
 ) -> None:
-    """Compare the rows of one log partition of each read model that serves with a rebuild at the same position.
+    """Compare the rows of one log partition of each serving read model with a rebuild at the same position.
 
     Args:
         dsn: The event store; the role must be `event_store_owner`.
         connection: A session of that role, outside of a transaction.
-        models: The read models as they are declared.
-        spark: Gives the session.
-        report: Where faults and counts go. No log partition is built that is damaged in it.
-        watcher: Who is told, and stops it.
+        models: The declared read models.
+        spark: Returns the Spark session.
+        report: Receives faults and counts. Log partitions that it already lists as damaged are not built.
+        watcher: Is told of progress, and stops the run.
         archive: The folder of the archive; None: events are read from Postgres alone.
         partition: The log partition; None for one drawn at random for each model.
 
     Raises:
-        Unreachable: Spark is not there.
-        psycopg.OperationalError: Postgres is not there.
+        Unreachable: Spark does not answer.
+        psycopg.OperationalError: Postgres does not answer.
     """
     for model in models:
         if watcher.stop.is_set():
@@ -89,7 +89,7 @@ def _look_at(
     archive: Path | None,
     chosen: int | None,
 ) -> str | None:
-    """Compare a model; return why not, if not."""
+    """Compare a model; return why it was not compared, None if it was."""
     serving = current_version(connection, model)
     if serving is None or not any(v.serves for v in versions(connection, model.name) if v.version == serving.version):
         return (
@@ -120,7 +120,7 @@ def _look_at(
     try:
         diff = diff_with_serving(dsn, model, spark, partition=partition, keep=KEEP, archive=archive)
     except Exception as error:
-        # but whatever a function of the model, or a trigger, raises
+        # all other errors come from a function of the model, or a trigger
         if isinstance(error, (*PASSING, *_PASSED_OVER)) and not isinstance(error, PartitionsFailed):
             raise
         report.models += 1

@@ -25,15 +25,15 @@ Stream = tuple[int, str, str]
 Taken = tuple[int, str, int, str, datetime, int]
 Row = tuple[Any, ...]
 
-# of the rows that are made of events, the one that says which event is not in them, and why; null in the others
+# in rows made of events: the column that names an event that is not in them, and why; null in all other rows
 MISREAD = "misread values"
-# a call of a fold's function that has not returned after so long fails
+# a call of a fold's function fails if it has not returned after this many seconds
 CALL_S = 60.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class FoldFailed(Exception):
-    """The function took too long for all events together; the text names the one that it was at, in one line."""
+    """The function took too long for all events together; the text names the current event, in one line."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class FoldTask:
         types: The public columns.
         with_decider: Whether rows name the decider of their stream.
         dsn: The event store.
-        begun: The log partitions whose streams may have stored states.
+        begun: The log partitions with streams that may have stored states.
         states: The query for stored states: from arrays of log partitions, deciders and ids to `STREAM`, position,
             state.
-        connecting: How it is run.
+        connecting: The class that runs the query.
         patience_s: How long the function may take for an event.
-        for_all: Whether it may take so long for all events together.
+        for_all: Whether that time is for all events together.
     """
 
     name: str
@@ -73,7 +73,7 @@ class FoldTask:
         """
         with self.connecting(self.dsn, self.states) as query, Watch(self.patience_s, for_all=self.for_all) as watch:
             stored = StoredStates(query)
-            # the stream whose events come now; they may go on in the next batch
+            # the current stream; its events may continue in the next batch
             now: StreamFold | None = None
             for batch in batches:
                 columns = columns_of(batch)
@@ -100,8 +100,8 @@ class FoldTask:
 def folder(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` over `READ` columns, sorted by stream and position: one row per stream.
 
-    `schema` is the rows' Arrow schema, with MISREAD at its end. Of a stream that fails there is what its events before
-    the failing one make, and a row whose MISREAD says of the failing one what it is.
+    `schema` is the rows' Arrow schema, with MISREAD at its end. A failing stream has a row of its events before the
+    failing one, and a row with MISREAD, which describes the failing event.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,15 +113,15 @@ def folder(task: FoldTask, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBat
 class Watch:
     """Ends calls of the function that do not return, during a `with` block.
 
-    A signal ends them, so it needs Python between two steps of the function: what never comes back from a library, or
-    catches everything again and again, goes on until Spark ends the process.
+    A signal ends them, so it needs Python between two steps of the function: a call that never comes back from a
+    library, or that catches everything again and again, runs until Spark ends the process.
 
     Attributes:
         at: The event that the function is called with at this moment.
 
     Args:
-        seconds: How long a call may take, up to twice as long.
-        for_all: Whether all calls together may take so long, and not each.
+        seconds: How long a call may take; it ends after up to twice as long.
+        for_all: Whether that time is for all calls together, and not for each.
     """
 
     __slots__ = ("_before", "_for_all", "_seconds", "_seen", "at")
@@ -137,7 +137,7 @@ class Watch:
         # Python takes signals in its main thread, which is where Spark's tasks run
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGALRM, self._look)
-            # again and again: one that comes between two calls ends none
+            # repeatedly: a signal that comes between two calls ends none
             signal.setitimer(
                 signal.ITIMER_REAL, self._seconds, min(self._seconds, 1.0) if self._for_all else self._seconds
             )
@@ -149,7 +149,7 @@ class Watch:
             signal.signal(signal.SIGALRM, self._before)
 
     def _look(self, _number: int, _frame: FrameType | None) -> None:
-        # the same event as at the last look, and not another one that the function was quick with
+        # the same event as at the last look, not another one after a quick call
         if self.at is not None and (self._for_all or self.at is self._seen):
             of = " for the events of a round" if self._for_all else ""
             raise NotReturned(f"the function had not returned after {self._seconds:g} s{of}")
@@ -159,15 +159,15 @@ class Watch:
 class StreamFold:
     """One stream while it is folded.
 
-    A state may be such that it cannot be stored, and a later event may make that good. So it is tried at the end, and
-    between batches; where it cannot be stored in the end, the events since it last could be are folded once more, one
-    by one.
+    A state may be impossible to store, and a later event may correct that. So storing is tried at the end, and between
+    batches. If the last state cannot be stored, the events since the last storable state are folded once more, one by
+    one.
 
     Args:
         task: The fold.
-        watch: What ends a call of its function that does not return.
+        watch: Ends a call of its function that does not return.
         stream: The stream.
-        position: Up to which position its stored state was folded.
+        position: The position up to which its stored state was folded.
         state: That state, as JSON; None if there is none.
     """
 
@@ -191,11 +191,11 @@ class StreamFold:
         self._function = task.function
         self._state: State | None = None if state is None else json.loads(state)
         self._position = position
-        # the state when it could last be stored, its row if that is a new one, and the events since
+        # the last state that could be stored, its row if that is a new one, and the events since
         self._stored = state
         self._row: Row | None = None
         self._since: list[Taken] = []
-        # an event with which the stream fails, and without which it does not, and the error
+        # the event that alone makes the stream fail, and the error
         self._failed: tuple[int, str] | None = None
 
     def take(self, event: Taken) -> None:
@@ -206,21 +206,21 @@ class StreamFold:
             self._state = self._called(self._state, event)
         except _Fails as fails:
             self._failed = (event[-1], str(fails))
-            # what it did to the state before it failed nobody knows
+            # the function may have changed the state before it failed
             self._fold_again()
             return
         self._position = event[0]
         self._since.append(event)
 
     def settle(self) -> None:
-        """Take note of the state if it can be stored."""
+        """Keep the state if it can be stored."""
         if self._since:
             with suppress(_Fails):
                 self._note(self._state, self._since[-1])
                 self._since = []
 
     def rows(self) -> list[Row]:
-        """Return the stream's row, if some event changed it, and what is said of an event that it fails at."""
+        """Return the stream's row, if some event changed it, and a row for the event that it fails at."""
         self.settle()
         self._fold_again()
         partition, decider, decider_id = self.stream
@@ -233,7 +233,7 @@ class StreamFold:
         return rows
 
     def _fold_again(self) -> None:
-        """Fold the events since the state could last be stored, up to the one from which on it cannot be."""
+        """Fold the events since the last storable state, up to the one from which on no state can be stored."""
         state: State | None = None if self._stored is None else json.loads(self._stored)
         failed: tuple[int, str] | None = None
         for event in self._since:
@@ -263,19 +263,19 @@ class StreamFold:
             try:
                 return self._function(state, called)
             finally:
-                # inside: what the watch raises until here is caught below
+                # inside: an error that the watch raises until here is caught below
                 self._watch.at = None
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # also SystemExit is the event's failure, and no end of Spark's worker
+        except BaseException as error:  # also SystemExit fails the event, and does not end Spark's worker
             if not isinstance(error, NotReturned):
                 raise self._fails(event, error) from error
             fails = self._fails(event, TimeoutError(str(error)))
-            # of all events together no single one is to blame
+            # no single event is to blame if all together took too long
             raise (FoldFailed(str(fails)) if self._task.for_all else fails) from error
 
     def _note(self, state: State | None, event: Taken) -> None:
-        """Take note of a state after an event, if it can be stored."""
+        """Keep a state after an event, if it can be stored."""
         try:
             text, values = stored_row(state, self._task.types)
         except Exception as error:
@@ -292,11 +292,11 @@ class StreamFold:
 
 
 class _Fails(Exception):
-    """A stream fails at an event; the text says which, and why, in one line."""
+    """A stream fails at an event; the text names the event and the reason, in one line."""
 
 
 class TaskQuery:
-    """A query that a task runs; it connects at the first need."""
+    """A query that a task runs; it connects when it first runs."""
 
     def __init__(self, dsn: str, query: str) -> None:
         self._dsn = dsn
@@ -328,7 +328,7 @@ class StoredStates:
         self._found: dict[Stream, tuple[int, str | None]] = {}
 
     def look_up(self, streams: set[Stream]) -> None:
-        """Read the states of streams that have one, in place of those that were read before."""
+        """Read the states of streams that have one; they replace those that were read before."""
         self._found = {}
         if not streams:
             return
@@ -339,7 +339,7 @@ class StoredStates:
             self._found[partition, decider, decider_id] = (position, text)
 
     def take(self, stream: Stream) -> tuple[int, str | None]:
-        """Return a stream's position and state, as JSON; where nothing is stored, one before all positions and None."""
+        """Return a stream's position and state, as JSON; if none is stored, a position before all others and None."""
         return self._found.pop(stream, (-1, None))
 
 

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# what is made of events, batch by batch
+# from events to the rows that are made of them, batch by batch
 Run = Callable[[Iterator[pa.Table]], Iterator[pa.RecordBatch]]
 
 
 class FunctionFailed(MillraceError):
-    """A read model's function of DataFrames fails, whatever the events are, or returns other columns than declared."""
+    """A read model's function of DataFrames fails regardless of the events, or returns other columns than declared."""
 
 
 class Events(Protocol):
@@ -46,14 +46,14 @@ class Events(Protocol):
 
     @property
     def given_up(self) -> frozenset[int]:
-        """Offsets of events that are there for the keys alone that they carry."""
+        """Offsets of events that are read only for the keys that they carry."""
 
     @property
     def frame(self) -> "DataFrame":
         """The events."""
 
     def through(self, run: Run, schema: pa.Schema) -> "DataFrame":
-        """Return what a function makes of the events, in the tasks that have them, with this schema."""
+        """Return the result of a function of the events, in the tasks that have them, with this schema."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FrameEvents:
     given_up: frozenset[int] = frozenset()
 
     def through(self, run: Run, schema: pa.Schema) -> "DataFrame":
-        """Return what a function makes of the events, in the tasks that have them, with this schema."""
+        """Return the result of a function of the events, in the tasks that have them, with this schema."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         names = self.frame.columns
@@ -72,7 +72,7 @@ class FrameEvents:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return run(pa.Table.from_batches([batch]).rename_columns(names) for batch in batches)
 
-        # mapInArrow takes a dot in a name for one that leads into a column
+        # mapInArrow would read a dot in a name as a path into a column
         numbered = self.frame.toDF(*(f"c{n}" for n in range(len(names))))
         return numbered.mapInArrow(work, from_arrow_schema(schema))
 
@@ -80,11 +80,11 @@ class FrameEvents:
 def state_rows(
     events: Events, model: ReadModel, dsn: str, begun: frozenset[int], live_readers: int, plan_s: float
 ) -> "DataFrame":
-    """Return the rows that some events add to the model's state, whatever kind of model it is.
+    """Return the rows that some events add to the model's state, for any kind of model.
 
-    Streams of the log partitions in `begun` may have rows already. Those of others are built from nothing, whatever
-    rows there are. At most `live_readers` tasks ask Postgres for whole streams at once. A function of DataFrames has so
-    many seconds to return one.
+    Streams of the log partitions in `begun` may have rows already. Streams of other partitions are built from nothing,
+    even if they have rows. At most `live_readers` tasks ask Postgres for whole streams at once. A function of
+    DataFrames has `plan_s` seconds to return one.
     """
     if isinstance(model, Recompute):
         return recomputed_rows(events.frame, model, dsn, begun, live_readers, plan_s)
@@ -94,8 +94,8 @@ def state_rows(
 def partial_rows(events: Events, model: ReadModel, dsn: str) -> "DataFrame":
     """Return one row per log partition and key: the columns of the model's state, and null as MISREAD.
 
-    An event with a value that its column's type does not hold exactly is in no such row; where each element of an array
-    counts, that element is in none. It has a row of its own, in which MISREAD is not null; what else stands there means
+    An event with a value that its column's type does not hold exactly is in no such row; if each element of an array
+    counts, only that element is in none. It has a row of its own with a MISREAD; the other values of this row mean
     nothing.
     """
     slots = slots_of([model])
@@ -105,7 +105,7 @@ def partial_rows(events: Events, model: ReadModel, dsn: str) -> "DataFrame":
 
 
 def wide_events(events: Events, model: ReadModel, dsn: str, slots: Slots, *kept: str) -> "DataFrame":
-    """Return the wide table of some events of a model, with its values in their slots, beside kept columns."""
+    """Return the wide table of some events of a model, with its values in their slots, and with kept columns."""
     rows = slot_rows(0, model, slots, wide_schema(slots, *kept), *kept)
     carried = model.carried
     if carried is None:
@@ -122,7 +122,7 @@ def wide_events(events: Events, model: ReadModel, dsn: str, slots: Slots, *kept:
 
 
 def wide_schema(slots: Slots, *kept: str) -> pa.Schema:
-    """Return the columns of the wide table: a model's number, where an event stands, and what is in the slots."""
+    """Return the columns of the wide table: a model's number, an event's place, and the slots."""
     return pa.schema(
         [
             (MODEL, pa.int32()),
@@ -137,7 +137,7 @@ def wide_schema(slots: Slots, *kept: str) -> pa.Schema:
 
 
 def slot_rows(number: int, model: ReadModel, slots: Slots, schema: pa.Schema, *kept: str) -> SlotRows:
-    """Return what a task needs to put a model's events into the slots of a wide table."""
+    """Return the needs of a task that puts a model's events into the slots of a wide table."""
     own = slots.of_keys[model.view]
     keys, of_items = (
         tuple(own[name].name for name, key in model.keys.items() if key.is_of_item is of_item)
@@ -148,7 +148,7 @@ def slot_rows(number: int, model: ReadModel, slots: Slots, schema: pa.Schema, *k
 
 
 def valued(wide: "DataFrame", slots: Slots, *kept: str) -> "DataFrame":
-    """Return the wide table with the values of its slots as their types, and MISREAD, beside kept columns."""
+    """Return the wide table with its slots' values read as their types, MISREAD, and kept columns."""
     from pyspark.sql import functions as f
 
     read = [*slots.keys, *(one for slot in slots.values for one in slot.reads)]
@@ -164,7 +164,7 @@ def valued(wide: "DataFrame", slots: Slots, *kept: str) -> "DataFrame":
 def aggregated(wide: "DataFrame", slots: Slots, *firsts: str) -> "DataFrame":
     """Return a row for each model, key and log partition of a wide table, the state of each slot, and one MISREAD.
 
-    Of a kept column in `firsts` it has any value.
+    A kept column in `firsts` has any one of its values.
     """
     from pyspark.sql import functions as f
 
@@ -175,14 +175,14 @@ def aggregated(wide: "DataFrame", slots: Slots, *firsts: str) -> "DataFrame":
         for slot in slots.values
         for state in slot.column.state(slot.name)
     ]
-    # Spark sorts where a state is a text. Rows of a log partition are many, those of a key few: sorted by that first,
-    # most comparisons end there
+    # Spark sorts if a state is a text. A log partition has many rows, a key few: with the key first in the order, most
+    # comparisons end there
     keys = [MODEL, *(slot.name for slot in slots.keys), "partition", f"`{MISREAD}`"]
     return valued(wide, slots, *firsts).groupBy(*keys).agg(*(f.max(name).alias(name) for name in firsts), *states)
 
 
 def columns_read(model: ReadModel) -> dict[str, Column | KeyColumn]:
-    """Return what a model by itself reads of an event, in order, by the names that MISREAD has."""
+    """Return the values that a model by itself reads of an event, in order, by the names that MISREAD has."""
     return columns_of(model, slots_of([model]))
 
 
@@ -193,14 +193,14 @@ def read_exactly(
     made: "Mapping[str, Callable[[SparkColumn], SparkColumn]]",
     kept: Sequence[str] = (),
 ) -> "DataFrame":
-    """Return values of events, those that are texts read as a type; MISREAD says which texts a type does not hold.
+    """Return values of events, with texts read as their types; MISREAD lists the texts that a type does not hold.
 
     Args:
         events: The events.
         values: The values, by name.
-        texts: The types of those that are texts.
-        made: What some become when they are read.
-        kept: Columns to return besides; log partition and offset are returned in any case.
+        texts: The types of the values that are texts.
+        made: Functions that turn some values, once read, into others.
+        kept: Further columns to return; log partition and offset are always returned.
     """
     from pyspark.sql import functions as f
 
@@ -230,9 +230,9 @@ def source_column(source: str) -> "SparkColumn":
 
 
 def folded_rows(events: "DataFrame", model: Fold, dsn: str, begun: frozenset[int]) -> "DataFrame":
-    """Return one row per stream: its state after some events, in these log partitions from the stored one on.
+    """Return one row per stream: its state after some events, from the stored state on in the given log partitions.
 
-    Of a stream that fails the state is that before the failing event, for which there is a row with MISREAD.
+    The state of a failing stream is that before the failing event, which has a row with MISREAD.
     """
     by_stream = events.select(*READ).repartition(*STREAM)
     ordered = by_stream.sortWithinPartitions("partition", "decider_id", "decider", READ[3])
@@ -246,7 +246,7 @@ def folded_schema(model: Fold) -> dict[str, str]:
 
 
 def fold_task(model: Fold, dsn: str, begun: frozenset[int]) -> FoldTask:
-    """Return the needs of the tasks that fold events, in these log partitions from stored states on."""
+    """Return the needs of the tasks that fold events, from stored states on in the given log partitions."""
     with_decider, states = "decider" in model.keys, stored_states(model)
     return FoldTask(model.name, model.function, model.types, with_decider, dsn, begun, states, TaskQuery, tasks.CALL_S)
 
@@ -260,7 +260,7 @@ def recomputed_rows(
         FunctionFailed: The function failed before it saw an event, did not return, or returned other columns than are
             declared.
 
-    Raises, when it runs, Spark's error for a stream that has two rows of one key, or that the function made up.
+    Raises, when it runs, Spark's error for a stream with two rows of one key, or one that the function made up.
     """
     from pyspark.sql import functions as f
 
@@ -295,7 +295,7 @@ def recomputed_rows(
 
 
 def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str], plan_s: float) -> "DataFrame":
-    """Return the rows that the function makes of events, if it does so in time and they have the declared columns."""
+    """Return the rows that the function makes of events, if it returns in time and has the declared columns."""
     try:
         with ended_after(plan_s):
             rows = model.function(history)
@@ -328,10 +328,10 @@ def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """Return columns with their Spark types as Arrow says it."""
+    """Return columns with their Spark types as an Arrow schema."""
     return pa.schema([(name, arrow_type(type_)) for name, type_ in columns.items()])
 
 
 def spark_schema(columns: Mapping[str, str]) -> str:
-    """Return columns with their Spark types as Spark says it."""
+    """Return columns with their Spark types as Spark's DDL."""
     return ", ".join(f"`{name}` {type_}" for name, type_ in columns.items())

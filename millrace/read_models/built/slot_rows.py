@@ -1,4 +1,4 @@
-"""What a Spark task makes of a model's events: rows of the wide table, in which each value has its slot (`slots`)."""
+"""Turns a model's events, in a Spark task, into rows of the wide table, in which each value has its slot (`slots`)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class SlotRows:
-    """A model of columns: what it puts into which slot, and which of these are its key.
+    """A model of columns: which value it puts into which slot, and which slots are its key.
 
     Attributes:
         number: Its number in the plan.
         schema: The wide table.
-        kept: Its columns that are those of the event.
-        values: What it puts into which slot.
-        keys: The slots of its key that have values of events.
-        items: What it reads of the elements of an array, if these are its rows.
-        item_keys: The slots of its key that have values of elements.
-        carried: What its keys are carried from, if some are.
+        kept: The columns that it takes over from the event.
+        values: By slot, the value that it puts there.
+        keys: The slots of its key with values of events.
+        items: Its reads of the elements of an array, if these are its rows.
+        item_keys: The slots of its key with values of elements.
+        carried: The fields that its keys are carried from, if there are any.
     """
 
     number: int
@@ -43,7 +43,7 @@ class SlotRows:
     def of_streams(
         self, batches: Iterator[pa.Table], ask: Ask, given_up: frozenset[int] = frozenset()
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of events that are sorted by stream and offset; `ask` looks up what keys are carried from.
+        """Yield the rows of events that are sorted by stream and offset; `ask` looks up values of carried keys.
 
         Events at the offsets in `given_up` have no rows, but others take over keys from them.
         """
@@ -55,9 +55,9 @@ class SlotRows:
         )
 
     def of(self, batches: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of events: of those that have all keys. Of the others no field is looked at, not a key's.
+        """Yield the rows of events that have all keys; no field of other events is read, not even a key.
 
-        Where each element of an array counts, a row is one of these elements; or of an array that is none.
+        If each element of an array counts, a row is one of these elements, or a value that is no array.
         """
         for batch in batches:
             events = batch
@@ -85,7 +85,7 @@ class SlotRows:
             if value.events is not None:
                 if value.events not in masks:
                     masks[value.events] = pc.is_in(events.column("event"), pa.array(value.events))
-                # the cast comes after this: an event that the column does not look at must not fail the cast
+                # the cast comes after this: an event that the column does not take must not fail the cast
                 array = pc.if_else(masks[value.events], array, pa.scalar(None, array.type))
             if value.where is not None:
                 if value.where not in masks:
@@ -96,7 +96,7 @@ class SlotRows:
 
 
 def wide_rows(schema: pa.Schema, found: Mapping[str, Any], rows: int) -> pa.RecordBatch:
-    """Return rows of the wide table, null where nothing was found."""
+    """Return rows of the wide table, null where no value was found."""
     arrays = []
     for field in schema:
         values = found.get(field.name)

@@ -18,10 +18,10 @@ class Slot:
 
     Attributes:
         name: Its name there.
-        column: The column that it builds, over itself; a key is one of kind `key`.
+        column: The column that is built from the slot itself; a key is one of kind `key`.
         is_text: Whether it holds the text of a field of data, which the plan reads as the column's type.
-        by: Of a ranked column the slot of the values that rank it.
-        key: Of a key its declaration, which makes it of what is read.
+        by: For a ranked column, the slot of the values that rank it.
+        key: For a key, its declaration, which makes the key from the read value.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Value:
-    """What a model puts into a slot: a source, None to count events, or each decider's, and the events it looks at."""
+    """A model's input of a slot: a source, None to count events, or one per decider; and the events that it takes."""
 
     source: str | None
     events: tuple[str, ...] | None
@@ -64,14 +64,14 @@ class Slots:
 
 
 def slots_of(models: Sequence[ReadModel]) -> Slots:
-    """Give each column of each model a slot; models share slots, the columns of one model never do."""
+    """Give each column of each model a slot; models share slots, but the columns of one model have separate ones."""
     of_keys = {model.view: _numbered(model.read_keys) for model in models}
     of_columns = {model.view: _numbered(model.stored) for model in models}
     return Slots(_distinct(of_keys), _distinct(of_columns), of_keys, of_columns)
 
 
 def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
-    """Return what a model puts into its slots, by slot."""
+    """Return the values that a model puts into its slots, by slot."""
     return {
         name: Value(column.source, column.events, where=column.where)
         if isinstance(column, Column)
@@ -81,7 +81,7 @@ def values_of(model: ReadModel, slots: Slots) -> dict[str, Value]:
 
 
 def columns_of(model: ReadModel, slots: Slots) -> dict[str, Column | KeyColumn]:
-    """Return what a model reads of an event, in order, by slot."""
+    """Return the columns that a model reads of an event, in order, by slot."""
     read: dict[str, Column | KeyColumn] = {
         slot.name: model.read_keys[name] for name, slot in slots.of_keys[model.view].items()
     }
@@ -132,5 +132,5 @@ def _words(type_: str) -> list[str]:
 
 
 def _distinct(by_view: Mapping[str, Mapping[str, Slot]]) -> list[Slot]:
-    """Return one slot for all of one name."""
+    """Return the slots of all views, one for each name."""
     return [*{slot.name: slot for slots in by_view.values() for slot in slots.values()}.values()]

@@ -31,7 +31,7 @@ def history_reader(
         dsn: The event store.
         events: The events that are read; None for all.
         schema: The columns, of the source `event_log`, with their Arrow types.
-        upcasts: How data of older versions of events are read as the newest one's: an option of the source.
+        upcasts: How data of older versions of events is read as the newest one's: an option of the source.
     """
     data = upcast_data(upcasts)
 
@@ -66,7 +66,7 @@ def query(
     columns: Sequence[str],
     upcast: "tuple[sql.SQL, sql.Composed]",
 ) -> "sql.Composed":
-    """Return the SELECT for some streams; without bind parameters, for only then ADBC reads by COPY."""
+    """Return the SELECT for some streams; without bind parameters, because ADBC reads by COPY only then."""
     from psycopg import sql
 
     data, joined = upcast

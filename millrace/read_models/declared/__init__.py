@@ -1,1 +1,1 @@
-"""What a read model is declared to be: its keys, columns and functions, and what they mean."""
+"""The declarations of read models: their keys, columns and functions, and what they mean."""

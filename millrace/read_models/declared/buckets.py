@@ -1,6 +1,6 @@
-"""Buckets of time: the day, the hour, … in which a moment is, by the clocks of a zone, in Spark and in Postgres.
+"""Buckets of time: the day, the hour, … that a moment is in, by the clocks of a zone, in Spark and in Postgres.
 
-Hours and minutes are those of the moment's own offset, so that the hour that comes twice is two.
+Hours and minutes are those of the moment's own offset, so that an hour that the clocks repeat is two buckets.
 """
 
 import re
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
 _EVERY = re.compile(r"([1-9][0-9]?) (min|hour|day|week|month|year)")
-# as SQL and people write lengths of time, and as options of commands do: `5 minutes`, `1h`
+# a length of time as SQL, people and options of commands write it: `5 minutes`, `1h`
 _LENGTH = re.compile(r"([0-9]+) ?([a-z]+)")
 _UNITS = {"s": "sec", "second": "sec", "m": "min", "minute": "min", "h": "hour", "d": "day", "w": "week"}
-# of what a length must be a whole part, and its seconds
+# the number that a length must divide, and the unit's seconds
 _PARTS = {"min": (60, 60), "hour": (24, 3600)}
 # Spark would fail at them
 _UNKNOWN_TO_JAVA = {"America/Coyhaique"}
@@ -30,7 +30,7 @@ ALLOWED = (
 
 
 def spelled(length: str) -> str:
-    """Return a length of time as declarations have it, such as `5 min`; anything else as it is."""
+    """Return a length of time as declarations have it, such as `5 min`; return anything else unchanged."""
     found = _LENGTH.fullmatch(str(length))
     if found is None:
         return length
@@ -39,10 +39,10 @@ def spelled(length: str) -> str:
 
 
 def require_bucket(said: str, every: str, zone: str) -> None:
-    """Refuse a length or a zone that there is not.
+    """Refuse a length or a zone that does not exist.
 
     Raises:
-        InvalidColumn: It names what is allowed.
+        InvalidColumn: It names the allowed ones.
     """
     found = _EVERY.fullmatch(str(every))
     whole = _PARTS.get(found[2], (1, 0))[0] if found else 0
@@ -58,7 +58,7 @@ def _zones() -> frozenset[str]:
 
 
 def beginning(moment: "SparkColumn", every: str, zone: str) -> "SparkColumn":
-    """Return when the bucket of a moment begins."""
+    """Return the beginning of a moment's bucket."""
     from pyspark.sql import functions as f
 
     number, unit = every.split(" ")
@@ -71,14 +71,14 @@ def beginning(moment: "SparkColumn", every: str, zone: str) -> "SparkColumn":
         begin = f.to_utc_timestamp(f.timestamp_micros(f.unix_micros(local) - passed), zone)
     else:
         begin = f.to_utc_timestamp(f.date_trunc(unit, local), zone)
-    # the first day of all may begin in a year that Python does not know
+    # the very first day may begin in a year that Python does not know
     return f.greatest(begin, f.lit(times.FIRST).cast("timestamp"))
 
 
 def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Composed:
-    """Return the SQL expression of when the bucket of a moment begins.
+    """Return the SQL expression of the beginning of a moment's bucket.
 
-    It is the same moment as in Spark, wherever Postgres and Spark's Java have the same rules for the zone.
+    It is the same moment as in Spark if Postgres and Spark's Java have the same rules for the zone.
     """
     _, unit = every.split(" ")
     said = {"moment": moment, "zone": sql.Literal(zone), "every": sql.Literal(every), "unit": sql.Literal(unit)}
@@ -88,14 +88,14 @@ def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Compo
     if unit == "min" or every == "1 hour":
         query = sql.SQL("{moment} - ({local} - {begin})").format(local=local, **said)
     else:
-        # Of a time that comes twice Postgres takes the later one. By the clocks of the day before it is the earlier
-        # one, if that moment has this time
+        # If the clocks repeat a time, Postgres takes the later moment. By the clocks of the day before it is the
+        # earlier one, if that moment has this time
         query = sql.SQL(
             "(select least(b at time zone {zone}, case when earlier at time zone {zone} = b then earlier end)"
             " from (select {begin} as b) b,"
             " lateral (select (b - interval '24 h') at time zone {zone} + interval '24 h' as earlier) e)"
         ).format(**said)
-    # the bucket of no moment is none, which `greatest` would leave out
+    # null has no bucket, but `greatest` would ignore the null
     return sql.SQL("case when {moment} is not null then greatest({query}, {first}::timestamptz) end").format(
         moment=moment, query=query, first=sql.Literal(times.FIRST)
     )

@@ -1,7 +1,7 @@
-"""Keys that an event takes over from the events of its stream before it.
+"""Keys that an event takes over from the earlier events of its stream.
 
-Such a key follows from the beginning of the stream alone, however events are cut into batches. So nothing is stored
-that a commit could forget: where a batch has not the event that names a stream's key, the log is asked for it.
+Such a key follows from the beginning of the stream alone, for any division of events into batches. So nothing is stored
+that a commit could forget: if a batch lacks the event that names a stream's key, a task asks the log for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ class Carried:
     Attributes:
         fields: By the column to add, the column of events that has the field.
         events: The events that the read model takes; None for all.
-        upcasts: How data of older versions of events are read: an option of the source `event_log`.
+        upcasts: How data of older versions of events is read: an option of the source `event_log`.
     """
 
     fields: Mapping[str, str]
@@ -32,14 +32,14 @@ class Carried:
     upcasts: str
 
     def filled(self, batches: Iterable[pa.Table], ask: Ask) -> Iterator[pa.Table]:
-        """Yield events with the value that each field had in their stream, at or before them; null before the first.
+        """Yield events with the last value that each field had in their stream so far; null before the first value.
 
         Args:
             batches: The events, sorted by stream and offset.
             ask: Runs `query`.
 
         Raises:
-            HistoryShortened: The log does not hold all earlier events of a stream any more, nor a value in the others.
+            HistoryShortened: The log no longer holds all earlier events of a stream, and the others have no value.
         """
         stream: tuple[str, str] | None = None
         values: dict[str, str | None] = {}
@@ -83,7 +83,7 @@ class Carried:
 
     @property
     def query(self) -> str:
-        """The statement that looks values up: for each event its offset, the value, and whether events were purged."""
+        """The query for values: for each event its offset, the value, and whether events were purged."""
         data, joined = (part.as_string().replace("%", "%%") for part in upcast_data(self.upcasts))
         return f"""
             select k.before, c.value, exists (

@@ -40,13 +40,13 @@ _DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 
-# no type of a column: that of a text which `each=` found in place of an array
+# no type of a column, but that of a text that `each=` found in place of an array
 ARRAY = "JSON array"
 
-# what an error quotes of a text that its type does not hold
+# how many characters an error quotes of a text that its type does not hold
 QUOTED = 100
 
-# what texts of a type look like: Spark's cast takes others, too, and changes them
+# the forms of texts of a type: Spark's cast also takes other texts, and changes them
 NUMBER = r"^ *[+-]?(?=[.]?[0-9])([0-9]*)(?:[.]([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?" + times.END
 _FORMS = {"decimal": NUMBER, "double": NUMBER, "date": times.DAY_FORM, "timestamp": times.TIME_FORM}
 
@@ -56,7 +56,7 @@ class InvalidColumn(ValueError):
 
 
 def exact(value: object, type_: str) -> object:
-    """Return a value of a JSON document as a type. Unlike `typed`, this takes no text for a number or a boolean.
+    """Return a value of a JSON document as a type. Unlike `typed`, this reads no text as a number or a boolean.
 
     Raises:
         ValueError: The type does not hold the value exactly.
@@ -112,7 +112,7 @@ def postgres_type(spark_type: str) -> str:
 
 
 def typed(text: "SparkColumn", type_: str) -> "SparkColumn":
-    """Read a field of data, a text, as a type, without raising; only where `misread` is not true it is the value."""
+    """Read a field of data, a text, as a type, without raising; the result counts only where `misread` is not true."""
     from pyspark.sql import functions as f
 
     if type_ in {"string", ARRAY}:
@@ -126,9 +126,9 @@ def typed(text: "SparkColumn", type_: str) -> "SparkColumn":
 
 
 def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
-    """Say whether a type does not hold a text exactly: true, or else false or null. None if the type holds every text.
+    """Return whether a type fails to hold a text exactly: true, or else false or null. None: the type holds every text.
 
-    The value that `typed` reads stands in it as it is, so that Spark reads the text once for both.
+    It contains the expression of `typed` unchanged, so that Spark reads the text once for both.
     """
     from pyspark.sql import functions as f
 
@@ -142,7 +142,7 @@ def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
     form = _FORMS.get("decimal" if decimal else type_)
     if form is None:
         return unread
-    # Spark's cast takes these
+    # Spark's cast takes texts of other forms
     inexact = ~text.rlike(form)
     if decimal:
         finer = text.rlike(rf"[.][0-9]{{{decimal[2]}}}[0-9]*[1-9]")
@@ -156,12 +156,12 @@ def misread(text: "SparkColumn", type_: str) -> "SparkColumn | None":
 
 
 def refusal(text: str, source: str, type_: str) -> str:
-    """Return what is said of a text, or its beginning, that a type does not hold exactly."""
+    """Return the error for a text, or its beginning, that a type does not hold exactly."""
     return f"{source} is '{text}', which is not exactly a {type_}"
 
 
 def _decimals(text: "SparkColumn") -> "SparkColumn":
-    """Return how many decimals a number with an exponent has: fewer than none if zeros are before its point."""
+    """Return how many decimals a number with an exponent has: negative if zeros are before its point."""
     from pyspark.sql import functions as f
 
     before, after, exponent = (f.regexp_extract(text, NUMBER, part) for part in (1, 2, 3))
@@ -187,7 +187,7 @@ def arrow_type(spark_type: str) -> pa.DataType:
 
 
 def is_type(text: str) -> bool:
-    """Say whether a value can have a type of this name."""
+    """Return whether a value can have a type of this name."""
     digits = _DECIMAL.fullmatch(text)
     is_decimal = digits is not None and int(digits[2]) <= int(digits[1]) <= 38 and int(digits[1]) > 0
     return is_decimal or text in _POSTGRES_TYPES

@@ -1,8 +1,8 @@
 """The columns of a read model: mergeable values.
 
-Each column is a monoid, told by its state columns. For each of these Spark makes one partial value of the events that a
-batch has for a key, and Postgres merges partial values into one. The merge is an aggregate, so it does not matter how
-events were cut into batches, and the same merge serves a drain, a rebuild and keys that cross log partitions.
+Each column is a monoid, described by its state columns. For each of these Spark makes one partial value of a key's
+events in a batch, and Postgres merges partial values into one. The merge is an aggregate, so its result does not depend
+on how events are divided into batches; the same merge serves a drain, a rebuild and keys that cross log partitions.
 
 | column       | state columns     | Spark's partial value         | Postgres' merge                         |
 |--------------|-------------------|-------------------------------|-----------------------------------------|
@@ -20,9 +20,9 @@ events were cut into batches, and the same merge serves a drain, a rebuild and k
 Not here: the words that declare columns (`words`), the statement that merges (`merge`), Spark's plan (`plans`).
 
 A column's `source` is a column of the event (`event`, `created_at`, …) or a field of its data by path (`data.amount`);
-where the model has a row per element of an array (`items`), also the element or a field of it (`item`, `item.amount`).
-Events whose source is missing or null do not count. `events=` restricts a column to some events, and `where=` to those
-whose values meet conditions (`conditions`).
+if the model has a row per element of an array (`items`), also the element or a field of it (`item`, `item.amount`).
+Events with a missing or null source do not count. `events=` restricts a column to some events, and `where=` to events
+that meet conditions on their values (`conditions`).
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ from millrace.spark.log_source import COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
 
-# decides between first and last: it rises along each stream and is the same in every recomputation
+# the order for first and last: it rises along each stream and is the same in every recomputation
 ORDER = "offset"
 # the bits of a bigint's lower half
 _LOW_HALF = 2**32 - 1
@@ -57,7 +57,7 @@ class StateColumn:
         partial: From the source column, filtered and typed, and the order column, to Spark's aggregate.
         merge: The Postgres aggregate of partial values; it names this column, and maybe others of the same row. The
             merge of a single partial value is that value: a rebuild leaves it out.
-        stored_as: Its type in Postgres, where that is not the usual one of its Spark type.
+        stored_as: Its type in Postgres, if that is not the usual one of its Spark type.
     """
 
     name: str
@@ -82,10 +82,10 @@ class Column:
     """A column of a read model.
 
     Attributes:
-        kind: Which merge it has.
-        source: Where its input comes from; None counts events.
+        kind: The merge that it has.
+        source: The source of its input; None counts events.
         type: The input's Spark type.
-        events: The events it looks at; None for all of the model's.
+        events: The events that it takes; None for all of the model's.
         where: The conditions that these events meet; None for none.
     """
 
@@ -93,7 +93,7 @@ class Column:
     source: str | None
     type: str
     events: tuple[str, ...] | None = None
-    # fingerprints have it apart: columns without it are what they were before there was any
+    # fingerprints have it apart: so columns without it kept their fingerprints when it was introduced
     where: Conditions | None = field(default=None, repr=False)
 
     def state(self, name: str) -> tuple[StateColumn, ...]:
@@ -102,7 +102,7 @@ class Column:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What tells it apart from others of its kind and types."""
+        """The options that distinguish it from others of its kind and types."""
         return ()
 
     def public_type(self, name: str) -> str:
@@ -124,7 +124,7 @@ class Column:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What it looks at of an event, its conditions included."""
+        """The sources that it reads of an event, those of its conditions included."""
         judged = [] if self.where is None else [source for source, *_ in self.where.tests]
         return tuple(dict.fromkeys([*(one.source for one in self.reads if one.source), *judged]))
 
@@ -134,7 +134,7 @@ class RankedColumn(Column):
     """A column that keeps the value of the event with the least, or the most, of another value.
 
     Attributes:
-        by: That other value, as a column of the kind `by`, which looks at the same events.
+        by: That other value, as a column of the kind `by`, which takes the same events.
     """
 
     by: Column = Column("by", None, "")
@@ -163,7 +163,7 @@ class TopColumn(RankedColumn):
 
 @dataclass(frozen=True)
 class SessionsColumn(Column):
-    """A column that unites times which lie close together.
+    """A column that unites times that lie close together.
 
     Attributes:
         gap_s: How far those of one session may lie apart, in seconds.
@@ -192,12 +192,12 @@ class KeyColumn:
     """A column of a read model's key. Events where it is null do not count for the model.
 
     Attributes:
-        source: Where its value comes from; of several sources, what errors call them.
+        source: The source of its value; of several sources, their name in errors.
         type: The value's Spark type.
-        every: Of a bucket its length.
-        zone: Of a bucket the zone of its clocks.
-        by_decider: Of several sources each decider's.
-        is_carried: Whether an event without it has that of the event before it in its stream.
+        every: The length of a bucket.
+        zone: The zone of a bucket's clocks.
+        by_decider: The source of each decider, if there are several.
+        is_carried: Whether an event without it takes it over from the event before in its stream.
     """
 
     source: str
@@ -208,13 +208,13 @@ class KeyColumn:
     is_carried: bool = False
 
     def __repr__(self) -> str:
-        """Return it without what it does not have: fingerprints are made of this."""
+        """Return it without unset fields: fingerprints are made of this."""
         said = [f"{name}={value!r}" for name, value in vars(self).items() if value]
         return f"KeyColumn({', '.join(said)})"
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What it reads of an event."""
+        """The sources that it reads of an event."""
         return ("decider", *(source for _, source in self.by_decider)) if self.by_decider else (self.source,)
 
     @property
@@ -229,11 +229,11 @@ class KeyColumn:
 
     @property
     def said(self) -> str:
-        """Where its value comes from, in words."""
+        """The source of its value, in words."""
         return f"{self.source} by {self.every} in {self.zone}" if self.every else self.column
 
     def made(self, value: "SparkColumn") -> "SparkColumn":
-        """Return the key of what was read."""
+        """Return the key that a read value gives."""
         return beginning(value, self.every, self.zone) if self.every and self.zone else value
 
 
@@ -254,13 +254,13 @@ def item_path(source: str) -> tuple[str, ...] | None:
 
 
 def is_text(column: Column | KeyColumn) -> bool:
-    """Say whether a column reads a field of data, which is text."""
+    """Return whether a column reads a field of data, which is text."""
     sources = column.sources if isinstance(column, KeyColumn) else (column.source,)
     return any(is_field(source) for source in sources if source)
 
 
 def is_field(source: str) -> bool:
-    """Say whether a source is a field of data, or of an element of an array."""
+    """Return whether a source is a field of data, or of an element of an array."""
     return data_path(source) is not None or item_path(source) is not None
 
 
@@ -272,19 +272,19 @@ def _count_state(_: Column, name: str) -> tuple[StateColumn, ...]:
 
 
 def _sum_state(column: Column, name: str) -> tuple[StateColumn, ...]:
-    """Return the state of an exact sum: in Postgres a numeric without bounds, as its own sum of bigint."""
+    """Return the state of an exact sum: in Postgres a numeric without bounds, like its own sum of bigint."""
     from pyspark.sql import functions as f
 
     type_ = f"decimal(38,{column.type.split(',')[1].rstrip(')') if ',' in column.type else 0})"
 
     def partial(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
         if column.type == "bigint":
-            # in halves, which no batch has enough of to outgrow bigint; a sum of decimals has ten digits more than they
+            # in halves, too few in a batch to overflow bigint; a sum of decimals has ten more digits than its values
             high, low = f.sum(f.shiftright(value, 32)), f.sum(value.bitwiseAND(f.lit(_LOW_HALF)))
             summed = high.cast("decimal(20,0)") * f.lit(_LOW_HALF + 1).cast("decimal(10,0)") + low.cast("decimal(20,0)")
         else:
             summed = f.sum(value)
-        # both sides of the sum's type: beside a plain 0 Spark would give up decimals for digits
+        # both operands in the sum's type: with a plain 0 Spark would give up decimals for digits
         return f.coalesce(summed.cast(type_), f.lit(0).cast(type_))
 
     return (StateColumn(name, type_, partial, _aggregate("sum", name), stored_as="numeric"),)
@@ -303,11 +303,11 @@ def _extreme_state(aggregate: str) -> "_State":
 
 
 def order_of(column: Column, by: "SparkColumn", offset: "SparkColumn") -> "SparkColumn":
-    """Return the order by which a column decides, as its partial values take it.
+    """Return the order by which a column decides, in the form that its partial values take.
 
     Args:
         column: The column.
-        by: Of a ranked column the value that it reads besides, filtered and typed.
+        by: For a ranked column, the value that ranks it, filtered and typed.
         offset: The offset.
     """
     from pyspark.sql import functions as f
@@ -378,7 +378,7 @@ def _set_state(column: Column, name: str) -> tuple[StateColumn, ...]:
     from pyspark.sql import functions as f
 
     type_ = f"array<{column.type}>"
-    # arrays of several lengths have no aggregate: they go into rows, and the rows into one array
+    # no aggregate takes arrays of several lengths: they go into rows, and the rows into one array
     merge = sql.SQL(
         "(select coalesce(array_agg(distinct v.v order by v.v), '{{}}')"
         " from unnest(array_agg(row({}))) r(a {}), unnest(r.a) v(v))"
@@ -387,7 +387,7 @@ def _set_state(column: Column, name: str) -> tuple[StateColumn, ...]:
 
 
 def _top_state(column: Column, name: str) -> tuple[StateColumn, ...]:
-    """Return the state of the first so many: arrays side by side, of values, of what ranks them, of offsets."""
+    """Return the state of the first `most` values: parallel arrays of values, of by-values and of offsets."""
     from pyspark.sql import functions as f
 
     assert isinstance(column, TopColumn)
@@ -404,7 +404,7 @@ def _top_state(column: Column, name: str) -> tuple[StateColumn, ...]:
             kept = f.max_by(event, decided, column.most).getField(member)
             return f.coalesce(kept, f.array().cast(arrays[member]))
 
-        # as those of `_set_state`, the arrays go into rows; those of one row are of one length
+        # as in `_set_state`, the arrays go into rows; those of one row have one length
         merge = sql.SQL(
             "(select coalesce(array_agg(kept.{member} order by kept.by desc, kept.\"offset\" desc), '{{}}') from ("
             "select e.* from unnest(array_agg(row({arrays}))) r({members}),"
@@ -432,11 +432,11 @@ def _sessions_state(column: Column, name: str) -> tuple[StateColumn, ...]:
     gap = column.gap_s * 1_000_000
 
     def partial(step: int) -> "Callable[[SparkColumn, SparkColumn], SparkColumn]":
-        """Keep the times of which the one before, or behind, is too far away."""
+        """Keep the times that are too far from the time before, or after."""
 
         def times(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
             found = f.sort_array(f.collect_set(f.unix_micros(value)))
-            # a name for it: within the function it would be sorted again for each time
+            # an array around it gives it a name: within the function it would be sorted again for each time
             named = f.transform(
                 f.array(found),
                 lambda all_times: f.filter(
@@ -448,8 +448,8 @@ def _sessions_state(column: Column, name: str) -> tuple[StateColumn, ...]:
 
         return times
 
-    # A round mostly adds one session to one row. Of two rows the one that begins first has the least array of begins,
-    # and of last times, too, where it ends before the other or this is one session that begins in its last one.
+    # A round mostly adds one session to one row. Of two rows, the first to begin has the least begins. It also has the
+    # least ends if it ends before the other, or if the other is one session that begins in its last one.
     merge = (
         "case when count(*) = 1 then min({own})"
         " when count(*) = 2 and (min({ends}))[cardinality(min({begins}))] + {gap} < (max({begins}))[1]"
@@ -463,7 +463,7 @@ def _sessions_state(column: Column, name: str) -> tuple[StateColumn, ...]:
         ") u, unnest(u.united) s(r)) end"
     )
     begins, ends = sql.Identifier(name), sql.Identifier(f"{name}_end")
-    # of seconds: a day of the zone's clocks has no one length
+    # in seconds: a day has several lengths by the zone's clocks
     gap_s = sql.SQL("make_interval(secs => {})").format(sql.Literal(column.gap_s))
     both = {"begins": begins, "ends": ends, "gap": gap_s}
     later = sql.SQL(
@@ -481,7 +481,7 @@ def _aggregate(aggregate: str, name: str) -> sql.Composed:
     return sql.SQL("{}({})").format(sql.SQL(aggregate), sql.Identifier(name))
 
 
-# from a column and the name it is stored under
+# from a column and the name under which it is stored
 _State = Callable[[Column, str], tuple[StateColumn, ...]]
 _STATE: dict[str, _State] = {
     "count": _count_state,

@@ -1,4 +1,4 @@
-"""Columns that are computed from the other columns of their row, when somebody reads it.
+"""Columns that a read of a row computes from the row's other columns.
 
 An expression is parsed as Python's, and none of its text gets into SQL.
 """
@@ -17,7 +17,7 @@ ALLOWED = (
     "+ - * / of numbers, - of two times or days, seconds(…) of a duration, == != < <= > >= of one type, and or not,"
     " brackets, numbers, texts, True, False and the names of other columns"
 )
-# of an expression with those that it names, so that no view grows beyond all bounds
+# limits of an expression with those that it names, so that views stay small
 MOST_PARTS, MOST_DIGITS = 1_000, 100
 
 _ARITHMETIC: dict[type[ast.AST], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -30,7 +30,7 @@ _COMPARISONS: dict[type[ast.AST], str] = {
     ast.GtE: ">=",
 }
 _CONNECTIVES: dict[type[ast.AST], str] = {ast.And: " and ", ast.Or: " or "}
-# what a difference of two values of a type is
+# the type of a difference of two values of a type
 _DIFFERENCES = {"timestamptz": "interval", "date": "numeric"}
 
 
@@ -55,7 +55,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Value:
-    """What a column is in SQL: an expression, its Postgres type, and of how many parts it is made."""
+    """A column in SQL: an expression, its Postgres type, and the number of its parts."""
 
     said: sql.Composable
     type: str
@@ -63,10 +63,10 @@ class Value:
 
 
 def computed(expression: str) -> Computed:
-    """Compute a column from others of its row when somebody reads it, such as `closed_at - begun_at`.
+    """Compute a column from others of its row when the row is read, such as `closed_at - begun_at`.
 
     Its operators are + - * / of numbers, - of two times, `seconds(…)` of a duration, comparisons, and or not. It is
-    null where something that it needs is null, and where it divides by zero.
+    null if a value that it needs is null, and if it divides by zero.
     """
     if not isinstance(expression, str) or len(expression) > MOST_PARTS:
         raise InvalidColumn(f"computed({expression!r:.100}): write a text of at most {MOST_PARTS} characters")
@@ -75,10 +75,10 @@ def computed(expression: str) -> Computed:
 
 
 def values_with(computed: Mapping[str, Computed], stored: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the values of all columns of a row: of stored ones, and of those that are computed.
+    """Return the values of all columns of a row: stored and computed ones.
 
     Raises:
-        InvalidColumn: One names what is no column, names itself over others, or does what its types do not allow.
+        InvalidColumn: One names an unknown column, or itself over others, or does something that its types forbid.
     """
     found = dict(stored)
 
@@ -123,7 +123,7 @@ class _Expression:
     named: Callable[[str], Value]
 
     def value(self, node: ast.AST) -> Value:
-        """Return what a part of it is in SQL."""
+        """Return the SQL of a part of the expression."""
         match node:
             case ast.Name(id=name):
                 value = self.named(name)
@@ -151,11 +151,11 @@ class _Expression:
     def constant(self, node: ast.AST, constant: Any) -> Value:  # noqa: ANN401 - whatever Python reads
         if isinstance(constant, bool):
             return Value(sql.Literal(constant), "boolean")
-        # Postgres has no text with every character that Python has
+        # Postgres cannot hold every character of Python's in a text
         if isinstance(constant, str) and constant.isprintable():
             return Value(sql.SQL("{}::text").format(sql.Literal(constant)), "text")
         if isinstance(constant, int | float):
-            # as it is written: not the nearest double
+            # as it is written, not as the nearest double
             number = Decimal(constant if isinstance(constant, int) else self.source(node))
             if abs(number.adjusted()) < MOST_DIGITS and len(number.as_tuple().digits) < MOST_DIGITS:
                 return Value(sql.SQL("{}::numeric").format(sql.Literal(number)), "numeric")
@@ -190,7 +190,7 @@ class _Expression:
 
 
 def as_operand(said: sql.Composable, type_: str) -> Value:
-    """Return a stored column as expressions take it: every exact number is numeric."""
+    """Return a stored column as an operand: every exact number is numeric."""
     if type_ in {"bigint", "int"} or type_.startswith("numeric"):
         return Value(sql.SQL("({})::numeric").format(said), "numeric")
     return Value(said, type_)

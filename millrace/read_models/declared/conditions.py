@@ -1,4 +1,4 @@
-"""Conditions on an event's own values: `where=` of a column, which looks at the events alone that meet them."""
+"""Conditions on an event's own values: with `where=` a column takes only events that meet them."""
 
 import math
 import operator
@@ -36,7 +36,7 @@ _READS: dict[type, Callable[[str], object]] = {
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that hold together: the source of each, its operator, and what it is compared with."""
+    """Conditions that hold together: the source of each, its operator, and the values to compare with."""
 
     tests: tuple[tuple[str, str, tuple[object, ...]], ...]
 
@@ -46,7 +46,7 @@ class Conditions:
         return " and ".join(f"{source} {how} {' or '.join(map(str, them))}" for source, how, them in self.tests)
 
     def met(self, events: pa.Table) -> pa.ChunkedArray:
-        """Say of each event whether it meets them."""
+        """Return for each event whether it meets them."""
         met = None
         for source, how, wanted in self.tests:
             chunks = []
@@ -68,7 +68,7 @@ def _holds(value: object, how: str, wanted: tuple[object, ...]) -> bool:
 
 
 def _as(value: object, wanted: object) -> object:
-    """Return a value as what it is compared with; None if it is no such value."""
+    """Return a value in the type of the one that it is compared with; None if it is no such value."""
     return _READS[type(wanted)](value) if isinstance(value, str) else value
 
 
@@ -76,11 +76,11 @@ def conditions(where: Mapping[str, object] | None, type_of: Callable[[str], str 
     """Return the conditions that a declaration writes; None for none.
 
     Args:
-        where: The declared ones: by source, what its value is to be.
-        type_of: The type of a source, None of a field of data. It refuses what is no source.
+        where: The declared ones: by source, the values that it may have.
+        type_of: Returns the type of a source, None for a field of data. It refuses a name that is no source.
 
     Raises:
-        InvalidColumn: It says what is allowed.
+        InvalidColumn: The text names the allowed ones.
     """
     if where is None:
         return None
@@ -106,12 +106,12 @@ def conditions(where: Mapping[str, object] | None, type_of: Callable[[str], str 
 
 
 _ORDERED = (str, Decimal, datetime)
-# of columns of the event; they are compared with nothing else
+# types of columns of the event; they are compared with values of these types only
 _TYPES = {"string": str, "boolean": bool, "timestamp": datetime}
 
 
 def _compared(source: str, type_: str | None, value: object) -> object:
-    """Return what a source is compared with as `Conditions` has it: one value for equal ones."""
+    """Return a value to compare a source with, as `Conditions` holds it: equal values become one."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC)
     elif isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value):

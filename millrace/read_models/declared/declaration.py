@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_12345678_all`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-# the columns of a staged row besides the model's, and those that Postgres gives each table
+# the columns of a staged row that are not the model's, and those that Postgres gives each table
 _TAKEN = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
-# names of tables in the schema read_models, and of models as of a moment and diffs, which are removed by their names
+# names of tables in the schema read_models, and of models as of a moment and of diffs, which are removed by their names
 _TABLE = re.compile(r"declarations|as_of|diffs|batch_seq|.*_(state|staging)(_.*)?|.*_(at|diff)_[0-9]+(_before|_rows)?")
 
 
-# Counts how tables are laid out: each model with another number is built anew. `stream_state.sql` has it, too.
+# The version of the tables' layout: a model with another number is built anew. `stream_state.sql` has it, too.
 LAYOUT = 2
-# the offsets of a key's last event and of its last removal: a row is there unless they are the same
+# the offsets of a key's last event and of its last removal: the row exists unless they are equal
 _LAST, _LAST_DELETE = "_last_offset", "_last_delete_offset"
 
 Problem = tuple[Sequence[str], str]
@@ -58,27 +58,27 @@ class ReadModel:
     Attributes:
         name: Its name: the table `read_models.<name>`, the asset, the Python class in snake_case.
         view: The event store's view that it is consumed as.
-        description: What one row says.
+        description: The meaning of one row.
         keys: The columns of its key, in order.
         columns: Its other columns, in order.
         deciders: The deciders it takes events of; None for all.
         events: The events it takes; None for all.
         deletes: The events that remove a row; none for rows that stay.
-        version: Which of the model's declarations this is, counted where it was built first; it says where the rows
-            are.
+        version: Which of the model's declarations this is, counted in the order of their first builds; its tables have
+            the rows.
         pooling_delay_s: How long a drain waits after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
-        serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
-            approved it besides.
-        upcasts: All upcasts that the store knew when somebody looked; None before.
-        unregistered: Those of declared events that the model takes, and that the store did not know then.
-        indexes: The indexes of its rows; that of its key comes by itself.
-        declared_events: The declared events that have upcasts; None where a file of events fails to load.
-        computed: The columns that are computed from the others when somebody reads a row.
+        serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, once an operator has
+            also approved it.
+        upcasts: All upcasts that the store had when the model was resolved; None before.
+        unregistered: The upcasts of declared events that the model takes, and that the store did not have then.
+        indexes: The indexes of its rows, without the index of its key.
+        declared_events: The declared events that have upcasts; None if a file of events fails to load.
+        computed: The columns that are computed from the others when a row is read.
         lookups: The columns that show another read model's row.
         rollups: Rollups of its rows.
-        all_rollups: Whether these are all that are declared, so that others go.
-        each: The array of which each element counts as an event does, as a source; None where events count.
+        all_rollups: Whether these are all declared rollups, so that others are dropped.
+        each: As a source, the array with elements that each count as an event does; None if events count.
     """
 
     name: str
@@ -105,7 +105,7 @@ class ReadModel:
     declared_events: "tuple[DeclaredEvent, ...] | None" = field(default=(), repr=False, compare=False)
 
     def at_version(self, version: int, view: str) -> Self:
-        """Return the model as one of its versions: with that one's tables, consumed as that one's view."""
+        """Return the model as one of its versions: with that version's tables and view."""
         return replace(self, version=version, view=view)
 
     @property
@@ -120,7 +120,7 @@ class ReadModel:
 
     @property
     def parts_table(self) -> str:
-        """The table of what each log partition gave to a row, if keys cross streams."""
+        """The table of each log partition's part of a row, if keys cross streams."""
         return f"{self.state_table}_parts"
 
     @property
@@ -134,24 +134,24 @@ class ReadModel:
 
     @property
     def adds_up(self) -> bool:
-        """Whether a public row is what its parts of log partitions add up to at each read."""
+        """Whether a read adds up a public row from its parts of log partitions."""
         return False
 
     @property
     def stored(self) -> dict[str, Column]:
-        """The declared columns, and those that decide whether a row is there."""
+        """The declared columns, and those that decide whether a row exists."""
         if not self.deletes:
             return self.columns
         return self.columns | {_LAST: last_position(), _LAST_DELETE: last_position(self.deletes)}
 
     @property
     def state_columns(self) -> tuple[StateColumn, ...]:
-        """The stored columns besides the log partition and the key."""
+        """The stored columns, without the log partition and the key."""
         return tuple(state for name, column in self.stored.items() for state in column.state(name))
 
     @property
     def public_values(self) -> dict[str, sql.Composable]:
-        """The SQL expression of each column besides the key, over the stored columns."""
+        """The SQL expression of each column, without the key, over the stored columns."""
         values = {name: column.value(name) for name, column in self.columns.items()}
         return values | {name: value.said for name, value in self._computed_values().items()}
 
@@ -165,14 +165,14 @@ class ReadModel:
 
     @property
     def visible(self) -> sql.Composable:
-        """The SQL condition of a row that people see, over the stored columns."""
+        """The SQL condition of a public row, over the stored columns."""
         if not self.deletes:
             return sql.SQL("true")
         return sql.SQL("{} is distinct from {}").format(sql.Identifier(_LAST_DELETE), sql.Identifier(_LAST))
 
     @property
     def public_key(self) -> tuple[str, ...]:
-        """The columns that tell public rows apart."""
+        """The columns that distinguish public rows."""
         return tuple(self.keys)
 
     @property
@@ -184,48 +184,48 @@ class ReadModel:
     def fingerprint(self) -> str:
         """A hash of all that decides the content of rows: without the docstring and the delays.
 
-        The fingerprint belongs to the model as it is declared, and is the same for all of its versions. Of upcasts it
-        has the moves that decide what the model reads: a new shape of an event changes no model that does not see it.
+        It belongs to the model as it is declared, and is the same for all of its versions. For upcasts it has the moves
+        that decide what the model reads: a new shape of an event changes no model that does not read that part.
         """
-        # as in the first layout: who knows that one's rows finds that the declaration is the same
+        # as in the first layout: so rows of the first layout still match an unchanged declaration
         adds_up = self.crosses_streams and any(column.kind in {"sum", "avg"} for column in self.columns.values())
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, adds_up)
-        # apart: models without any are what they were before there were any
+        # apart: so models without any kept their fingerprints when these were introduced
         where = {name: column.where for name, column in self.columns.items() if column.where}
         return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each, where) if said)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
-        """Return the hash of what is declared, and behind a plus that of the tables' layout and what upcasts decide."""
-        # apart: whoever knows the declaration alone finds the versions of it
+        """Return the hash of a declaration, a plus, and the hash of the tables' layout and the effect of upcasts."""
+        # apart: the declaration's hash alone finds its versions
         parts = (repr(declared), f"{LAYOUT}{self.shaped_by}")
         return "+".join(hashlib.sha256(part.encode()).hexdigest() for part in parts)
 
     @property
     def shaped_by(self) -> str:
-        """The moves that decide what the model reads; empty where none does."""
+        """The moves that decide what the model reads; empty if none does."""
         moves = [(path, found) for path, found in self._moves() if found]
         return json.dumps(moves, sort_keys=True) if moves else ""
 
     @property
     def sources(self) -> set[str]:
-        """The columns of the event and the fields of its data that the model looks at."""
+        """The columns of the event and the fields of its data that the model reads."""
         return {source for source in self._read if item_path(source) is None}
 
     @property
     def items(self) -> Items | None:
-        """What it reads of the elements of an array, if these are its rows."""
+        """Its reads of the elements of an array, if these are its rows."""
         paths = {source: path for source in sorted(self._read) if (path := item_path(source)) is not None}
         return None if self.each is None else Items(self.each, paths)
 
     @property
     def carried(self) -> Carried | None:
-        """What keys are carried along streams, if some are."""
+        """The fields that keys are carried from along streams, if there are any."""
         fields = {key.column: key.source for key in self.keys.values() if key.is_carried}
         return Carried(fields, self.events, as_option(self.seen_upcasts)) if fields else None
 
     @property
     def read_keys(self) -> dict[str, KeyColumn]:
-        """What it reads of an event before its columns: the array of `each=`, then its keys."""
+        """Its reads of an event that precede its columns: the array of `each=`, then its keys."""
         return ({} if self.each is None else {"each=": KeyColumn(self.each, ARRAY)}) | self.keys
 
     @property
@@ -235,7 +235,7 @@ class ReadModel:
 
     @property
     def seen_upcasts(self) -> tuple[Upcast, ...]:
-        """The upcasts of events of which some move decides what the model reads."""
+        """The upcasts of events with some move that decides what the model reads."""
         seen = {(decider, event) for _, found in self._moves() for decider, event, *_ in found}
         return tuple(one for one in self._known_upcasts if (one.decider, one.event) in seen)
 
@@ -244,7 +244,7 @@ class ReadModel:
         return (self.upcasts or ()) + self.unregistered
 
     def of_taken_events(self, upcasts: Iterable[Upcast]) -> list[Upcast]:
-        """Return those upcasts whose events the model takes."""
+        """Return those upcasts that are of events that the model takes."""
         return [
             one
             for one in upcasts
@@ -253,7 +253,7 @@ class ReadModel:
         ]
 
     def _moves(self) -> Iterator[tuple[Path, list[Touching]]]:
-        """Return the paths that the model reads, in order, each with the moves that decide what stands there."""
+        """Return the paths that the model reads, in order, each with the moves that decide the value there."""
         taken = self.of_taken_events(self._known_upcasts)
         if not taken:
             return
@@ -303,17 +303,17 @@ def read_model(
         view: The name under which it consumes the event store.
         key: The names of the attributes that make up its key, each a `stream_id()`, a `field(…)`, a `carried(…)` or
             a `bucket(…)`.
-        deciders: The deciders whose events it takes; None for all.
-        events: The events it takes; None for all.
+        deciders: The deciders that it takes events of; None for all.
+        events: The events that it takes; None for all.
         deletes: The events that remove a row. The row is gone while the last event of its key, by offset, is one of
-            these. A later event brings it back with all that it was. These events have the key as all others have it.
-        each: An array, such as `data.lines`, of which each element counts as an event does. Sources may name the
-            element, `item`, and what it has, `item.sku`. Of one event the last element is the last one. An event
-            without the array counts for nothing.
+            these. A later event brings it back with all its earlier values. These events need the key as all others do.
+        each: An array, such as `data.lines`, with elements that each count as an event does. Sources may name the
+            element, `item`, and its fields, `item.sku`. Of one event, the last element counts as the last. An event
+            without the array does not count.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.
-        serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, when somebody has
-            approved it besides.
+        serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, once an operator has
+            also approved it.
         indexes: The indexes of its rows, each a column, a tuple of columns or an `index(…)`; its key has one.
 
     Raises:
@@ -400,7 +400,7 @@ def with_indexes(model: Model, declared: Sequence[Declared]) -> Model:
     """Return a model with indexes.
 
     Raises:
-        InvalidReadModel: One is of no column, or of one that can have none.
+        InvalidReadModel: One has no column, or a column that can have no index.
     """
     try:
         indexes = as_indexes(declared)
@@ -409,7 +409,7 @@ def with_indexes(model: Model, declared: Sequence[Declared]) -> Model:
     without = dict.fromkeys(model.lookups, "it is a column of another read model's row")
     spans = dict.fromkeys(model.columns, "its spans are put together at each read")
     without |= {name: why for name, why in spans.items() if model.columns[name].kind == "sessions"}
-    # one may be computed from another
+    # a computed column may depend on another one
     for name in [*model.computed] * len(model.computed):
         for of in {*model.computed[name].names} & {*without}:
             without[name] = f"it is computed from {of}, which can have none"
@@ -418,7 +418,7 @@ def with_indexes(model: Model, declared: Sequence[Declared]) -> Model:
 
 
 def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
-    """Show a column of another read model's row, whose key is a column of this row; null where it has none.
+    """Show a column of another read model's row, with a column of this row as its key; null if there is no such row.
 
     Args:
         model: The other read model, imported from its file. Its key is one column.
@@ -445,11 +445,11 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
 def key_problems(
     name: str, key: Sequence[str], keys: Collection[str], columns: Collection[str], words: str
 ) -> Iterator[Problem]:
-    """List the problems of a key: what key= names, what there is, and the words that make keys."""
+    """List the problems of a key: the names in key=, the declared key columns, and the words that make keys."""
     yield [n for n in key if n not in keys], f"is named in key= but is no {words}"
     yield [n for n in keys if n not in key], "is a key column that key= does not name"
     yield [] if key else [name], "has no key"
-    yield [] if columns else [name], "has no columns besides its key"
+    yield [] if columns else [name], "has no columns beside its key"
 
 
 def naming_problems(
@@ -475,10 +475,10 @@ def naming_problems(
 
 
 def refuse(name: str, problems: Iterable[Problem]) -> None:
-    """Refuse a declaration for the first of its problems that is one.
+    """Refuse a declaration for its first actual problem.
 
     Raises:
-        InvalidReadModel: The text names the read model and what is bad.
+        InvalidReadModel: The text names the read model and the bad name.
     """
     for bad, problem in problems:
         if bad:

@@ -4,10 +4,10 @@
     def carts(state: State | None, event: FoldEvent) -> State | None:
         \"\"\"One row per cart.\"\"\"
 
-A stream has one row: its state as JSON, and the position up to which it was folded. A drain goes on from the stored
+A stream has one row: its state as JSON, and the position up to which it was folded. A drain continues from the stored
 state, a rebuild from None. Events up to a state's position are in it already: reading them again changes nothing.
 
-Prefer columns (`read_model`) where they say it: they are several times faster.
+Prefer columns (`read_model`) if they can express the model: they are several times faster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ READ = (*STREAM, "position", "event", "event_version", "data", "created_at", "of
 
 @dataclass(frozen=True, kw_only=True)
 class Fold(FunctionModel):
-    """A read model whose rows a Python function computes, one per stream.
+    """A read model with one row per stream, which a Python function computes.
 
     Attributes:
         function: From the state before (None at first) and an event to the state after; None for no row.
@@ -43,7 +43,7 @@ class Fold(FunctionModel):
         """The position, the state and the public columns; the merge keeps those of the latest state."""
         return (
             replaced_position(),
-            # json, not jsonb: a state that is read again is the same, with its keys in order
+            # json, not jsonb: a state that is read again is identical, with its keys in order
             replaced(STATE, "string", stored_as="json"),
             *(replaced(name, type_) for name, type_ in self.types.items()),
         )
@@ -79,17 +79,17 @@ def fold(
 ) -> Callable[[Function], Fold]:
     """Declare a read model by a function: its name is the model's, its docstring says what a row is.
 
-    The function gets the state before, None at a stream's first event, and an event, and returns the state after: a
-    dict that JSON holds as it is, with texts as keys, without tuples. The function must depend on these two alone: not
-    on the time, not on a database. None removes the row, until a later event returns a state again.
+    The function gets the state before, None at a stream's first event, and an event. It returns the state after: a dict
+    that JSON holds unchanged, with texts as keys, without tuples. The function must depend on these two arguments
+    alone: not on the time, not on a database. None removes the row, until a later event returns a state again.
 
     Args:
         view: The name under which it consumes the event store.
         key: The name of the stream's `decider_id`. Unless `deciders` names exactly one, the key is `decider` and
             this.
         columns: The public columns: keys of the state to types; a key that is missing or None is null.
-        deciders: The deciders whose events it takes; None for all.
-        events: The events it takes; None for all.
+        deciders: The deciders that it takes events of; None for all.
+        events: The events that it takes; None for all.
         version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.

@@ -1,4 +1,4 @@
-"""What the function of a fold gets and returns: types that need no Spark."""
+"""The arguments and the result of a fold's function: types that need no Spark."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -8,7 +8,7 @@ State = dict[str, Any]
 
 
 class FoldEvent(NamedTuple):
-    """An event as a fold sees it: nothing that a rebuild would read for it alone; `data` is the JSON's value."""
+    """An event as a fold sees it: nothing that a rebuild would have to read just for it; `data` is the JSON's value."""
 
     decider: str
     decider_id: str

@@ -14,7 +14,7 @@ from millrace.read_models.declared.columns import KeyColumn, StateColumn
 from millrace.read_models.declared.declaration import Problem, ReadModel, naming_problems, refuse
 from millrace.user_code import is_async, is_generator, snake_case
 
-# the state column that says up to which position of its log partition a row was computed
+# the state column of the position, in its log partition, up to which a row was computed
 POSITION = "_position"
 
 Model = TypeVar("Model", bound="FunctionModel")
@@ -22,11 +22,11 @@ Model = TypeVar("Model", bound="FunctionModel")
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionModel(ReadModel):
-    """A read model whose rows a Python function computes, stream by stream.
+    """A read model with rows that a Python function computes, stream by stream.
 
     Attributes:
         function: The function.
-        types: The columns besides the stream's, and their types.
+        types: The columns that are not the stream's, and their types.
         code_version: The number that the user raises when code that the function uses changed.
     """
 
@@ -75,7 +75,7 @@ def declare(
     """Declare a read model of a kind by its function; `key` is the name of the stream's `decider_id`.
 
     Raises:
-        InvalidReadModel: Names, key or columns do not fit together, or one of `problems` is one.
+        InvalidReadModel: Names, key or columns do not fit together, or one of `problems` applies.
     """
     name = snake_case(function.__name__)
     docstring = function.__doc__ or ""
@@ -132,7 +132,7 @@ def code_of(function: Callable[..., object]) -> str:
 
 
 def replaced_position() -> StateColumn:
-    """Return the state column that says up to which position of its log partition a row was computed."""
+    """Return the state column of the position, in its log partition, up to which a row was computed."""
     from pyspark.sql import functions as f
 
     merge = sql.SQL("max({})").format(sql.Identifier(POSITION))
@@ -145,7 +145,7 @@ def replaced(name: str, spark_type: str, *, stored_as: str | None = None) -> Sta
 
     column, position = sql.Identifier(name), sql.Identifier(POSITION)
     if spark_type.startswith("array<"):
-        # arrays of several lengths have no aggregate; rows have
+        # no aggregate takes arrays of several lengths; one takes rows
         merge = sql.SQL(
             "(select r.a from rows from (unnest(array_agg(row({}) order by {} desc)) as (a {}))"
             " with ordinality r(a, n) order by r.n limit 1)"

@@ -1,8 +1,8 @@
-"""Indexes of a read model's rows: which columns each has, and what can have none.
+"""Indexes of a read model's rows: the columns of each, and the columns that can have none.
 
     @read_model(view="orders", deciders=["order"], key=["order_id"], indexes=[("status", "placed_at"), "kinds"])
 
-They are no part of the fingerprint: no version is built for another index. Not here: making them (`stored.indexes`).
+The fingerprint excludes them: no version is built for another index. Not here: making them (`stored.indexes`).
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from millrace.read_models.declared.column_types import InvalidColumn
 
 _USINGS = ("btree", "gin")
-# of Postgres
+# the limit of Postgres
 _MOST_COLUMNS = 32
 # the digits behind a table's name in the name of an index
 DIGITS = 8
@@ -25,7 +25,7 @@ class Index:
 
     Attributes:
         columns: Its columns, in order.
-        using: How Postgres keeps it.
+        using: Its access method in Postgres.
     """
 
     columns: tuple[str, ...]
@@ -37,7 +37,7 @@ class Index:
 
     @property
     def digits(self) -> str:
-        """What tells it from others of its table."""
+        """Digits that distinguish it from other indexes of its table."""
         return hashlib.sha256(str(self).encode()).hexdigest()[:DIGITS]
 
 
@@ -55,10 +55,10 @@ def index(*columns: str, using: str = "btree") -> Index:
 
 
 def as_indexes(declared: Sequence[Declared]) -> tuple[Index, ...]:
-    """Return indexes as they are declared: a text is one column, a tuple some.
+    """Return indexes from their declarations: a text is one column, a tuple several.
 
     Raises:
-        InvalidColumn: Something is neither.
+        InvalidColumn: A declaration is neither.
     """
     if not isinstance(declared, list | tuple):
         raise InvalidColumn(f"indexes={declared!r:.100} is no list of columns, tuples of columns and index(…)")
@@ -75,7 +75,7 @@ def as_indexes(declared: Sequence[Declared]) -> tuple[Index, ...]:
 def index_problems(
     indexes: Sequence[Index], types: Mapping[str, str], without: Mapping[str, str]
 ) -> Iterator[tuple[Sequence[str], str]]:
-    """List the problems of indexes: each what is bad, and why.
+    """List the problems of indexes: each the bad name, and why it is bad.
 
     Args:
         indexes: The indexes.

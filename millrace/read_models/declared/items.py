@@ -1,7 +1,7 @@
-"""The elements of an array in events: a row for each, where `each=` of a read model names the array.
+"""The elements of an array in events: a row for each if `each=` of a read model names the array.
 
-An array is a field of data, and so a text: one that says a JSON array is one. What an element has comes as Postgres'
-`->>` gives it: a number keeps its digits.
+An array is a field of data, and so a text; a text that contains a JSON array counts as one. Fields of an element come
+as Postgres' `->>` gives them: a number keeps its digits.
 """
 
 import json
@@ -19,9 +19,9 @@ from millrace.read_models.declared.columns import ORDER
 
 # the column that orders elements as ORDER orders events: an offset, and the place in the array
 ITEM_ORDER = "item_order"
-# more elements than there are in the 1 MiB that data has
+# more elements than fit in the 1 MiB that data may have
 PLACES = 2**20
-# of rows that are held at once: each has all that is read of its event
+# bytes of rows that are held at once, and of a row by itself: each row has all values that are read of its event
 _BYTES, _ROW_BYTES = 4 * 2**20, 64
 
 
@@ -33,23 +33,23 @@ class _Number(str):
 
 @dataclass(frozen=True)
 class Items:
-    """What is read of the elements of an array.
+    """The reads of an array's elements.
 
     Attributes:
         array: The column of the events that has the array, as text.
-        paths: What is read of an element, by source: a path in it.
+        paths: The values to read of an element, by source: a path in it.
     """
 
     array: str
     paths: Mapping[str, tuple[str, ...]]
 
     def apart(self, events: pa.Table) -> Iterator[pa.Table]:
-        """Yield a row for each element of each event's array, with what is read of it, and ITEM_ORDER.
+        """Yield a row for each element of each event's array, with the values that are read of it, and ITEM_ORDER.
 
-        The array's own column is null in these rows. An event with another value there has one row, in which this
-        column has the value's beginning. An event without the array has no row.
+        The array's own column is null in these rows. An event with another value there has one row, with the beginning
+        of that value in this column. An event without the array has no row.
         """
-        # about how many bytes each row of an event has, without what is read of its element
+        # about how many bytes each row of an event has, without the values of its element
         bytes_of = pa.repeat(_ROW_BYTES, len(events))
         for name in events.column_names:
             column = events.column(name)
@@ -70,7 +70,7 @@ class Items:
                     ]
                     for one in elements(text)
                 ]
-            # no array, or one that is nested more deeply than Python goes
+            # no array, or one that is nested more deeply than Python supports
             except (ValueError, RecursionError):
                 told, found = text[:QUOTED], [[None for _ in self.paths]]
             for place, values in enumerate(found):
@@ -94,16 +94,16 @@ class Items:
 
 
 def elements(text: str) -> list[Any]:
-    """Return the elements of an array, of which numbers are as they are written.
+    """Return the elements of an array; numbers keep the form in which they are written.
 
     Raises:
-        ValueError: The text says no array, or one with what is no text in Postgres.
+        ValueError: The text is no array, or the array contains characters that no text in Postgres can have.
         RecursionError: It is nested too deeply.
     """
     found = json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_refuse)
     if not isinstance(found, list):
         raise ValueError("no array")
-    # a text in which a text says an array may have half of a surrogate pair, or this character
+    # an array in a text in a text may have half of a surrogate pair, or this character
     if "\\u" in text and (NUL.search(text) or not json.dumps(found, ensure_ascii=False).encode()):
         raise ValueError("no text")
     return found

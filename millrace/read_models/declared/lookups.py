@@ -1,4 +1,4 @@
-"""Columns that show what another read model has under a key: a join when somebody reads the row; nothing is stored."""
+"""Columns that show another read model's row under a key: a join at each read of the row; nothing is stored."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Lookup:
         model: The other read model.
         on: The column of this row that is the key there.
         column: The column there.
-        key: What the key is called there.
+        key: The name of the key there.
         key_type: The key's Postgres type.
         type: The column's Postgres type.
     """
@@ -30,7 +30,7 @@ class Lookup:
 
 
 def require_keys(lookups: Mapping[str, Lookup], types: Mapping[str, str]) -> None:
-    """Refuse lookups by what is no column of the row, or of another type than the key.
+    """Refuse lookups by a name that is no column of the row, or by a column of another type than the key.
 
     Raises:
         InvalidColumn: It names both.
@@ -46,11 +46,11 @@ def require_keys(lookups: Mapping[str, Lookup], types: Mapping[str, str]) -> Non
 
 
 def with_lookups(query: sql.Composed, lookups: Mapping[str, Lookup]) -> sql.Composed:
-    """Return the query of a view with what its rows look up."""
+    """Return the query of a view with the columns that its rows look up."""
     if not lookups:
         return query
     tables = {name: sql.Identifier(f"lookup {name}") for name in lookups}
-    # its key is unique: the join probes that index, and goes where nobody asks for the column, but not of a recompute
+    # its key is unique: the join probes that index; queries without the column skip it, but not of a recompute
     joins = [
         sql.SQL(" left join {} {table} on {table}.{} = own.{}").format(
             sql.Identifier("read_models", one.model),

@@ -4,9 +4,9 @@
     def order_lines(events: "DataFrame") -> "DataFrame":
         \"\"\"One row per line of an order.\"\"\"
 
-A stream's rows are stored together, as arrays, with the position up to which they were computed; later ones replace
+A stream's rows are stored together, as arrays, with the position up to which they were computed; later rows replace
 them. A batch costs as much as the whole histories of its streams: this is for streams that stay short, or for rows that
-neither columns nor a fold can tell.
+neither columns nor a fold can express.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +29,11 @@ Function = Callable[["DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute(FunctionModel):
-    """A read model whose rows a function of DataFrames computes from whole streams.
+    """A read model with rows that a function of DataFrames computes from whole streams.
 
     Attributes:
         function: From the events of some streams, all of each, to their rows.
-        row_key: The columns that tell the rows of one stream apart.
+        row_key: The columns that distinguish the rows of one stream.
     """
 
     function: Function = field(repr=False)
@@ -90,16 +90,16 @@ def recompute(
 
     The function gets the events of some streams, each from its first event on, in no order, with the columns of the
     source `event_log`. It returns `decider_id` (and `decider`, unless `deciders` names exactly one) and the declared
-    columns in their exact types. The function looks at each stream by itself, and only at that: not at the time,
-    not at another table.
+    columns in their exact types. The function depends on each stream by itself alone: not on the time, not on another
+    table.
 
     Args:
         view: The name under which it consumes the event store.
-        key: The name of the stream's `decider_id` in the model, then the columns that tell the rows of one stream
-            apart.
-        columns: The columns besides the stream's, and their types.
-        deciders: The deciders whose events it takes; None for all.
-        events: The events it takes; None for all.
+        key: The name of the stream's `decider_id` in the model, then the columns that distinguish the rows of one
+            stream.
+        columns: The columns that are not the stream's, and their types.
+        deciders: The deciders that it takes events of; None for all.
+        events: The events that it takes; None for all.
         version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.
         pooling_delay_s: How long to wait after a poll that found nothing, in seconds.
         max_lag_s: How old a pending event may become before the model counts as late, in seconds.

@@ -6,7 +6,7 @@
         status = row("status")
         orders = count()
 
-Rows change, so that a column over rows must also take back what a row had added: the change of a row is +new -old.
+Rows change, so a column over rows must also be able to remove the part of an old row: a change adds +new -old.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from millrace.read_models.declared.columns import Column, KeyColumn, StateColumn
 from millrace.read_models.declared.declaration import Problem, ReadModel, key_problems, naming_problems, refuse
 from millrace.user_code import snake_case
 
-# how many rows a group has: one of none is not shown
+# how many rows a group has: an empty group is not shown
 _ROWS = "_rows"
-# of others, equal values may look different: which of them were shown would depend on the order of changes
+# in other types, equal values may look different: the order of changes would decide which of them is shown
 _KEYS = ("text", "bigint", "int", "boolean", "date", "timestamptz")
 _STATE, _DIGITS = "_state_", 8
 _GROUPS = {"count", "sum", "avg"}
@@ -48,8 +48,8 @@ class Rollup(ReadModel):
 
     @property
     def state_table(self) -> str:
-        """The table of groups; its name tells what it was made from."""
-        # the state's name is that of a version, whose declaration no other one has
+        """The table of groups; its name has a hash of the columns and the query that it was made from."""
+        # the state's name has the version, which has one declaration only
         rows = self.groups((sql.Identifier(self.of.state_table), 1))
         made_from = f"{[*self.public_columns()]} {rows.as_string()}"
         return f"{self.name}{_STATE}{hashlib.sha256(made_from.encode()).hexdigest()[:_DIGITS]}"
@@ -62,7 +62,7 @@ class Rollup(ReadModel):
             StateColumn(
                 name,
                 "",
-                lambda value, _: value,  # Spark makes none of it
+                lambda value, _: value,  # Spark does not make it
                 sql.SQL("sum({})::{}").format(sql.Identifier(name), sql.SQL(types.get(name, "numeric"))),
             )
             for name, _ in self._added
@@ -70,7 +70,7 @@ class Rollup(ReadModel):
 
     @property
     def visible(self) -> sql.Composable:
-        """A condition: a group without a row is not there."""
+        """A condition: a group without a row does not exist."""
         return sql.SQL("{} > 0").format(sql.Identifier(_ROWS))
 
     def public_columns(self) -> dict[str, str]:
@@ -80,15 +80,15 @@ class Rollup(ReadModel):
         return keys | {name: "bigint" if one.kind == "count" else "numeric" for name, one in self.columns.items()}
 
     def sources_of(self, name: str) -> tuple[str, ...]:
-        """Return the columns of the read model that a column is computed from; for the number of rows its key."""
+        """Return the read model's columns that a column is computed from; for the number of rows the key."""
         source = (self.keys | self.columns)[name].source
         return (source,) if source else self.of.public_key
 
     def groups(self, *sides: tuple[sql.Composable, int]) -> sql.Composed:
-        """Return the query for what some stored rows add to groups, as rows of the state.
+        """Return the query for the changes that some stored rows make to groups, as rows of the state.
 
         Args:
-            sides: Items of a FROM with columns of the read model's state, and how often each row counts: -1 takes back.
+            sides: Items of a FROM with columns of the read model's state, and how often each row counts: -1 removes it.
         """
         members: list[Column | KeyColumn] = [*self.keys.values(), *self.columns.values()]
         needed = sorted({one.source for one in members if one.source})
@@ -120,13 +120,13 @@ class Rollup(ReadModel):
             sums=sql.SQL(", ").join(sql.SQL("{} as {}").format(value, sql.Identifier(n)) for n, value in sums.items()),
             rows=rows,
             numbers=sql.SQL(", ").join(sql.SQL(str(n + 1)) for n in range(len(partition) + len(keys))),
-            # most changes of a row leave its group as it was
+            # most changes of a row leave its group unchanged
             any=sql.SQL(" or ").join(sql.SQL("{} <> 0").format(value) for value in sums.values()),
         )
 
     @property
     def _added(self) -> list[tuple[str, sql.Composable]]:
-        """The stored columns, and what a row adds to each."""
+        """The stored columns, and the value that a row adds to each."""
         added: list[tuple[str, sql.Composable]] = [(_ROWS, sql.SQL("1"))]
         for name, column in self.columns.items():
             source = sql.Identifier(column.source or "")
@@ -141,7 +141,7 @@ class Rollup(ReadModel):
 
 
 def name_of(table: str) -> str:
-    """Return the name of the rollup that has a state table."""
+    """Return the name of the rollup that a state table belongs to."""
     return table[: -len(_STATE) - _DIGITS]
 
 
@@ -153,7 +153,7 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
     Args:
         of: The read model, imported from its file.
         key: The names of the attributes that make up the key of a group, each a `row(…)` or a `bucket(…)`. The other
-            ones are `count()`, `count(…)`, `sum_(…)` or `avg(…)`.
+            attributes are `count()`, `count(…)`, `sum_(…)` or `avg(…)`.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together, or do not fit the read model.

@@ -1,4 +1,4 @@
-"""Upcasts as read models meet them: all read events in their newest shape, and the moves that decide what one reads."""
+"""Upcasts for read models, which read all events in their newest shape, and the moves that decide what one reads."""
 
 import hashlib
 import json
@@ -14,19 +14,19 @@ from millrace.errors import MillraceError
 Path = tuple[str, ...]
 # decider, event, version, and a move to that version
 Touching = tuple[str, str, int, Mapping[str, Any]]
-# the paths that a move says, by name
+# the names of the paths in a move
 _PATHS = ("path", "to")
 
 
 class Overtaken(MillraceError):
-    """The store was told of an upcast that a drain did not read events with."""
+    """The store has an upcast that a drain did not read events with."""
 
 
 @dataclass(frozen=True)
 class Upcast:
-    """How data of the version before become data of a version of an event, as the store knows it.
+    """The step from the data of one version of an event to the data of the next, as the store has it.
 
-    The moves are JSON: a number in them keeps its digits.
+    The moves are a JSON text: a number in them keeps its digits.
     """
 
     decider: str
@@ -41,11 +41,11 @@ class Upcast:
 
     @property
     def parsed(self) -> Sequence[Mapping[str, Any]]:
-        """The moves, to look at."""
+        """The moves, parsed."""
         return _parsed(self.moves)
 
 
-# sensors look at the same ones again and again, for each path of each model
+# sensors need the same ones again and again, for each path of each model
 @lru_cache(1_000)
 def _parsed(moves: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(json.loads(moves))
@@ -71,12 +71,12 @@ def stored_upcasts(connection: psycopg.Connection) -> tuple[Upcast, ...]:
 
 
 def require_known(connection: psycopg.Connection, upcasts: Sequence[Upcast] | None) -> None:
-    """Refuse to commit what was read with some upcasts if the store has others.
+    """Refuse to commit rows of events that were read with some upcasts if the store has others.
 
-    Events of a version may only come after its upcast: so none of them was read without.
+    Events of a version come only after its upcast: so none of them was read without it.
 
     Raises:
-        Overtaken: It does.
+        Overtaken: The store has others.
     """
     rows = connection.execute("select decider, event, to_version, digest from event_store.event_upcasts").fetchall()
     if set(rows) != {(one.decider, one.event, one.to_version, one.digest) for one in upcasts or ()}:
@@ -87,9 +87,9 @@ def require_known(connection: psycopg.Connection, upcasts: Sequence[Upcast] | No
 
 
 def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
-    """Return the moves that decide what stands at a path of events in their newest shape; of each event the last first.
+    """Return the moves that decide the value at a path of events in their newest shape; for each event the last first.
 
-    An empty path stands for all data. Where a rename brings a value to the path, moves of where it came from count.
+    An empty path stands for all data. If a rename brings a value to the path, moves of the value's old path count.
     """
     found = []
     paths: dict[tuple[str, str], set[Path]] = {}
@@ -105,7 +105,7 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
                 source, target = said
                 reached |= {source + one[len(target) :] for one in reached if one[: len(target)] == target}
                 if len(reached) > 100:  # each may bring a value from twice as many places
-                    # whatever comes before touches it
+                    # any earlier move touches it
                     reached.add(())
                     reached.intersection_update({()})
     return found

@@ -1,4 +1,4 @@
-"""The words that declare a read model's columns: each makes a column of one kind, or refuses what it is given."""
+"""The words that declare a read model's columns: each makes a column of one kind, or refuses its arguments."""
 
 import re
 from collections.abc import Mapping
@@ -25,21 +25,21 @@ _GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
 _SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
 Where = Mapping[str, object] | None
 _Looks = tuple[tuple[str, ...] | None, Conditions | None]
-# each change of an array writes all of it
+# each change of an array writes the whole array
 MOST_KEPT = 1_000
-# of a value that is added up: a sum of ten billion fits into the 38 digits that Spark has
+# the most digits of a summed value: a sum of ten billion such values fits into Spark's 38 digits
 MOST_SUMMED_DIGITS = 28
 
 
 def stream_id() -> KeyColumn:
-    """Key by the stream's `decider_id`: one row per stream, or per id where the model takes several deciders."""
+    """Key by the stream's `decider_id`: one row per stream, or per id if the model takes several deciders."""
     return KeyColumn("decider_id")
 
 
 def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyColumn:  # noqa: A002 - the word of the declaration
     """Key by a column of the event or a field of its data; one key may have events of several streams.
 
-    A mapping of deciders to sources joins their events: an order's by its id, a payment's by the order that it names.
+    A mapping of deciders to sources joins their events: an order's by its id, a payment's by the id of its order.
     """
     if isinstance(source, str):
         return KeyColumn(_source(source), _type(source, type))
@@ -57,14 +57,14 @@ def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyCol
 
 
 def row(source: str) -> KeyColumn:
-    """Key a rollup by a column of its read model's rows, null being a value of its own."""
+    """Key a rollup by a column of its read model's rows; null is a key of its own."""
     return KeyColumn(source)
 
 
 def carried(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002
-    """Key by a field of data that not all events of a stream have: an event without it has the last one before it.
+    """Key by a field of data that some events of a stream lack: they take the last value before them.
 
-    Events before the first one that has it are left out.
+    Events before the first value are left out.
     """
     if not isinstance(source, str) or data_path(source) is None:
         raise InvalidColumn(f"carried({source!r}): name a field data.<key>[.<key>…]; every event has its columns")
@@ -72,11 +72,11 @@ def carried(source: str, *, type: str | None = None) -> KeyColumn:  # noqa: A002
 
 
 def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") -> KeyColumn:
-    """Key by the day, the hour, … of a time, as when it begins.
+    """Key by the day, the hour, … of a time: the key is its beginning.
 
-    `every` is `1 day`, `1 week` from Monday on, `1 month`, `1 year`, `6 hour` or what divides 24, `15 min` or 60.
-    Days, and what is longer than an hour, are those of the zone's clocks: a day may have 23 or 25 hours. An event that
-    comes late counts for its own bucket. `source` is as that of `field`; of a rollup, a column of its read model.
+    `every` is `1 day`, `1 week` from Monday on, `1 month`, `1 year`, or hours that divide 24 (`6 hour`), or minutes
+    that divide 60 (`15 min`). Buckets longer than an hour follow the zone's clocks: a day may have 23 or 25 hours. A
+    late event counts for its own bucket. `source` is as that of `field`; in a rollup, a column of its read model.
     """
     every = spelled(every)
     require_bucket(f"bucket({source!r})", every, zone)
@@ -86,10 +86,10 @@ def bucket(source: str | Mapping[str, str], *, every: str, zone: str = "UTC") ->
 
 
 def count(source: str | None = None, *, events: list[str] | None = None, where: Where = None) -> Column:
-    """Count events, or those whose `source` is not null; 0 for none. A rollup counts rows.
+    """Count events, or those with a `source` that is not null; 0 for none. A rollup counts rows.
 
-    `events` names the events to look at, here and in the other columns. `where` says by source what their values are to
-    be: `{"data.status": "paid"}`, `["paid", "sent"]` for one of several, None for none, `{">=": 10, "<": 100}`.
+    `events` names the events to take, here and in the other columns. `where` states by source the values that they may
+    have: `{"data.status": "paid"}`, `["paid", "sent"]` for one of several, None for none, `{">=": 10, "<": 100}`.
     """
     found = source and _summed_source(source)
     return Column("count", found, _type(found, None) if found else "bigint", *_looks(events, where))
@@ -104,7 +104,7 @@ def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None, 
 
 
 def avg(source: str, *, type: str = "decimal(28,12)", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
-    """Take the mean, kept as exact sum and count; null for none. A rollup takes that of a column of its rows."""
+    """Take the mean, kept as exact sum and count; null for none. A rollup takes the mean of a column of its rows."""
     return Column("avg", _summed_source(source), _summed_type("avg", source, type), *_looks(events, where))
 
 
@@ -129,8 +129,8 @@ def first(
 ) -> Column:
     """Keep the value of the first event that has one; null for none.
 
-    The first one by offset; or the one with the least value of `by`, read as `by_type`, and of several the first by
-    offset. Then events without that value do not count.
+    The first one by offset; or, with `by`, the one with the least value of `by`, read as `by_type`, and among equal
+    ones the first by offset. With `by`, events without that value do not count.
     """
     return _decided("first", source, type, by, by_type, _looks(events, where))
 
@@ -146,8 +146,8 @@ def last(
 ) -> Column:
     """Keep the value of the last event that has one; null for none.
 
-    The last one by offset; or the one with the greatest value of `by`, read as `by_type`, and of several the last by
-    offset. Then events without that value do not count.
+    The last one by offset; or, with `by`, the one with the greatest value of `by`, read as `by_type`, and among equal
+    ones the last by offset. With `by`, events without that value do not count.
     """
     return _decided("last", source, type, by, by_type, _looks(events, where))
 
@@ -162,12 +162,12 @@ def _decided(kind: str, source: str, type_: str | None, by: str | None, by_type:
 
 
 def any_(source: str, *, events: list[str] | None = None, where: Where = None) -> Column:
-    """Say whether some value is true; false for none."""
+    """Keep whether some value is true; false for none."""
     return Column("any", _source(source), _type(source, "boolean"), *_looks(events, where))
 
 
 def all_(source: str, *, events: list[str] | None = None, where: Where = None) -> Column:
-    """Say whether every value is true; true for none."""
+    """Keep whether every value is true; true for none."""
     return Column("all", _source(source), _type(source, "boolean"), *_looks(events, where))
 
 
@@ -191,7 +191,7 @@ def top(
 ) -> Column:
     """Keep the values of the n events with the greatest value of `by`, the greatest first; empty for none.
 
-    Of several events with one value of `by` the last by offset is first. Without `by` the values themselves decide.
+    Of several events with one value of `by`, the last by offset comes first. Without `by` the values themselves decide.
     Events that lack one of the two do not count. Each change writes the whole array.
     """
     by_word = "by_type"
@@ -220,7 +220,7 @@ def latest(
 def sessions(source: str, *, gap: str, events: list[str] | None = None, where: Where = None) -> Column:
     """Unite times that lie at most `gap` apart, such as `30 min`, to spans from the first to the last; empty for none.
 
-    A time that comes late extends a span, or unites two. A day is 24 hours. Each change writes all spans of the row.
+    A late time extends a span, or unites two. A day is 24 hours. Each change writes all spans of the row.
     """
     found = _GAP.fullmatch(str(spelled(gap)))
     if found is None:
@@ -234,7 +234,7 @@ def sessions(source: str, *, gap: str, events: list[str] | None = None, where: W
 
 
 def is_of_row(source: str) -> bool:
-    """Say whether a source can only be a column of a read model's rows, as a rollup has it."""
+    """Return whether a source can only be a column of a read model's rows, for a rollup."""
     return source not in COLUMNS and _COLUMN.fullmatch(source) is not None
 
 
@@ -246,7 +246,7 @@ def require_of_events(*columns: Column | KeyColumn) -> None:
     """Refuse columns over a column of rows, which a rollup may have.
 
     Raises:
-        InvalidColumn: It says what else there is.
+        InvalidColumn: The text names the alternatives.
     """
     for column in columns:
         if column.source and is_of_row(column.source):
@@ -302,7 +302,7 @@ def _ordered(source: str, type_: str | None, word: str = "type") -> str:
 
 
 def _looks(events: list[str] | None, where: Where) -> _Looks:
-    """Return what a column looks at: the events, and the conditions that they are to meet."""
+    """Return the events that a column takes, and the conditions that they must meet."""
     met = conditions(where, lambda source: None if is_field(_source(source)) else COLUMNS[source][0])
     if events is None:
         return None, met

@@ -1,1 +1,1 @@
-"""Read models as people look at them."""
+"""Read models as people see them."""

@@ -1,6 +1,6 @@
 """Names in a declaration that the store does not know: of deciders, events, and fields of data.
 
-Only a field that schemas forbid is an error: an event may come later, and a field be rare.
+Only a field that schemas forbid is an error: an event may come later, and a field may be rare.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,20 +27,20 @@ def unknown_names(model: ReadModel, registered: Iterable[Kind]) -> list[str]:
         *model.deletes,
         *(e for column in model.columns.values() for e in column.events or ()),
     }
-    # of deciders that nobody registered every event is unknown
+    # if none of the deciders is registered, every event is unknown
     return said + [_unknown("event", name, events) for name in sorted(named - events) if events]
 
 
 def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) -> Iterator[tuple[str, bool]]:
-    """Yield a sentence for each field in a declaration that no schema of the events it is read from names.
+    """Yield a sentence for each field in a declaration that no schema of its events names.
 
-    With it goes whether all of these schemas forbid the field, so that it is never there.
+    Also yield whether all of these schemas forbid the field, so that it never occurs.
 
     Args:
         model: The read model.
         schemas: All kinds of event, each with its schema; None for an event without one, which may have every field.
     """
-    # what reads it, in words, and the events and the decider that it looks at; None for all of the model's
+    # the reader in words, its source, and the events and the decider that it takes; None for all of the model's
     readers: list[tuple[str, str, tuple[str, ...] | None, str | None]] = [
         (f"column {name}" if name in model.keys else name, source, None, decider)
         for name, key in model.read_keys.items()

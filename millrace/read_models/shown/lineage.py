@@ -1,4 +1,4 @@
-"""Where the columns of a read model come from, as its declaration says it: in words, and as sources."""
+"""The origins of a read model's columns by its declaration: in words, and as sources."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from millrace.read_models.declared.rollups import Rollup
 
 @dataclass(frozen=True)
 class ColumnOrigin:
-    """Where a column comes from.
+    """The origin of a column.
 
     Attributes:
         column: Its name.
-        said: What it is computed from, in words.
+        said: The origin in words.
         sources: The columns of the event, and the fields of its data, that it is computed from.
     """
 
@@ -25,7 +25,7 @@ class ColumnOrigin:
 
 
 def origins(model: ReadModel) -> list[ColumnOrigin]:
-    """Return where each public column of a read model comes from, in the order of its columns."""
+    """Return the origin of each public column of a read model, in the order of its columns."""
     if isinstance(model, Rollup):
         behind = {origin.column: origin.sources for origin in origins(model.of)}
         members: dict[str, Column | KeyColumn] = {**model.keys, **model.columns}
@@ -74,7 +74,7 @@ def _origin(model: ReadModel, name: str, column: Column) -> ColumnOrigin:
 
 
 def _behind(model: ReadModel, sources: Sequence[str]) -> tuple[str, ...]:
-    """Return the sources that the event has: of an element the array."""
+    """Return the sources as the event has them: for an element, its array."""
     found = (source if item_path(source) is None else str(model.each) for source in sources)
     return tuple(dict.fromkeys(found))
 

@@ -1,4 +1,4 @@
-"""The rows that a read model made of one stream, or why it has none to show."""
+"""The rows that a read model made of one stream, or the reason why it shows none."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from millrace.read_models.stored.tables import relation
 
 @dataclass(frozen=True)
 class StreamRows:
-    """What a read model has of a stream.
+    """A read model's rows of a stream.
 
     Attributes:
         model: The read model.
         rows: Its rows, each a JSON object, in the order of its key.
-        note: What a reader has to know of them, or why they cannot be shown; None for nothing.
+        note: A remark for readers of the rows, or why they cannot be shown; None for no remark.
     """
 
     model: str
@@ -35,7 +35,7 @@ def rows_of_stream(
 ) -> StreamRows:
     """Return up to `limit` rows of a stream, as the model's SQL view has them.
 
-    In a transaction of the caller's, or one of its own. A model that cannot be read is a note, and no error.
+    It runs in the caller's transaction, or in one of its own. A model that cannot be read gives a note, not an error.
     """
     if model.crosses_streams:
         key = ", ".join(f"{name} from {each.said}" for name, each in model.keys.items())

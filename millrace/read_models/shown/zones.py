@@ -1,4 +1,4 @@
-"""Zones whose clocks Spark's Java, for buckets of events, and Postgres, for those of rollups, know otherwise."""
+"""Zones for which the rules of Spark's Java (buckets of events) and of Postgres (buckets of rollups) differ."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ _FIRST, _LAST = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // _STEP_S fo
 
 
 def zones_of_rollups(models: Iterable[ReadModel]) -> list[str]:
-    """Return the zones by whose clocks rollups count, but UTC, which has no rules."""
+    """Return the zones of rollups' buckets, except UTC, which has no rules."""
     keys = (key for model in models for one in model.rollups for key in one.keys.values())
     return sorted({key.zone for key in keys if key.zone} - {"UTC"})
 
@@ -24,9 +24,9 @@ def zones_of_rollups(models: Iterable[ReadModel]) -> list[str]:
 def zones_apart(
     connection: psycopg.Connection, spark: "SparkSession", zones: Iterable[str]
 ) -> Mapping[str, datetime | None]:
-    """Return the zones of which Spark and Postgres say other times, from 1970 to 2037, each with the first such moment.
+    """Return the zones with other times in Spark than in Postgres, from 1970 to 2037, each with the first such moment.
 
-    Of a zone that Postgres does not know there is no moment. The time is compared every six hours.
+    A zone that Postgres does not know has no moment. The times are compared every six hours.
     """
     from pyspark.sql import functions as f
 

@@ -1,1 +1,1 @@
-"""What Postgres has of read models: tables, rows, versions, moments of the past, and what differs."""
+"""Read models in Postgres: tables, rows, versions, moments of the past, and differences."""

@@ -1,6 +1,6 @@
-"""What a changed declaration does to the rows that serve: both sides at one place of the log, and what differs.
+"""The effect of a changed declaration on the rows that serve: both sides at one place of the log, and the differences.
 
-What serves is copied together with its checkpoints, as of one moment: its code may be gone, and it moves on.
+The serving rows are copied with their checkpoints, as of one moment: their code may be gone, and drains change them.
 """
 
 import re
@@ -23,12 +23,12 @@ from millrace.read_models.stored.store import ReadModelStore, Version
 from millrace.read_models.stored.tables import SCHEMA, as_owners, drop, drop_tables, drop_view, listed, relation
 from millrace.read_models.stored.versions import reset_model, versions, with_upcasts
 
-# what is not compared by then is of a process that died, unless its leases live
+# a copy that is not compared by then belongs to a process that died, unless its leases live
 UNFINISHED = timedelta(hours=1)
 
 
 class NothingToCompare(MillraceError):
-    """No version of the model serves, or not as of the moment that was named."""
+    """No version of the model serves, or none as of the moment that was named."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class Found:
     """How the rows of two declarations differ.
 
     Attributes:
-        rows_before: How many rows what serves has.
+        rows_before: How many rows the serving version has.
         rows_after: How many rows the other declaration has.
-        same_key: Whether the columns of its key tell the rows of both sides apart. If not, no rows are compared.
-        gone: How many keys only what serves has.
+        same_key: Whether the key's columns identify the rows of both sides. If not, no rows are compared.
+        gone: How many keys only the serving version has.
         new: How many keys only the other declaration has.
-        changed: How many rows of one key differ in some column.
-        columns: In how many rows each column differs, without those that differ in none.
+        changed: How many rows with one key differ in some column.
+        columns: In how many rows each column differs, without the columns that differ in none.
         added: The columns that only the other declaration has.
-        removed: The columns that only what serves has.
-        retyped: The columns that have another type, and are not compared.
-        uncompared: The columns that show another read model's row now, and did so or did not before.
-        failed_streams: How many streams fail in the other declaration, which has what was before.
+        removed: The columns that only the serving version has.
+        retyped: The columns that have another type; they are not compared.
+        uncompared: The columns that show another read model's row now, whether they did before or not.
+        failed_streams: How many streams fail in the other declaration; their rows end before the failure.
     """
 
     rows_before: int
@@ -69,7 +69,7 @@ class Found:
         return not self.same_key or any((self.gone, self.new, self.changed, self.added, self.removed, self.retyped))
 
     def __str__(self) -> str:
-        """Say it in a few sentences."""
+        """Return it as a few sentences."""
         if not self.same_key:
             said = [
                 f"The key is another one: {self.rows_before:,} rows before, {self.rows_after:,} after, not compared."
@@ -98,7 +98,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Diff:
-    """A comparison of a declaration with what serves.
+    """A comparison of a declaration with the serving version.
 
     Attributes:
         number: Rises with time.
@@ -107,13 +107,13 @@ class Diff:
         version: The version that served.
         mark_id: The moment of the log; None for where the serving version stood.
         partition: The log partition that is the sample; None for all.
-        fingerprint: That of the declaration.
-        marks: Up to which position of each log partition both sides have the events.
-        taken_at: When that was.
-        waiting_streams: How many streams failed in what served, and had what was before.
-        expires_at: From when on it may be removed.
-        compared_at: When it was compared; None while it is not.
-        found: What differs; None while it is not compared.
+        fingerprint: The declaration's fingerprint.
+        marks: The position up to which both sides have the events, for each log partition.
+        taken_at: The time of that place of the log.
+        waiting_streams: How many streams failed in the serving version; their rows end before the failure.
+        expires_at: The time from which on it may be removed.
+        compared_at: When it was compared; None before.
+        found: The differences; None before it is compared.
     """
 
     number: int
@@ -132,7 +132,7 @@ class Diff:
 
     @property
     def outcome(self) -> Found | None:
-        """What differs; None while it is not compared."""
+        """The differences; None before it is compared."""
         return Found(**self.found) if self.found is not None else None
 
 
@@ -143,7 +143,7 @@ def diffs(connection: psycopg.Connection, model: str) -> list[Diff]:
 
 
 def last_diff(connection: psycopg.Connection, model: ReadModel) -> Diff | None:
-    """Return the last diff of a declaration that is whole: of all log partitions, and of what serves now."""
+    """Return the last complete diff of a declaration: of all log partitions, and with the version that serves now."""
     with connection.cursor(row_factory=class_row(Diff)) as cursor:
         return cursor.execute(
             """
@@ -160,13 +160,13 @@ def last_diff(connection: psycopg.Connection, model: ReadModel) -> Diff | None:
 
 
 def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None, partition: int | None = None) -> Diff:
-    """Copy what serves, with the place of the log where it stands; go on with a copy that was not compared yet.
+    """Copy the serving rows with their place in the log; continue with a copy that was not compared yet.
 
     Args:
         connection: A session that is in no transaction.
         model: The declaration, with upcasts.
-        mark: The moment, as of which what serves was built; None for where it stands.
-        partition: The log partition that is enough; None for all.
+        mark: A moment as of which the serving version was built; None for where it stands.
+        partition: The log partition to which the copy is limited; None for all.
 
     Raises:
         NothingToCompare: No version serves, or not as of the moment.
@@ -193,10 +193,10 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
                 )
             failed = past.failed_streams
         else:
-            # what it has besides, it does not want
+            # let the view pass over pending events that it does not want
             PlatformStore(connection).pass_over_unwanted(serving.view)
         with connection.transaction():
-            # all of it is as of one moment, after this lock: the view goes on showing the version that it shows
+            # all of it is as of one moment, after this lock: meanwhile the view continues to show its version
             connection.execute("set transaction isolation level repeatable read")
             served = model.at_version(serving.version, serving.view) if mark is None else at_mark(model, mark)
             connection.execute(sql.SQL("lock table {} in access share mode").format(relation(served.name)))
@@ -217,7 +217,7 @@ def _copied(
     failed: int | None,
     partition: int | None,
 ) -> Diff:
-    """Return a copy of what serves that was not compared yet; make one if there is none."""
+    """Return a copy of the serving rows that was not compared yet; make one if there is none."""
     stands = "select array_agg(position order by partition) from event_store.checkpoints where view = %s"
     marks = mark.marks if mark else _value(connection, stands, (serving.view,))
     place = {
@@ -274,11 +274,11 @@ def _copied(
 
 
 def _of_partition(connection: psycopg.Connection, served: ReadModel, partition: int) -> sql.Composed:
-    """Return the query of a public view over one log partition: its declaration may be gone, Postgres has the view."""
+    """Return the query of a public view over one log partition: Postgres has the view, its declaration may be gone."""
     connection.execute("set local search_path = pg_catalog")  # so that all names have their schema
     query = str(_value(connection, "select pg_get_viewdef(%s::regclass)", (f"{SCHEMA}.{served.name}",)))
     whole = served.state_table
-    # the rows of a key that crosses streams are made of parts, which have the log partition
+    # the rows of a key that crosses streams are merged from parts, which have the log partition
     has_parts = _value(connection, "select to_regclass(%s) is not null", (f"{SCHEMA}.{served.parts_table}",))
     rows = served.parts_table if has_parts else whole
     one = sql.SQL("(select * from {} where partition = {}) {}").format(
@@ -289,11 +289,11 @@ def _of_partition(connection: psycopg.Connection, served: ReadModel, partition: 
 
 
 def comparable_partitions(connection: psycopg.Connection, view: str, declared: str) -> list[int]:
-    """Return the log partitions whose rows are those of all events below their checkpoints, if there are such events.
+    """Return the log partitions with rows of all events below their checkpoints, if there are such events.
 
-    A stream that waits for a retry, that was given up, or of which an event was discarded, makes its log partition
-    another case: a rebuild tries its event again. Where it cannot, it leaves out what was discarded for any version of
-    the model, whose view is declared as `declared`; the version that is consumed as `view` may have it.
+    A log partition is left out if a stream of it waits for a retry or was given up, or if an event was discarded: a
+    rebuild retries that event. If the event cannot be retried, a rebuild leaves out those discarded for any version of
+    the model, declared with the view `declared`; but the version that is consumed as `view` may have them.
     """
     return _value(  # type: ignore[no-any-return]
         connection,
@@ -326,12 +326,12 @@ def compare(
     failed_streams: int,
     keep: timedelta,
 ) -> None:
-    """Compare what was copied with what was built, once; keep the rows that differ, and nothing else.
+    """Compare the copy with the version that was built, once; keep the rows that differ, and nothing else.
 
-    Columns that show another model's row are not compared: they are as of when somebody reads them.
+    Columns that show another model's row are not compared: they change with that row.
 
     Raises:
-        ViewInUse: Another process builds the same one at this moment.
+        ViewInUse: Another process builds the same version at this moment.
     """
     with connection.transaction():
         models = ReadModelStore(connection)
@@ -341,7 +341,7 @@ def compare(
         if is_compared is None:
             reset_model(connection, built)  # removed while this was built
         elif not is_compared:
-            # first, for another process may hold its leases
+            # first, because another process may hold its leases
             models.drop_version(built.name, built.version)
             PlatformStore(connection).unregister_view(built.view, f"diff {diff.name} is built")
             with as_owners(connection):
@@ -364,7 +364,7 @@ def compare(
 def _compared(
     connection: psycopg.Connection, diff: Diff, built: ReadModel, lookups: Sequence[str], failed_streams: int
 ) -> Found:
-    """Make the table of rows that differ, and count them."""
+    """Make the table of differing rows, and count them."""
     before, after, rows = (relation(name) for name in (f"{diff.name}_before", built.name, f"{diff.name}_rows"))
     old, new = _types(connection, before), _types(connection, after)
     keys = [*built.public_key]
@@ -448,7 +448,7 @@ def _value(
 
 @dataclass(frozen=True)
 class Example:
-    """A row that differs: how, its key, and what both sides have, as JSON texts; of a changed row what differs only."""
+    """A differing row: how, its key, and both sides as JSON texts; a changed row only with the columns that differ."""
 
     change: str
     key: str
@@ -457,7 +457,7 @@ class Example:
 
 
 def examples(connection: psycopg.Connection, diff: Diff) -> list[Example]:
-    """Return some rows that differ, twenty of each kind at most."""
+    """Return some differing rows, at most twenty of each kind."""
     with connection.cursor(row_factory=class_row(Example)) as cursor:
         return cursor.execute(
             sql.SQL(

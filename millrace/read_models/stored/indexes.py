@@ -1,8 +1,8 @@
-"""The declared indexes of a version of a read model: which there are, which are to be made, making them.
+"""The declared indexes of a version of a read model: the present ones, the missing ones, and making them.
 
-A version's are made with its tables. What changes later is made while people read and drains commit, by one process in
-the store at a time: an index that is being made looks like one whose maker died, and whoever drops that waits for its
-maker, with all readers behind it.
+A new version's indexes are made with its tables. Later changes are made while people read and drains commit, by one
+process in the store at a time. An index in the making looks like one of a process that died: a process that drops it
+waits for its maker, and all readers wait behind.
 """
 
 import re
@@ -19,7 +19,7 @@ from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.indexes import DIGITS, Index
 from millrace.read_models.stored.tables import SCHEMA, relation, rows_comment
 
-# Postgres names no index where an entry has more bytes than this; a value that was stored before has 2,704 of them
+# Postgres does not name the index of an entry with more bytes than this; the part already stored has up to 2,704 bytes
 _NAMELESS, _LEAST_BYTES = "8191", 8_191 - 2_704
 
 
@@ -33,17 +33,17 @@ _PASSING = (
 
 
 class IndexFailed(MillraceError):
-    """An index of a read model cannot be made, or not be dropped."""
+    """An index of a read model cannot be made or dropped."""
 
 
 @dataclass(frozen=True)
 class StoredIndex:
-    """An index of the rows of a read model, besides that of its key.
+    """An index of the rows of a read model, except that of its key.
 
     Attributes:
         name: Its name in the schema `read_models`.
-        definition: What is behind USING in its definition: the kind, and the columns.
-        valid: Whether it is whole; one that is being made, or whose maker died, is not.
+        definition: The part of its definition after USING: the kind, and the columns.
+        valid: Whether it is complete; an index in the making, or of a process that died, is not.
         ours: Whether a declaration made it, and not a person.
     """
 
@@ -72,7 +72,7 @@ def create_index(model: ReadModel, index: Index, *, concurrently: bool = False) 
 
 
 def stored_indexes(connection: psycopg.Connection, model: ReadModel) -> list[StoredIndex]:
-    """Return the indexes of a version of a model besides that of its key, by their names."""
+    """Return the indexes of a version of a model, except that of its key, by their names."""
     found = connection.execute(
         """
         select c.relname, substring(pg_get_indexdef(c.oid) from ' USING (.*)'), i.indisvalid
@@ -88,7 +88,7 @@ def stored_indexes(connection: psycopg.Connection, model: ReadModel) -> list[Sto
 
 
 def given_up(connection: psycopg.Connection, model: ReadModel) -> set[str]:
-    """Return the names of the indexes that a value was too long for."""
+    """Return the names of the indexes that were given up because a value was too long for them."""
     found = connection.execute(
         "select coalesce(obj_description(to_regclass(%s), 'pg_class'), '')", (f"{SCHEMA}.{model.state_table}",)
     )
@@ -96,14 +96,14 @@ def given_up(connection: psycopg.Connection, model: ReadModel) -> set[str]:
 
 
 def are_made(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Say whether there is nothing for `keep_indexes` to do."""
+    """Return whether `keep_indexes` has nothing to do."""
     ours = [one for one in stored_indexes(connection, model) if one.ours]
     declared, gone = {*_declared(model)}, given_up(connection, model)
     return all(one.valid for one in ours) and gone <= declared and {one.name for one in ours} == declared - gone
 
 
 def are_due(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Say whether there is something for `keep_indexes` to do, and no process makes indexes in this store."""
+    """Return whether `keep_indexes` has something to do, and no process makes indexes in this store."""
     if are_made(connection, model):
         return False
     at_work = connection.execute(
@@ -121,7 +121,7 @@ def only_one(connection: psycopg.Connection) -> Iterator[None]:
     nor the making of an index waits for it.
 
     Raises:
-        psycopg.errors.LockNotAvailable: Another one is at work.
+        psycopg.errors.LockNotAvailable: Another process is at work.
     """
     connection.execute("set idle_in_transaction_session_timeout = 0")
     with connection.transaction():
@@ -130,12 +130,12 @@ def only_one(connection: psycopg.Connection) -> Iterator[None]:
 
 
 def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Make the declared indexes of a version of a model, and drop those that are declared no more; under `only_one`.
+    """Make the declared indexes of a version of a model, and drop those no longer declared; under `only_one`.
 
-    Killed anywhere, another call goes on.
+    If it is killed, another call continues.
 
     Raises:
-        IndexFailed: Postgres refuses it.
+        IndexFailed: Postgres refuses an index.
         psycopg.errors.LockNotAvailable: The server still makes an index of a process that died.
     """
     declared, table = _declared(model), relation(model.state_table)
@@ -147,7 +147,7 @@ def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
         found = [one for one in stored_indexes(connection, model) if one.ours]
         if not all(one.valid for one in found):
             with connection.transaction():
-                # whoever makes an index has this lock
+                # a process that makes an index has this lock
                 connection.execute(sql.SQL("lock table {} in share update exclusive mode nowait").format(table))
         for one in found:
             if one.name not in wanted or not one.valid:
@@ -174,7 +174,7 @@ def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
 def give_up_for(connection: psycopg.Connection, model: ReadModel, error: BaseException) -> bool:
     """Drop the indexes that a row is too long for, by the error of its transaction; return whether there is one.
 
-    Of a very long one Postgres does not say which: then those go that have long values in staged rows.
+    For a very long row Postgres does not name the index: then all indexes of long values in staged rows are dropped.
     """
     cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
     if not isinstance(cause, psycopg.errors.ProgramLimitExceeded):
@@ -188,10 +188,10 @@ def give_up_for(connection: psycopg.Connection, model: ReadModel, error: BaseExc
     if not found:
         return False
     (before,) = connection.execute("show lock_timeout").fetchall()
-    # a reader may hold the table for long: the batch is claimed again, and then it is tried again
+    # a reader may hold the table for long: the batch is claimed again, and then this is tried again
     connection.execute("select set_config('lock_timeout', %s, false)", (f"{ASK_S}s",))
     try:
-        # who makes an index of the table may wait for a reader meanwhile, and what follows needs the same lock
+        # a process that makes an index may wait for a reader meanwhile, and the drops need the lock that it holds
         connection.execute(
             "select pg_cancel_backend(pid) from pg_locks join pg_stat_activity using (pid) where relation = %s::regclass"
             " and mode = 'ShareUpdateExclusiveLock' and granted and query like 'create index concurrently%%'",
@@ -214,7 +214,7 @@ def _ours(model: ReadModel) -> re.Pattern[str]:
 
 
 def _give_up(connection: psycopg.Connection, model: ReadModel, names: list[str]) -> None:
-    # first it is said: whoever dies in between leaves an index that is wanted no more
+    # record it first: a process that dies in between leaves an index that is no longer wanted
     _say_given_up(connection, model, {*names, *given_up(connection, model)})
     for name in names:
         connection.execute(_drop(name))
@@ -228,7 +228,7 @@ def _say_given_up(connection: psycopg.Connection, model: ReadModel, names: set[s
 def _has_long_values(connection: psycopg.Connection, model: ReadModel, index: Index) -> bool:
     stored, columns = {one.name for one in model.state_columns}, [*index.columns]
     for name in columns:
-        # of a computed column those that it is computed from
+        # for a computed column, the columns that it is computed from
         columns += [of for of in (model.computed[name].names if name in model.computed else ()) if of not in columns]
     lengths = [sql.SQL("coalesce(octet_length({}::text), 0)").format(sql.Identifier(n)) for n in columns if n in stored]
     found = connection.execute(

@@ -25,9 +25,9 @@ from millrace.read_models.stored.tables import (
     stored_columns,
 )
 
-# the attempt of rows that only say which keys a rebuild has to look at
+# the attempt of rows that only name the keys that a rebuild has to look at
 _MARK = -1
-# a batch's rows, of the task attempts that Spark took; others died or came too late
+# a batch's rows, from the task attempts that Spark accepted; other attempts died or came too late
 _STAGED = sql.SQL("batch = %(batch)s and attempt = any (%(attempts)s)")
 
 
@@ -52,12 +52,12 @@ def next_batch(connection: psycopg.Connection) -> int:
 
 @dataclass(frozen=True)
 class Replaced:
-    """What a rebuild of a log partition did to the rows of a read model.
+    """The changes that a rebuild of a log partition made to the rows of a read model.
 
     Attributes:
         rows: How many rows, or parts of rows, the log partition has now.
-        gone: How many rows went.
-        new: How many came.
+        gone: How many rows were removed.
+        new: How many were added.
         changed: How many have another value.
     """
 
@@ -109,10 +109,10 @@ def merge_rows(connection: psycopg.Connection, model: ReadModel, rows: pa.Table)
 
 
 def lock_rows(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Keep others from the rows of a model whose keys cross streams, until the transaction ends; of others do nothing.
+    """Lock the rows of a model with keys that cross streams until the transaction ends; do nothing for other models.
 
-    Of two commits of one key each would merge into the row that it sees. So whoever changes such rows calls this
-    first, and sees in later statements what the one before has committed. It writes nothing.
+    Without the lock, each of two commits of one key would merge into the row that it sees. So a process calls this
+    before it changes such rows; its later statements see the commit before. The lock writes nothing.
     """
     if model.crosses_streams:
         connection.execute(
@@ -128,7 +128,7 @@ def merge_of_arrays(model: ReadModel) -> sql.Composed:
 
 
 def _merge(model: ReadModel, fresh: sql.Composable, first: sql.Composable | None = None) -> sql.Composed:
-    """Return the statement that merges fresh rows, an item of a FROM, into the state, and into parts where it has some.
+    """Return the statement that merges fresh rows, an item of a FROM, into the state, and into its parts if it has any.
 
     `first` is a WITH query before it.
     """
@@ -171,7 +171,7 @@ def _merge_into(model: ReadModel, table: str, fresh: sql.Composable) -> sql.Comp
 
 
 def _key_of(model: ReadModel, table: str) -> list[str]:
-    """Return the columns of a table of rows beside the stored ones."""
+    """Return the columns of a table of rows that are not the stored ones."""
     return [*model.keys] if model.crosses_streams and table == model.state_table else state_key(model)
 
 
@@ -208,11 +208,11 @@ def _key_named(model: ReadModel) -> Iterator[None]:
         yield
     except psycopg.errors.ProgramLimitExceeded as error:
         index, said = error.diag.constraint_name, error.diag.message_primary or ""
-        # A rollup's index has a name that says enough. Of 8 kB and more Postgres names no index; a rollup's trigger is
-        # the context.
+        # The name of a rollup's index says enough. For 8 kB and more Postgres names no index; the context then names a
+        # rollup's trigger.
         if not (index.endswith("_pkey") if index else said.endswith("8191") and not error.diag.context):
             raise
-        # a row that is to be merged may as well be too long for a declared index
+        # a row to be merged may as well be too long for a declared index
         what = "a key" if index or not model.indexes else "a key, or a value of an index,"
         texts = " and ".join(name for name, key in model.keys.items() if key.type == "string")
         raise psycopg.errors.ProgramLimitExceeded(
@@ -223,10 +223,10 @@ def _key_named(model: ReadModel) -> Iterator[None]:
 def replace_partition(
     connection: psycopg.Connection, model: ReadModel, partition: int, batch: int, staged: Sequence[StagedRows]
 ) -> Replaced:
-    """Let the rows of a log partition be a batch's staged rows: write what differs, and nothing else.
+    """Replace the rows of a log partition by a batch's staged rows: write the differences, and nothing else.
 
-    Runs in the caller's transaction, after `commit_batch`. Readers are not locked out. Of a model whose keys cross
-    streams these are the parts of rows, and then the rows whose part differs are merged from all their parts.
+    Runs in the caller's transaction, after `commit_batch`. Readers are not locked out. If the model's keys cross
+    streams, these are parts of rows, and then each row with a changed part is merged from all its parts.
 
     Raises:
         StagedRowsLost: As `merge_batch`.
@@ -237,7 +237,7 @@ def replace_partition(
     if connection.execute(there, parameters).fetchone() == (False,):
         require_staged(connection, model, batch, staged)
     fresh = _staged(model, of_partition=True)
-    # Spark has grouped them: to find no key twice costs little, to merge each row with nothing costs most
+    # Spark has grouped them: to check that no key occurs twice costs little, to merge each row with nothing costs most
     ((rows, merges),) = connection.execute(
         sql.SQL(
             "select count(*), coalesce(max(n) > 1, false) from (select count(*) from {} f group by {}) g(n)"
@@ -280,7 +280,7 @@ def replace_partition(
 
 
 def unmerged_rows(connection: psycopg.Connection, model: ReadModel) -> int:
-    """Return how many rows of a model whose keys cross streams are not what their parts add up to."""
+    """Return how many rows of a model with keys that cross streams differ from the sum of their parts."""
     columns = sql.SQL(", ").join(
         sql.SQL("{0}::text as {0}").format(sql.Identifier(name)) for name in [*model.keys, *stored_columns(model)]
     )
@@ -295,7 +295,7 @@ def unmerged_rows(connection: psycopg.Connection, model: ReadModel) -> int:
 
 
 def try_replacing(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
-    """Write a batch's staged rows in the place of present ones, and leave others, to learn whether Postgres takes them.
+    """Write a batch's staged rows over present ones, but remove none, to learn whether Postgres takes them.
 
     Runs in a transaction that the caller rolls back.
     """
@@ -307,7 +307,7 @@ def try_replacing(connection: psycopg.Connection, model: ReadModel, batch: int, 
 
 
 def _grouped(model: ReadModel, key: Sequence[str], rows: sql.Composable, *, merges: bool) -> sql.Composed:
-    """Return the query for one row a key, of an item of a FROM."""
+    """Return the query for one row per key from an item of a FROM."""
     return sql.SQL("select {}, {} from {} r{}").format(
         listed(key),
         merged_columns(model) if merges else listed(stored_columns(model)),
@@ -317,11 +317,11 @@ def _grouped(model: ReadModel, key: Sequence[str], rows: sql.Composable, *, merg
 
 
 def _put(model: ReadModel, table: str, rows: sql.Composable) -> sql.Composed:
-    """Return the statement that writes rows whose key is new, or of which some value differs."""
+    """Return the statement that writes rows with a new key, or with some value that differs."""
     columns, types = stored_columns(model), state_types(model)
 
     def compared(of: str, name: str) -> sql.Composed:
-        # what has no equality, or takes what looks different for equal, is compared as it looks
+        # values without an equality, or with one that ignores visible differences, are compared as text
         looks = re.match("json|double", types[name])
         return sql.SQL("{}::text" if looks else "{}").format(sql.Identifier(of, name))
 
@@ -361,7 +361,7 @@ def _marked(model: ReadModel, change: sql.Composed) -> sql.Composed:
 def stored_states(model: ReadModel) -> str:
     """Return the query for the states of a fold's streams, as a text that Spark's tasks run.
 
-    Its parameters are arrays of log partitions, deciders and ids; its rows are these with the position and the state.
+    Its parameters are arrays of log partitions, deciders and ids; its rows add the position and the state to these.
     A task runs it once for the streams of each batch of its events.
     """
     identity = {"decider": sql.SQL("k.decider"), "decider_id": sql.SQL("k.decider_id")}
@@ -398,7 +398,7 @@ def forget_batch(connection: psycopg.Connection, model: ReadModel, batch: int) -
 
 
 def forget_dead_batches(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Remove staged rows that are a day old: no batch runs so long, so their attempts died."""
+    """Remove staged rows that are a day old: no batch runs that long, so their attempts died."""
     connection.execute(
         sql.SQL("delete from {} where staged_at < clock_timestamp() - interval '1 day'").format(
             relation(model.staging_table)
@@ -407,10 +407,10 @@ def forget_dead_batches(connection: psycopg.Connection, model: ReadModel) -> Non
 
 
 def require_staged(connection: psycopg.Connection, model: ReadModel, batch: int, staged: Sequence[StagedRows]) -> None:
-    """Refuse staged rows of which some vanished: a crash of the server empties the table.
+    """Refuse staged rows if some vanished: a crash of the server empties the table.
 
     Raises:
-        StagedRowsLost: Some are not there.
+        StagedRowsLost: Some are missing.
     """
     found: dict[int, int] = dict(
         connection.execute(

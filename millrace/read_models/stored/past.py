@@ -1,4 +1,4 @@
-"""Read models as they were at recorded moments of the log: which there are, their names, and their end."""
+"""Read models as they were at recorded moments of the log: their list, their names, and their removal."""
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ class AsOf:
         name: Its SQL view, in the schema `read_models`.
         model: The read model.
         mark_id: The moment.
-        marked_at: When that was.
-        fingerprint: That of the declaration that it is built by.
-        expires_at: From when on it may be removed.
-        built_at: When it was built; None while it is not.
-        rows: How many rows it has; None while it is not built.
-        failed_streams: How many streams fail at an event, which have nothing from there on; None while it is not built.
+        marked_at: The time of that moment.
+        fingerprint: The fingerprint of the declaration that it is built by.
+        expires_at: The time from which on it may be removed.
+        built_at: When it was built; None before.
+        rows: How many rows it has; None before it is built.
+        failed_streams: How many streams fail at an event, and have nothing from there on; None before it is built.
     """
 
     name: str
@@ -45,12 +45,12 @@ class AsOf:
 
 
 def at_mark(model: ReadModel, mark: LogMark) -> ReadModel:
-    """Return a model with the tables and the view that it has as of a moment."""
+    """Return a model with its tables and its view as of a moment."""
     return named(model, f"{model.name}_at_{mark.mark_id}")
 
 
 def all_as_of(connection: psycopg.Connection, model: str) -> list[AsOf]:
-    """Return what there is of a model, the oldest moment first."""
+    """Return the models as of moments of one model, the oldest moment first."""
     with connection.cursor(row_factory=class_row(AsOf)) as cursor:
         return cursor.execute("select * from read_models.as_of where model = %s order by mark_id", (model,)).fetchall()
 
@@ -68,9 +68,9 @@ def first_marked_at(connection: psycopg.Connection) -> datetime | None:
 
 
 def note(connection: psycopg.Connection, model: ReadModel, mark: LogMark, keep: timedelta) -> AsOf:
-    """Record that a model is wanted as of a moment, for so long from now; what is there is kept as long, or longer.
+    """Record that a model is wanted as of a moment, for `keep` from now; an earlier record is kept as long, or longer.
 
-    What another declaration was built as goes.
+    Tables that another declaration built are removed.
     """
     past = at_mark(model, mark)
     with connection.transaction():
@@ -93,14 +93,14 @@ def note(connection: psycopg.Connection, model: ReadModel, mark: LogMark, keep: 
 
 
 def count_rows(connection: psycopg.Connection, past: ReadModel) -> int:
-    """Return how many rows one can select, not those of its state, which has a key once for each log partition."""
+    """Return how many rows a reader can select; the state may have a key once for each log partition."""
     ((rows,),) = connection.execute(sql.SQL("select count(*) from {}").format(relation(past.name))).fetchall()
     return int(rows)
 
 
 def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: int, failed_streams: int) -> None:
-    """Record that a model is built as of a moment: no view of the event store consumes it any more."""
-    # who was stopped meanwhile may find another declaration in its place
+    """Record that a model is built as of a moment: it is no longer consumed as a view of the event store."""
+    # if this process was stopped meanwhile, another declaration may have taken its place
     built = (
         "update read_models.as_of set built_at = coalesce(built_at, clock_timestamp()), rows = %s, failed_streams = %s"
         " where name = %s and fingerprint = %s"
@@ -110,7 +110,7 @@ def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: i
 
 
 def let_go(connection: psycopg.Connection, name: str) -> None:
-    """Remove the view of one that is built, after a try to build it; of several who try the last one does."""
+    """Remove the view of a built model, after a try to build it; among concurrent processes the last one does."""
     with suppress(ViewInUse), connection.transaction():
         models = ReadModelStore(connection)
         models.lock_model(name)
@@ -120,7 +120,7 @@ def let_go(connection: psycopg.Connection, name: str) -> None:
 
 
 def remove_expired(connection: psycopg.Connection) -> list[str]:
-    """Remove what is no longer kept, diffs too, but what is built or read at this moment; return the names."""
+    """Remove expired models and diffs, except those that are built or read at this moment; return the names."""
     kept = "select name from {} where expires_at <= clock_timestamp()"
     expired_ones = " union all ".join(kept.format(table) for table in ("read_models.as_of", "read_models.diffs"))
     removed = []
@@ -129,17 +129,17 @@ def remove_expired(connection: psycopg.Connection) -> list[str]:
             with connection.transaction():
                 connection.execute("set local lock_timeout = '1s'")
                 ReadModelStore(connection).lock_model(name)
-                # it may be kept longer, or be gone, by now
+                # by now it may be kept longer, or be gone
                 if (name,) in connection.execute(expired_ones.encode()).fetchall():
                     _remove(connection, name)
                     removed.append(name)
         except (MillraceError, psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
-            continue  # the next call removes it, or that of its owner
+            continue  # the next call removes it, or a call by its owner
     return removed
 
 
 def remove_now(connection: psycopg.Connection, name: str) -> None:
-    """Remove one that nobody wants any more, however long it was to be kept.
+    """Remove one that is no longer wanted, even before it expires.
 
     Raises:
         MillraceError: It is being built.
@@ -150,12 +150,12 @@ def remove_now(connection: psycopg.Connection, name: str) -> None:
 
 
 def is_beside(connection: psycopg.Connection, name: str) -> bool:
-    """Return whether there is something of this name that is as of a moment, or a comparison."""
+    """Return whether a model as of a moment, or a comparison, has this name."""
     return bool(_found(connection, name))
 
 
 def remove_begun(connection: psycopg.Connection, name: str) -> None:
-    """Remove one whose build failed; it stays where another process is at it or has ended it, or the store is gone."""
+    """Remove one after its build failed, unless another process builds or has ended it, or the store is gone."""
     with suppress(MillraceError, psycopg.Error), connection.transaction():
         ReadModelStore(connection).lock_model(name)
         if _found(connection, name) == [(None,)]:
@@ -163,14 +163,14 @@ def remove_begun(connection: psycopg.Connection, name: str) -> None:
 
 
 def _found(connection: psycopg.Connection, name: str) -> list[tuple[datetime | None]]:
-    """Return when the one of a name was done, if there is one."""
+    """Return when the model as of a moment, or the comparison, of a name was done, if there is one."""
     done = "select built_at from read_models.as_of where name = %(name)s"
     done += " union all select compared_at from read_models.diffs where name = %(name)s"
     return connection.execute(done.encode(), {"name": name}).fetchall()
 
 
 def _remove(connection: psycopg.Connection, name: str) -> None:
-    # the names of tables follow from the model's
+    # the tables' names follow from the model's name
     past = named(ReadModel(name, name, "", {}, {}), name)
     diff = connection.execute(
         "delete from read_models.diffs where name = %s returning compared_at is not null", (name,)
@@ -180,12 +180,12 @@ def _remove(connection: psycopg.Connection, name: str) -> None:
             connection, past, sql.SQL("drop table if exists {}").format(relation(name if diff[0] else f"{name}_before"))
         )
     reset_model(connection, past)
-    # of one that is built, which is no version any more
+    # those of a built model, which is no longer a version
     drop_view(connection, past)
     drop_tables(connection, past)
     connection.execute("delete from read_models.as_of where name = %s", (name,))
 
 
 def named(model: ReadModel, name: str) -> ReadModel:
-    """Return a model with tables and a view of another name, without other models' rows: these are not of then."""
+    """Return a model with tables and a view of another name, without lookups: other models' rows are not of then."""
     return replace(model, name=name, view=name, lookups={}, indexes=())

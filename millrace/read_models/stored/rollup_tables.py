@@ -3,11 +3,11 @@
 A rollup `by_status` of a model's version has
     read_models.by_status               a SQL view that adds up all log partitions, for people to read
     read_models.by_status_state_<hash>  its groups, of each log partition by itself where the rows have one
-    read_models.by_status_state_<hash>_all  a SQL view: what the groups are, computed from all rows
-and a function of the table's name, which three triggers on the model's state call: whoever changes rows changes the
-groups, whatever declaration that process knows. The hash is that of all that decides the groups.
-Two commits meet at no group: of rows of one stream each log partition has groups of its own, and it is committed by one
-consumer at a time; rows that may be of several streams are locked (`merge.lock_rows`), and their groups are whole.
+    read_models.by_status_state_<hash>_all  a SQL view: the groups, computed from all rows
+and a function of the table's name, which three triggers on the model's state call: any change of rows changes the
+groups, whatever declarations the process has. The hash covers all that decides the groups.
+Two commits never meet at a group: for rows of one stream each log partition has its own groups, and one consumer
+commits it at a time. Rows that may be of several streams are locked (`merge.lock_rows`), and their groups are whole.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ from millrace.read_models.stored.tables import (
 )
 
 _ALL = sql.SQL("")
-# behind the rollup's table in their names, after which change, and what they see of it
+# the suffix of each trigger's name after the rollup's table, the change, and the rows that the trigger sees
 _TRIGGERS = (
     ("", "update", "old table as old_rows new table as new_rows"),
     ("_new", "insert", "new table as new_rows"),
@@ -47,12 +47,12 @@ class RollupFailed(MillraceError):
 
 
 def declared_rollups(model: ReadModel) -> list[Rollup]:
-    """Return the rollups of a version of a model, as they are declared."""
+    """Return the declared rollups of a version of a model."""
     return [replace(one, of=model) for one in model.rollups]
 
 
 def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
-    """Return the tables of the rollups that are kept of a version of a model, whatever is declared."""
+    """Return the tables of the present rollups of a version of a model, declared or not."""
     found = connection.execute(
         """
         select t.tgname
@@ -66,7 +66,7 @@ def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
 
 
 def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
-    """Say whether there is nothing for `keep_rollups` to do."""
+    """Return whether `keep_rollups` has nothing to do."""
     wanted, kept = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
     if _gone(model, kept) or not {*wanted} <= {*kept}:
         return False
@@ -76,12 +76,12 @@ def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -
 def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
     """Make the declared rollups of a version of a model, fill them, show them to people; drop those that are gone.
 
-    Within a transaction that has the model's lock. Until it ends nobody changes a row of that version.
+    Runs in a transaction that has the model's lock. Until it ends no other session changes a row of that version.
 
     Raises:
         DependentObjects: Something in the database depends on columns that go.
         RollupFailed: A text is too long for a key, Postgres does not know a zone, or the tables belong to a role that
-            the login is no member of.
+            the login is not a member of.
         psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
     """
     kept = kept_tables(connection, model)
@@ -92,7 +92,7 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
         if shown:
             show_rollups(connection, model)
         _drop(connection, model, _gone(model, kept), with_views=True)
-    # a text is too long for a key; a zone is none to Postgres; another role's tables
+    # a text is too long for a key; Postgres does not know a zone; another role's tables
     except (psycopg.errors.ProgramLimitExceeded, psycopg.DataError, psycopg.errors.InsufficientPrivilege) as error:
         raise RollupFailed(
             f"The rollups of read model {model.name} cannot be made of the present rows, or removed.",
@@ -105,7 +105,7 @@ def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
     """Let people read the declared rollups of this version of a model; within a transaction.
 
     Raises:
-        DependentObjects: There is a read model of that name, whose view it would be.
+        DependentObjects: A read model has that name, and so the view of that name.
 
     Raises the errors of `create_view`.
     """
@@ -119,9 +119,9 @@ def show_rollups(connection: psycopg.Connection, model: ReadModel) -> None:
 
 
 def mend_rollups(connection: psycopg.Connection, model: ReadModel, partition: int) -> None:
-    """Compute the groups of a log partition anew where they are not those of its rows, or all where keys cross streams.
+    """Compute the groups of a log partition, or all if keys cross streams, anew if they are not those of its rows.
 
-    Within the transaction that rebuilds the log partition. It knows the rollups that other processes declare, too.
+    Runs in the transaction that rebuilds the log partition. It also mends rollups that other processes declare.
     """
     own = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
     for table in kept_tables(connection, model):
@@ -132,14 +132,14 @@ def mend_rollups(connection: psycopg.Connection, model: ReadModel, partition: in
 
 
 def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[str, list[int]]:
-    """Return the rollups of which some groups are not those of the present rows, whatever is declared.
+    """Return the rollups with groups that differ from those of the present rows, declared or not.
 
-    Each with the log partitions of these groups; with none where keys cross streams.
+    Each comes with the log partitions of these groups; with none if keys cross streams.
     """
     differing = {}
     for table in kept_tables(connection, model):
         with connection.transaction():
-            # first, as by whoever drops a rollup; then one statement, as of one moment
+            # this lock first, as when a rollup is dropped; then one statement, as of one moment
             connection.execute(sql.SQL("lock table {} in access share mode").format(relation(model.state_table)))
             found = _differing(connection, model, table)
         if found:
@@ -150,7 +150,7 @@ def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[
 def _differing(
     connection: psycopg.Connection, model: ReadModel, table: str, own: sql.Composable = _ALL
 ) -> list[tuple[int | None]]:
-    """Return the log partitions of groups that are not those of the rows; null where keys cross streams."""
+    """Return the log partitions of groups that differ from those of the rows; null if keys cross streams."""
     # a group that lost its last row is not in the view
     query = sql.SQL(
         """
@@ -173,13 +173,13 @@ def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views
     """Remove the rollups of a version of a model, and the views that show them to people; within a transaction.
 
     Raises:
-        DependentObjects: Something in the database depends on them, such as a view that is not to go.
+        DependentObjects: Something in the database depends on them, such as a view that is to stay.
     """
     _drop(connection, model, kept_tables(connection, model), with_views=with_views)
 
 
 def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
-    """Keep a rollup from now on."""
+    """Begin to keep a rollup."""
     table, rows = relation(rollup.state_table), relation(rollup.of.state_table)
     columns = stored_columns(rollup)
     merge = sql.SQL("insert into {table} as s {groups} on conflict ({key}) do update set {added};")
@@ -208,7 +208,7 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
                 table, sql.Literal(f"Adds each change of a row of {rollup.of.name} to its group in {rollup.name}.")
             ),
             sql.SQL("revoke all on function {}() from public").format(table),
-            # From here on nobody changes a row until the transaction ends.
+            # From here on no other session changes a row until the transaction ends.
             *(
                 sql.SQL(trigger).format(
                     sql.Identifier(f"{rollup.state_table}{suffix}"), sql.SQL(change), rows, sql.SQL(seen), table
@@ -220,7 +220,7 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             sql.SQL("alter table {} add constraint {} unique nulls not distinct ({})").format(
                 table, sql.Identifier(f"{rollup.state_table}_key"), parts["key"]
             ),
-            # whoever commits rows changes groups, whichever login made the rollup
+            # a process that commits rows changes groups, even if another login made the rollup
             sql.SQL("grant select, insert, update, delete on {} to event_store_owner").format(table),
             sql.SQL("comment on table {} is 'Groups; read the view {} instead.'").format(table, sql.SQL(rollup.name)),
         ):
@@ -228,7 +228,7 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
 
 
 def _gone(model: ReadModel, kept: Iterable[str]) -> list[str]:
-    """Return the tables of rollups that are declared no more, or otherwise."""
+    """Return the tables of rollups that are no longer declared, or declared differently."""
     declared = {one.name: one.state_table for one in declared_rollups(model)}
     return [
         table for table in kept if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
@@ -239,14 +239,14 @@ def _drop(connection: psycopg.Connection, model: ReadModel, tables: Iterable[str
     for table in tables:
         if with_views and _is_shown(connection, table):
             drop_view(connection, replace(model, name=name_of(table)))
-        # and its triggers, on whatever table they are
+        # and its triggers, on any table
         connection.execute(sql.SQL("drop function {}() cascade").format(relation(table)))
         drop(connection, model, sql.SQL("drop view {}").format(relation(f"{table}_all")))
         drop(connection, model, sql.SQL("drop table {}").format(relation(table)))
 
 
 def _is_shown(connection: psycopg.Connection, table: str) -> bool:
-    """Say whether people read a rollup from this table."""
+    """Return whether people read a rollup from this table."""
     view = f"{SCHEMA}.{name_of(table)}"
     (shown,) = connection.execute("select strpos(pg_get_viewdef(to_regclass(%s)), %s) > 0", (view, table)).fetchall()
     return shown == (True,)

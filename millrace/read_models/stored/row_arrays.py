@@ -1,7 +1,7 @@
-"""Rows of Arrow as arrays, one for each column: how few rows reach Postgres in one prepared statement, without staging.
+"""Arrow rows as arrays, one for each column: so few rows reach Postgres in one prepared statement, without staging.
 
-What Python cannot hold exactly travels as a number: its times end in the year 9999. An array, which `unnest` would take
-apart, travels as the text of an array.
+Values that Python cannot hold exactly travel as numbers: Python's times end in the year 9999. An array, which `unnest`
+would take apart, travels as the text of an array.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _US_PER_DAY = 86_400_000_000
 _TRAVELS_AS = {"timestamp": "bigint", "date": "int"}
 _ARROW = {"timestamp": pa.int64(), "date": pa.int32()}
 _BACK = {
-    # by days and microseconds: as an interval of seconds alone, a time far away would lose some
+    # by days and microseconds: as an interval of seconds alone, a distant time would lose some
     "timestamp": (
         f"(timestamp 'epoch' + make_interval(days => ({{0}} / {_US_PER_DAY})::int, secs => mod({{0}}, {_US_PER_DAY}) / 1e6))"
         " at time zone 'UTC'"
@@ -27,7 +27,7 @@ _BACK = {
 
 
 def travelling(values: pa.ChunkedArray, type_: str) -> list[Any]:
-    """Return the values of a column of a Spark type as they travel."""
+    """Return the values of a column of a Spark type in the form in which they travel."""
     if type_.startswith("array<"):
         # as Postgres writes arrays
         flat = values.combine_chunks()
@@ -44,11 +44,11 @@ def travelling(values: pa.ChunkedArray, type_: str) -> list[Any]:
 
 
 def unnested(schema: Mapping[str, str], stored: Mapping[str, str]) -> sql.Composed:
-    """Return a SELECT of the rows, whose parameters are the arrays of the columns in order.
+    """Return a SELECT of the rows; its parameters are the arrays of the columns in order.
 
     Args:
         schema: The columns with their Spark types.
-        stored: The columns with their Postgres types, which the SELECT returns.
+        stored: The columns with the Postgres types that the SELECT returns.
     """
     arrays, columns = [], []
     for name, type_ in schema.items():

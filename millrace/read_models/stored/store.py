@@ -10,11 +10,11 @@ class Version:
     """A version of a read model, as the database knows it.
 
     Attributes:
-        version: Counts the model's declarations.
+        version: Its number among the model's declarations.
         view: The event store's view that it is consumed as.
         fingerprint: The hash of its declaration.
         serves: Whether the model's SQL view shows it.
-        unbuilt: The log partitions whose first events are only in the archive, and that no rebuild has read yet.
+        unbuilt: The log partitions with first events that only the archive has, and that no rebuild has read yet.
         approved: Whether it may serve once it has caught up.
     """
 
@@ -42,11 +42,11 @@ class ReadModelStore(SqlFunctions):
         return self._all(Version, "select * from event_store_platform.model_versions(%s)", (model,))
 
     def version_of_view(self, view: str) -> ModelVersion | None:
-        """Return which model, and which version of it, is consumed as a view; None where no model is."""
+        """Return the model, and its version, that is consumed as a view; None if there is none."""
         return self._first(ModelVersion, "select * from event_store_platform.version_of_view(%s)", (view,))
 
     def lock_model(self, model: str) -> None:
-        """Keep other sessions from the model's versions until the transaction ends."""
+        """Lock the model's versions against other sessions until the transaction ends."""
         self._value(str, "select event_store_platform.lock_model(%s)", (model,))
 
     def declare_version(
@@ -75,7 +75,7 @@ class ReadModelStore(SqlFunctions):
         self._value(str, "select event_store_platform.approve_version(%s, %s, %s)", (model, version, reason))
 
     def is_unused_version(self, model: str, version: int, built: int, abandoned_s: int = 86_400) -> bool:
-        """Return whether a version does not serve and is older than the built one, or was declared so long ago."""
+        """Return whether a version does not serve and is older than the built one, or `abandoned_s` seconds old."""
         return self._value(
             bool, "select event_store_platform.is_unused_version(%s, %s, %s, %s)", (model, version, built, abandoned_s)
         )

@@ -2,9 +2,9 @@
 
 A model `orders` has
     read_models.orders          a SQL view of the state's public values, for people to read
-    read_models.orders_state    one row per key: its stored values. Where the key is of one stream, the log partition of
+    read_models.orders_state    one row per key: its stored values. If the key is of one stream, the log partition of
         that stream is a column
-    read_models.orders_state_parts  where a row may be of several streams: what each log partition gave to it
+    read_models.orders_state_parts  if a row may be of several streams: the part of each log partition in it
     read_models.orders_staging  unlogged: rows that Spark's tasks wrote and no commit has merged yet
 and a later version 2 has tables of its own, `orders_state_v2`, `orders_state_v2_parts` and `orders_staging_v2`.
 One log partition's rows, or parts, can be replaced alone.
@@ -28,24 +28,24 @@ from millrace.read_models.declared.lookups import with_lookups
 
 SCHEMA = "read_models"
 OWNERS = "event_store_owner"
-# the rows of a table that is no larger are counted
+# the rows of a table up to this size are counted
 _COUNTED_BYTES = 8 * 1024 * 1024
 
 
 class HistoryMissing(MillraceError):
-    """The log does not hold its first events any more, so a model cannot be built from them."""
+    """The log no longer holds its first events, so a model cannot be built from them."""
 
 
 class NotOwned(MillraceError):
-    """The model's tables belong to a role that the login is no member of."""
+    """The model's tables belong to a role that the login is not a member of."""
 
 
 class LookupFailed(MillraceError):
-    """A model looks up another one that has no view yet, or not that column, or a view that looks up this model."""
+    """A model looks up another one that has no view yet, lacks that column, or looks up this model."""
 
 
 class DependentObjects(MillraceError):
-    """Something in the database depends on a model's view or tables, which are to change or to go."""
+    """Something in the database depends on a model's view or tables, which are to change or to be removed."""
 
 
 def relation(name: str) -> sql.Identifier:
@@ -59,7 +59,7 @@ def listed(names: Iterable[str], of: str | None = None) -> sql.Composed:
 
 
 def state_key(model: ReadModel) -> list[str]:
-    """Return the log partition and the key: what tells staged rows apart."""
+    """Return the log partition and the key, which identify staged rows."""
     return ["partition", *model.keys]
 
 
@@ -88,7 +88,7 @@ def merged_columns(model: ReadModel) -> sql.Composed:
 
 
 def wait_for_locks_at_most(connection: psycopg.Connection, longest_s: float, *, always: bool = False) -> None:
-    """Let statements fail that wait longer for a lock: until the transaction ends, or always.
+    """Let statements that wait longer for a lock fail: until the transaction ends, or always.
 
     They raise psycopg's LockNotAvailable.
     """
@@ -113,7 +113,7 @@ def require_whole_log(connection: psycopg.Connection, partition: int | None = No
 
 
 def require_ownership(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Refuse to change or drop tables of a role that the login is no member of, before anything is built for them.
+    """Refuse to change or drop tables of a role that the login is not a member of, before anything is built for them.
 
     Raises:
         NotOwned: A table or the view belongs to such a role.
@@ -146,7 +146,7 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     of_key = {name: type_ for name, type_ in types.items() if name != "partition"}
     with as_owners(connection):
         if model.crosses_streams:
-            # the key leads: a merge asks for all parts of one
+            # the key leads: a merge looks up all parts of one key
             said = "What each log partition gave to a row of {}; read the view instead."
             _create_rows(connection, model.parts_table, types, [*keys, "partition"], said.format(model.name))
         _create_rows(
@@ -171,7 +171,7 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
 
 
 def rows_comment(model: ReadModel) -> str:
-    """Return what the comment on the table of a model's rows says."""
+    """Return the comment on the table of a model's rows."""
     return f"The stored rows of {model.name}; read the view instead."
 
 
@@ -184,7 +184,7 @@ def _create_rows(
         sql.SQL("create table {} ({}, constraint {} primary key ({})) with (fillfactor = 80)").format(
             table, _column_definitions(types, ["partition", *key]), sql.Identifier(f"{name}_pkey"), listed(key)
         ),
-        # also where another login than the migrating one makes them
+        # also if the login that makes them is not the one that migrates
         sql.SQL("grant select on {} to event_store_reader").format(table),
         sql.SQL("comment on table {} is {}").format(table, sql.Literal(comment)),
     ):
@@ -200,7 +200,7 @@ def _column_definitions(types: Mapping[str, str], keys: Collection[str] = ()) ->
 
 
 def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Remove the tables of a version of the model, which the model's view does not show; within a transaction.
+    """Remove the tables of a version of the model that the model's view does not show; within a transaction.
 
     Raises:
         DependentObjects: Something in the database depends on them.
@@ -219,11 +219,11 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
 def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the SQL view that people read, or let it show this version of the model from now on; within a transaction.
 
-    Everyone who may read the view may go on, also if the view has other columns now.
+    All roles that may read the view may still read it, even if the view has other columns now.
 
     Raises:
         DependentObjects: The view has other columns, and something in the database depends on the present ones.
-        LookupFailed: A model that it looks up has no view yet, or not that column, or shows what this one has.
+        LookupFailed: A model that it looks up has no view yet, lacks that column, or shows columns of this one.
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
     view = relation(model.name)
@@ -232,11 +232,11 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
     try:
         with connection.transaction():
             connection.execute(statement)
-        # no other view that reads this one can have been made meanwhile: of two at once one is refused
+        # no other view that reads this one can have been made meanwhile: of two concurrent ones Postgres refuses one
         _require_no_circle(connection, model)
     except psycopg.errors.InvalidTableDefinition:
         grants = _grants(connection, model.name, model.public_columns())
-        # their locks first: a switch of theirs has ended, or waits; reading their queries keeps them as they are
+        # their locks first: their switches have ended, or wait; reading their queries keeps them unchanged
         for name in sorted(_looking_up(connection, model)):
             connection.execute("select event_store_platform.lock_model(%s)", (name,))
         _require_no_circle(connection, model)
@@ -260,7 +260,7 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
 
 
 def _require_no_circle(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Refuse to look up a model whose present view looks this one up: whoever reads either would get an error."""
+    """Refuse to look up a model with a present view that looks this one up: reading either would raise an error."""
     others = {one.model for one in model.lookups.values()}
     for other in others & {*_looking_up(connection, model)}:
         raise LookupFailed(
@@ -270,7 +270,7 @@ def _require_no_circle(connection: psycopg.Connection, model: ReadModel) -> None
 
 
 def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[str]:
-    """Return the read models that look up a model, also by others; each behind what it looks up."""
+    """Return the read models that look up a model, directly or through others; each after those that it looks up."""
     found = connection.execute(
         """
         with recursive above(oid, depth) as (
@@ -296,7 +296,7 @@ def _looking_up(connection: psycopg.Connection, model: ReadModel) -> list[str]:
 
 @contextmanager
 def _others_dropped(connection: psycopg.Connection, model: ReadModel) -> Iterator[None]:
-    """Drop the views that look up a model, and make them again, as they were, over its new one."""
+    """Drop the views that look up a model, and make them again, unchanged, over its new one."""
     above: list[tuple[str, tuple[sql.Composed, ...]]] = []
     for name in _looking_up(connection, model):
         found = connection.execute(
@@ -335,7 +335,7 @@ def _others_dropped(connection: psycopg.Connection, model: ReadModel) -> Iterato
 
 
 def _view_query(model: ReadModel) -> sql.Composed:
-    """Return the query of the public view: over the state; of a rollup, what its groups of log partitions add up to."""
+    """Return the query of the public view: over the state; for a rollup, the sums of its log partitions' groups."""
     keys = listed(model.keys)
     public = sql.SQL(", ").join(
         [
@@ -361,7 +361,7 @@ def owner_of(connection: psycopg.Connection, table: str) -> str:
 
 
 def rows_and_bytes(connection: psycopg.Connection, model: ReadModel) -> tuple[int, int]:
-    """Return the rows of a version of a model, of a large one as Postgres estimates, and their bytes with indexes."""
+    """Return the rows of a version of a model (an estimate by Postgres if large), and their bytes with indexes."""
     found = connection.execute(
         "select pg_relation_size(t) > %s, pg_stat_get_live_tuples(t), pg_total_relation_size(t)"
         " + coalesce(pg_total_relation_size(to_regclass(%s)), 0) from to_regclass(%s) t",
@@ -417,7 +417,7 @@ def drop(connection: psycopg.Connection, model: ReadModel, statement: sql.Compos
 
 
 def _grants(connection: psycopg.Connection, view: str, columns: Iterable[str]) -> list[sql.Composed]:
-    """Return statements that repeat the grants on a view, as far as the new view has the columns."""
+    """Return statements that repeat the grants on a view, for the columns that the new view has."""
     granted = connection.execute(
         """
         select

@@ -1,10 +1,10 @@
-"""The versions of a read model: one that people read, and one that is built beside it from a changed declaration.
+"""The versions of a read model: the one that people read, and one that is built beside it from a changed declaration.
 
-Not here: their tables (`tables`), building them (`consumption`).
+Not here: their tables (`tables`), building them (`drain`).
 
-A version is told by the fingerprint of its declaration. It has tables, a view of the event store, and so checkpoints
-and locks of its own: building it leaves the serving version alone. It serves as soon as it stands nowhere behind the
-version before it; then that one goes. One that another declaration overtook before it served goes, too.
+A version is identified by the fingerprint of its declaration. It has tables, a view of the event store, and so
+checkpoints and locks of its own: building it leaves the serving version alone. It serves once it is nowhere behind the
+version before it, which is then removed. One that another declaration overtook before it served is removed, too.
 """
 
 import logging
@@ -18,7 +18,7 @@ import psycopg
 
 from millrace.archive.history import log_history
 from millrace.errors import MillraceError, UnknownView, ViewInUse
-from millrace.event_schemas.registering import standing_of
+from millrace.event_schemas.registering import states_in_store
 from millrace.event_store.json_text import written
 from millrace.event_store.platform import PlatformStore
 from millrace.patience import PAUSE_S
@@ -39,12 +39,12 @@ from millrace.read_models.stored.tables import (
 
 logger = logging.getLogger(__name__)
 
-# whose the views of read models are: no consumer narrows one, takes its leases or moves it
+# the owner of the views of read models: no consumer narrows one, takes its leases or moves it
 OWNER = "event_store_owner"
 
 
 class AheadOfLog(MillraceError):
-    """A read model holds what the log does not: its rows and the log are of different times."""
+    """A read model has events that the log does not have: its rows and the log are of different times."""
 
 
 class NothingToApprove(MillraceError):
@@ -52,7 +52,7 @@ class NothingToApprove(MillraceError):
 
 
 class EventsNotRegistered(MillraceError):
-    """A read model reads a version of an event that the store has not."""
+    """A read model reads a version of an event that the store does not have."""
 
 
 class WrongView(MillraceError):
@@ -67,9 +67,9 @@ def versions(connection: psycopg.Connection, name: str) -> list[Version]:
 def with_upcasts(
     connection: psycopg.Connection, model: ReadModel, stored: tuple[Upcast, ...] | None = None
 ) -> ReadModel:
-    """Return the model as it reads events now, unless somebody looked before: by the store's upcasts (`stored`).
+    """Return the model as it reads events now, by the store's upcasts (`stored`), unless they are resolved already.
 
-    Declared ones that the store has not come with them, so that a declaration is judged as it will be deployed.
+    Declared upcasts that the store does not have are added, so that a declaration is judged as it will be deployed.
     """
     if model.upcasts is not None:
         return model
@@ -85,10 +85,10 @@ def with_upcasts(
 
 
 def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadModel:
-    """Register the declared events whose upcasts the model reads with and the store has not; return it with these.
+    """Register declared events with upcasts that the model needs and the store lacks; return the model with these.
 
     Raises:
-        EventsNotRegistered: The store refuses one.
+        EventsNotRegistered: The store refuses an event.
     """
     model = with_upcasts(connection, model)
     if not model.unregistered:
@@ -96,7 +96,7 @@ def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadM
     missing = {(one.decider, one.event) for one in model.unregistered}
     events = [each for each in model.declared_events or () if (each.decider, each.event) in missing]
     try:
-        said = [each.said for each in standing_of(PlatformStore(connection), events, keep=True) if each.is_wrong]
+        said = [each.said for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong]
     except psycopg.errors.InsufficientPrivilege as error:
         said = [str(error).strip()]
     model = with_upcasts(connection, replace(model, upcasts=None))
@@ -112,16 +112,16 @@ def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadM
 
 
 def current_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
-    """Return the model as the version of its declaration; None where no drain has made that version yet."""
+    """Return the model as the version of its declaration; None if no drain has made that version yet."""
     model = with_upcasts(connection, model)
     found = _declared_as(versions(connection, model.name), model)
     return model.at_version(found.version, found.view) if found else None
 
 
-def standing(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
+def built_and_next(connection: psycopg.Connection, model: ReadModel) -> tuple[ReadModel | None, bool]:
     """Return the model as the version of its declaration, if there is one, and whether `serve_if_caught_up` is due.
 
-    It is where that version is ready to serve, or where a rollup or an index of it is new or changed.
+    It is due if that version is ready to serve, or if a rollup or an index of it is new or changed.
     """
     model = with_upcasts(connection, model)
     known = versions(connection, model.name)
@@ -146,12 +146,12 @@ def built_anew(connection: psycopg.Connection, models: Iterable[ReadModel]) -> l
 
 
 def newest_version(connection: psycopg.Connection, model: ReadModel) -> int:
-    """Return the number of the version of the model that was made last, whatever declaration it is of."""
+    """Return the number of the version of the model that was made last, of any declaration."""
     return max((known.version for known in versions(connection, model.name)), default=0)
 
 
 def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list[int]:
-    """Return the log partitions whose first events only the archive has: the version has to rebuild them first."""
+    """Return the log partitions with first events only in the archive: the version has to rebuild them first."""
     return next((v.unbuilt for v in versions(connection, model.name) if v.version == model.version), [])
 
 
@@ -172,14 +172,14 @@ def purged_discards(connection: psycopg.Connection, view: str) -> frozenset[int]
 def attach_version(
     connection: psycopg.Connection, model: ReadModel, archive: Path | None = None, consumer: str | None = None
 ) -> ReadModel:
-    """Become a consumer, by this name, of the version that `ensure_version` returns; remove versions without a use.
+    """Become a consumer, by this name, of the version that `ensure_version` returns; remove unused versions.
 
-    What the model's events are declared to be is registered before.
+    The declared events that the model needs are registered before.
 
     Raises the errors of `ensure_version` and of `register_declared`.
     """
     model = register_declared(connection, model)
-    # one transaction: otherwise another declaration's drain could drop the version in between, as one that it overtook
+    # one transaction: otherwise another declaration's drain could drop the version in between, as overtaken
     with connection.transaction():
         built = ensure_version(connection, model, archive)
         PlatformStore(connection).attach_consumer(built.view, consumer)
@@ -188,20 +188,20 @@ def attach_version(
 
 
 def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Path | None = None) -> ReadModel:
-    """Make the model's tables and register its view, once; of several callers one does it.
+    """Make the model's tables and register its view, once; among concurrent callers one does it.
 
-    Returns the model as the version that its declaration is. Where another version serves, this one is built beside
-    it. Where the log was shortened, `archive` is the folder with the events that the log lost.
+    Returns the model as the version of its declaration. If another version serves, this one is built beside it. If the
+    log was shortened, `archive` is the folder with the events that the log lost.
 
     Raises:
         WrongView: The view was removed, or belongs to something else.
         AheadOfLog: The view's checkpoint is beyond the end of the log.
-        HistoryMissing: The tables are not there, the log lost some events, and none of these is archived.
+        HistoryMissing: The tables do not exist, the log lost some events, and none of these is archived.
         LogIncomplete: Only some of the lost events are archived.
         ForeignArchive: The folder is not this store's archive.
-        ArchiveDamaged: A file with lost events is not there.
-        NotOwned: The tables or the view to replace belong to a role that the login is no member of.
-        LookupFailed: It is the first version, and a model that it looks up has no view yet, or not that column.
+        ArchiveDamaged: A file with lost events is missing.
+        NotOwned: The tables or the view to replace belong to a role that the login is not a member of.
+        LookupFailed: It is the first version, and a model that it looks up has no view yet, or lacks that column.
         EventsNotRegistered: A file of events fails to load, and the version would be a new one.
     """
     with connection.transaction():
@@ -236,9 +236,9 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
 
 
 def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Let the model's SQL view show this version if it stands nowhere behind the serving one; return whether it serves.
+    """Let the model's SQL view show this version if it is nowhere behind the serving one; return whether it serves.
 
-    Its rollups become those that are declared, whether it serves or not.
+    Its rollups are changed to the declared ones, whether it serves or not.
 
     Raises:
         DependentObjects: The view, or a rollup's, has other columns, and something in the database depends on it.
@@ -249,11 +249,11 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
     try:
         if not are_kept(connection, model, shown=_serves(connection, model)):
             with connection.transaction():
-                # they group the rows as they are once commits wait, not as they were when this began to wait
+                # rollups group the rows as they are once commits wait, not as they were when this call began to wait
                 connection.execute("set transaction isolation level read committed")
                 _lock(connection, model)
                 wait_for_locks_at_most(connection, PAUSE_S)
-                # it may be gone
+                # the version may be gone
                 if any(known.version == model.version for known in versions(connection, model.name)):
                     keep_rollups(connection, model, shown=_serves(connection, model))
         if not is_ready_to_serve(connection, model):
@@ -262,7 +262,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
             _lock(connection, model)
             # replacing the view waits for its present readers, and all later readers wait behind that
             wait_for_locks_at_most(connection, PAUSE_S)
-            # before the last look: while this waits for readers, the serving version consumes further
+            # before the last check: while this waits for readers, the serving version consumes further
             create_view(connection, model)
             show_rollups(connection, model)
             if not is_ready_to_serve(connection, model):
@@ -276,7 +276,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
 
 
 def _name_left_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Name the indexes that people made for the version that served until now: they go with its table."""
+    """Log the indexes that people made for the version that served until now: they are dropped with its table."""
     serving = next(known for known in versions(connection, model.name) if known.serves)
     stored = stored_indexes(connection, model.at_version(serving.version, serving.view))
     left = [f"{one.name} ({one.definition})" for one in stored if not one.ours]
@@ -302,13 +302,13 @@ def waiting_version(connection: psycopg.Connection, model: ReadModel) -> ReadMod
 def approve_version(connection: psycopg.Connection, model: ReadModel, reason: str | None = None) -> bool:
     """Let the version of the declaration serve once it has caught up; return whether it serves now.
 
-    Killed after it is approved, or where a reader is in the way, the next drain lets it serve.
+    If it is killed after the approval, or if readers block it, the next drain lets the version serve.
 
     Raises:
         NothingToApprove: No version of the declaration waits.
 
-    Raises the errors of `serve_if_caught_up` when it is approved, but LockNotAvailable: where readers hold the view it
-    returns False.
+    After the approval it raises the errors of `serve_if_caught_up`, except LockNotAvailable: if readers hold the view
+    it returns False.
     """
     with connection.transaction():
         _lock(connection, model)
@@ -336,14 +336,14 @@ def approve_version(connection: psycopg.Connection, model: ReadModel, reason: st
 
 
 def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Say whether this version of the model could serve and does not yet."""
+    """Return whether this version of the model could serve and does not yet."""
     return _is_ready(connection, model, versions(connection, model.name))
 
 
 def _is_ready(connection: psycopg.Connection, model: ReadModel, versions: list[Version]) -> bool:
     known = {version.version: version for version in versions}
     serving = next((version for version in known.values() if version.serves), None)
-    # one that was overtaken, or is gone, does not come back
+    # a version that was overtaken, or is gone, does not come back
     if model.version not in known or serving is None or serving.version >= model.version:
         return False
     if known[model.version].unbuilt or not known[model.version].approved:
@@ -354,8 +354,8 @@ def _is_ready(connection: psycopg.Connection, model: ReadModel, versions: list[V
 def drop_unused_versions(connection: psycopg.Connection, model: ReadModel) -> None:
     """Remove all versions but the serving one and the given one.
 
-    A version that a drain builds or a reader reads stays until another call. A version that is newer than the given
-    one stays for a day: newer code than this may be building it.
+    A version that a drain builds or a reader reads stays until another call. A version that is newer than the given one
+    stays for a day: newer code than this may be building it.
     """
     for version in versions(connection, model.name):
         if version.serves or version.version == model.version:
@@ -373,7 +373,7 @@ def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
 
     Raises:
         MillraceError: A drain or a rebuild holds a lease.
-        NotOwned: The tables or the view belong to a role that the login is no member of.
+        NotOwned: The tables or the view belong to a role that the login is not a member of.
     """
     with connection.transaction():
         _lock(connection, model)
@@ -419,8 +419,8 @@ def _make_version(
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # after the registration, which keeps the present events
     unbuilt = _only_archived(connection, archive)
-    # Nothing is read yet that the first one changes. Of the declaration that serves, read with upcasts that came since,
-    # no code is left that would keep what serves up to date.
+    # The first version changes nothing that is read yet. If this is the serving declaration, read with newer upcasts,
+    # no code is left that would keep the serving version up to date.
     same = bool(known) and serving.fingerprint.partition("+")[0] == model.fingerprint.partition("+")[0]
     approved = not known or model.serve == "built" or same
     models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt, approved)
@@ -428,7 +428,7 @@ def _make_version(
 
 
 def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list[int]:
-    """Return the log partitions whose first events only the archive has; refuse if the archive lacks them, too."""
+    """Return the log partitions with first events only in the archive; refuse if the archive lacks them, too."""
     store = PlatformStore(connection)
     shortened = [held.partition for held in store.available_offset_range() if held.earliest_position]
     history = log_history(connection, archive, shortened) if archive is not None and shortened else None
@@ -441,11 +441,11 @@ def _only_archived(connection: psycopg.Connection, archive: Path | None) -> list
 
 def _drop(connection: psycopg.Connection, model: ReadModel, why: str) -> None:
     require_ownership(connection, model)
-    # an attached consumer may hold no lease now, and would not find its view; a lease refuses below
+    # an attached consumer may hold no lease now, and would lose its view; a lease refuses below
     consumers = sum(poll.consumers for poll in PlatformStore(connection).poll_views([model.view]))
     if consumers:
         raise _being_built(model, f"{consumers} consumers of its view are at work or wait for events")
-    # what is still shown of another version is declared no more, if all that are declared are known
+    # rollups that are still shown of another version are no longer declared, if all declared ones are known
     drop_rollups(connection, model, with_views=model.all_rollups)
     drop_tables(connection, model)
     ReadModelStore(connection).drop_version(model.name, model.version)
@@ -475,7 +475,7 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
         "-infinity",
         pooling_delay_s=model.pooling_delay_s,
         mode="bulk",
-        # all that the declaration says: None would leave what is there
+        # all that the declaration states: None would keep the present filter
         deciders=model.deciders or [],
         events=model.events or [],
         owner=OWNER,
@@ -484,7 +484,7 @@ def _register(connection: psycopg.Connection, model: ReadModel) -> None:
 
 
 def _lock(connection: psycopg.Connection, model: ReadModel) -> None:
-    """Keep other sessions from the model's versions until the transaction ends."""
+    """Lock the model's versions against other sessions until the transaction ends."""
     ReadModelStore(connection).lock_model(model.name)
 
 

@@ -1,8 +1,8 @@
 """The Spark data source `event_log`: the log as rows, in batches and as a stream, through ADBC as Arrow, without a JAR.
 
-This folder is all of it: it needs pyspark, pyarrow, adbc-driver-postgresql and psycopg, and nothing else of Millrace.
-Where Spark's workers cannot import it, call `pyspark.cloudpickle.register_pickle_by_value(event_log_source)` before
-`register`: then it is sent along.
+This folder is complete: it needs pyspark, pyarrow, adbc-driver-postgresql and psycopg, and nothing else of Millrace.
+If Spark's workers cannot import it, call `pyspark.cloudpickle.register_pickle_by_value(event_log_source)` before
+`register`: then Spark sends its code along.
 
     spark.dataSource.register(EventLogSource)
     spark.read.format("event_log").option("dsn", "postgresql://…").load()
@@ -26,22 +26,22 @@ Where Spark's workers cannot import it, call `pyspark.cloudpickle.register_pickl
 | `extract`                | none       | JSON {"<column>": ["<key>", …], …}: fields of `data` by path, as text  |
 | `upcasts`                | none       | JSON [{"decider": …, "event": …, "to_version": …, "moves": […]}, …]    |
 
-In the table `"0"` stands for any log partition. The names are those of Kafka's source, as far as it has them: an offset
-in their sense is a position here, the dense number of an event in its log partition. A time is milliseconds since 1970
-or ISO 8601 with its zone; if no event was appended at or after it, it is the log's end. A log partition that JSON does
-not name has the option's default. If both ends are JSON, both name the same log partitions, and only these are read. A
-position beyond the log's end, or in a log partition that does not exist, is an error, never fewer rows. A position
-below what the log still holds is data loss.
+In the table `"0"` stands for any log partition. The names are those of Kafka's source where it has one. Its offset is a
+position here, the dense number of an event in its log partition. A time is milliseconds since 1970 or ISO 8601 with its
+zone; if no event was appended at or after it, it means the log's end. A log partition that JSON does not name has the
+option's default. If both ends are JSON, both name the same log partitions, and only these are read. A position beyond
+the log's end, or in a log partition that does not exist, is an error, never fewer rows. A position below the first kept
+one is data loss.
 
 A batch reads an exact set of events: both ends of every log partition come from one statement. Rows come in no order:
 sort by `position` within `partition`.
 
-A stream begins at `startingOffsets` or `startingTimestamp` once; after that its checkpoint says where it goes on. A
-batch is decided by where it begins and ends: one that failed is read again with the same rows. The exception is a
-query's very first batch, if it never finished: its beginning is looked up again. If `latest` or the time then lies
-behind the batch's end, the beginning is lost, and that is data loss. `partitions` must stay what it was. With a limit,
-each log partition has a share in proportion to what it has pending, and one position at least, or they take turns. The
-trigger `availableNow` reads what was there when the query started.
+A stream begins at `startingOffsets` or `startingTimestamp` once; after that it resumes from its checkpoint. Begin and
+end define a batch: a failed batch is read again with the same rows. The exception is a query's very first batch, if it
+never finished: its beginning is looked up again. If `latest` or the time then lies behind the batch's end, the
+beginning is lost, and that is data loss. `partitions` must not change. With a limit, each log partition gets a share in
+proportion to its pending positions, and at least one position; if the limit is too small for that, they take turns. The
+trigger `availableNow` reads up to the log's end at the start of the query.
 
 Fields of `data` are extracted in Postgres, which takes less time than parsing JSON in Spark. A missing field and a JSON
 null are null; text comes unquoted; any other JSON value comes as its JSON text. With `upcasts`, rows of the table
@@ -49,7 +49,7 @@ null are null; text comes unquoted; any other JSON value comes as its JSON text.
 because pushing down Spark's own filters gives wrong results in Spark 4.3.0.
 """
 
-# Spark loads this folder anew in a Python process for each plan: what only tasks need, tasks import.
+# Spark loads this folder again in a Python process for each plan: so tasks themselves import what only they need.
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -79,7 +79,7 @@ __all__ = [
 
 
 class EventLogSource(DataSource):
-    """The data source; see the module's text for its options."""
+    """The data source; the module's docstring has its options."""
 
     @classmethod
     def name(cls) -> str:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 # A task holds a few batches of this size at once, or one event if that is larger.
 BATCH_BYTES = 4 * 1024 * 1024
-# event stores whose types a process knows
+# the number of databases that a process keeps
 KEPT = 8
-# A task reads, or stages, as much as it was given: the login, or the database, may limit others. For a transaction.
+# Timeouts of the login or the database are for other work: a task reads, or stages, all of its part. Per transaction.
 NO_LIMITS_IN_TRANSACTION = (
     "select set_config(name, '0', true) from unnest('{statement_timeout, transaction_timeout}'::text[]) name"
     " where current_setting(name, true) is not null"
@@ -25,7 +25,7 @@ class ArrowConnection:
     """Sends one statement after the other; all see the same snapshot.
 
     Raises:
-        Unreadable: Postgres does not do what a statement says.
+        Unreadable: A statement fails.
     """
 
     def __init__(self, dsn: str, statement: "adbc.AdbcStatement") -> None:
@@ -34,11 +34,11 @@ class ArrowConnection:
         self._reader: pa.RecordBatchReader | None = None
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """Return all rows of a statement that has few; its columns must have different names."""
+        """Return all rows of a statement with few rows; its columns must have different names."""
         return [row for batch in self.batches(statement) for row in zip(*batch.to_pydict().values(), strict=True)]
 
     def batches(self, statement: str) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows of a statement; the next statement ends them."""
+        """Yield the rows of a statement, until the next statement."""
         import adbc_driver_manager as adbc
         import pyarrow as pa
 
@@ -49,12 +49,12 @@ class ArrowConnection:
             self._reader = pa.RecordBatchReader.from_stream(stream)
             yield from self._reader
         except (adbc.Error, pa.ArrowException, OSError) as error:
-            # by itself: of a chain of errors a driver sees the class of the first one
+            # without a cause: of a chain of errors the driver sees the class of the first
             raise Unreadable(self._dsn, error) from None
 
     def close(self) -> None:
         """End the rows of the last statement."""
-        # ADBC reads them from the connection: they must be closed before it is
+        # ADBC reads them from the connection: close them before the connection
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -84,10 +84,10 @@ def connected(dsn: str) -> "Iterator[adbc.AdbcConnection]":
     import adbc_driver_manager as adbc
     import adbc_driver_postgresql as postgresql
 
-    without_password(dsn)  # a DSN that cannot be read is refused before anybody quotes it
-    # A database has no connection of its own, but the types in Postgres' catalogs: ADBC reads all of them as it makes
-    # one, which takes ten times as long as to connect, and we read built-in types alone. So databases are kept, in a
-    # module of which a process has one: of ours Spark unpickles a copy for each task.
+    without_password(dsn)  # refuse an unreadable DSN before an error quotes it
+    # An ADBC database holds no connection, but the types in Postgres' catalogs. ADBC reads all of them when it makes a
+    # database, which takes ten times as long as to connect; we read built-in types only. So keep databases, in a module
+    # that exists once in a process: of our own modules Spark unpickles a copy for each task.
     kept: dict[str, adbc.AdbcDatabase] = vars(postgresql).setdefault("_millrace_databases", {})
     try:
         database = kept.get(dsn)
@@ -118,7 +118,7 @@ def snapshot(dsn: str, connection: "adbc.AdbcConnection") -> Iterator[ArrowConne
         with adbc.AdbcStatement(connection) as statement:
             statement.set_options(**size)
             opened = ArrowConnection(dsn, statement)
-            # one snapshot: history that is removed meanwhile is still there for the SELECT that follows the marks
+            # one snapshot: the SELECT after the marks still sees history that is removed in between
             opened.rows("set transaction isolation level repeatable read, read only")
             opened.rows(NO_LIMITS_IN_TRANSACTION)
             try:

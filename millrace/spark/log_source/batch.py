@@ -1,4 +1,4 @@
-"""The reader of a batch: an exact set of events, shared over tasks."""
+"""The reader of a batch: an exact set of events, split over tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ class EventLogReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks. Postgres is asked only if the options do not state both ends; then the tasks check these."""
+        """Plan the tasks. If the options state both ends, Postgres is not asked here, and the tasks check the ends."""
         options = self._options
         ranges = stated_ranges(options)
         if ranges is None:
@@ -36,7 +36,7 @@ class EventLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
-        # if there are no partitions, Spark asks for one that is not ours
+        # without partitions Spark passes one of its own
         if not isinstance(partition, EventLogInput):
             return
         yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._held)

@@ -1,4 +1,4 @@
-"""Postgres: what the log holds now, and the errors of a connection."""
+"""Postgres: the ranges that the log holds now, and the errors of a connection."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -33,7 +33,7 @@ class Unreadable(ConnectionError):
 
 
 class EventLog:
-    """Looks at the log, through a connection that is opened at the first look and kept."""
+    """Looks at the log, through a connection that the first look opens and later ones reuse."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -52,7 +52,7 @@ class EventLog:
             self._connection = None
 
     def look(self, times: Sequence[datetime] = (), partitions: Sequence[int] | None = None) -> LogState:
-        """Return what the log holds, and where each time lies in the chosen log partitions.
+        """Return the ranges that the log holds, and the position of each time in the chosen log partitions.
 
         Raises:
             InvalidOption: The DSN is unreadable.
@@ -67,7 +67,7 @@ class EventLog:
     def _rows(self, times: Sequence[datetime], partitions: Sequence[int] | None) -> list[Any]:
         import psycopg
 
-        without_password(self._dsn)  # a DSN that cannot be read is refused before anybody quotes it
+        without_password(self._dsn)  # refuse an unreadable DSN before an error quotes it
         kept = self._connection is not None
         try:
             if self._connection is None:
@@ -84,17 +84,17 @@ class EventLog:
 
 
 def in_utf8(dsn: str) -> str:
-    """Return a DSN whose sessions give and take texts in UTF-8, as Arrow has them, whatever the login's setting is."""
+    """Return a DSN for sessions with texts in UTF-8, as Arrow has them, independent of the login's setting."""
     from psycopg.conninfo import make_conninfo
 
     return make_conninfo(dsn, client_encoding="utf8")
 
 
 def without_password(dsn: str) -> str:
-    """Return a DSN as it may be shown.
+    """Return a DSN that may be shown.
 
     Raises:
-        InvalidOption: It is no DSN.
+        InvalidOption: The text is no DSN.
     """
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -102,6 +102,6 @@ def without_password(dsn: str) -> str:
     try:
         parts = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # what cannot be read may be the password: neither it nor the error that quotes it is shown
+        # an unreadable text may be the password: show neither it nor the error that quotes it
         raise InvalidOption("dsn", "…", "a Postgres connection string, postgresql://… or key=value …") from None
     return make_conninfo("", **{name: value for name, value in parts.items() if name not in _SECRETS})

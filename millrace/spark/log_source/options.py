@@ -1,6 +1,6 @@
-"""The options of the source: their names, and from the texts that Spark passes to checked values.
+"""The options of the source: their names, and reading the texts that Spark passes into checked values.
 
-Not here: whether the log holds what an option asks for (`ranges`).
+Not here: whether the log holds the requested positions (`ranges`).
 """
 
 import json
@@ -69,7 +69,7 @@ def by_event(upcasts: str) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 class InvalidOption(ValueError):
-    """An option is missing, unreadable or asks for what is not there; the text names it and what is allowed."""
+    """An option is missing, unreadable or asks for missing positions; the text names it and what is allowed."""
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         super().__init__(f"event_log: option {option!r} is {value!r}; allowed: {allowed}")
@@ -82,18 +82,18 @@ class EventLogOptions:
     Attributes:
         dsn: The event store's Postgres; it may hold a password.
         start: Where to begin.
-        end: Where to end; of a batch only.
-        max_positions: How many positions a batch of a stream reads at most; None for no limit.
-        fail_on_data_loss: Whether to fail where the log does not hold what is to be read.
-        min_partitions: How many Spark tasks read at least.
-        max_records: How many positions a Spark task reads at most.
+        end: Where to end; for a batch only.
+        max_positions: The greatest number of positions in a batch of a stream; None for no limit.
+        fail_on_data_loss: Whether to fail if the log does not hold all positions to read.
+        min_partitions: The least number of Spark tasks.
+        max_records: The greatest number of positions in a Spark task.
         partitions: The log partitions; None for all.
         deciders: The deciders; None for all.
         events: The events; None for all.
         columns: The columns, in their order.
-        extract: New columns, and the paths of the fields of `data` that they are.
-        upcasts: JSON that says how `data` of older versions of events are read as the newest one's; `[]` for as stored.
-            A text: a number in it keeps its digits.
+        extract: New columns, each with the path of its field of `data`.
+        upcasts: JSON that says how to read `data` of older versions in the newest shape; `[]` reads them as stored.
+            A text, so that a number in it keeps its digits.
     """
 
     dsn: str = field(repr=False)
@@ -114,10 +114,10 @@ class EventLogOptions:
     def read(cls, options: Mapping[str, str], mode: Mode | None = None) -> "EventLogOptions":
         """Read the options as Spark passes them: names in any case, values as text.
 
-        `mode` is None as long as Spark does not say whether it will read a batch or a stream.
+        `mode` is None until Spark says whether it will read a batch or a stream.
 
         Raises:
-            InvalidOption: One is missing, unknown, unreadable, or does not apply to the mode.
+            InvalidOption: An option is missing, unknown, unreadable, or does not apply to the mode.
         """
         given = {name.lower(): value for name, value in options.items()}
         _require_known(given, mode)
@@ -232,7 +232,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_digits(text: str) -> bool:
-    # Python reads numbers of at most 4300 digits
+    # Python parses numbers of at most 4300 digits
     return text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST))
 
 
@@ -243,7 +243,7 @@ def _is_by_partition(value: object) -> bool:
 
 
 def _is_partitions(value: object) -> bool:
-    # one that is named twice would be read twice
+    # a log partition that is named twice would be read twice
     return isinstance(value, list) and all(_is_whole(v) for v in value) and len(set(value)) == len(value)
 
 

@@ -1,8 +1,8 @@
-"""Fields of data in their newest shape without that shape: each is read where the stored version has it.
+"""Fields of data in their newest shape, without upcasting the document: each is read from its place as stored.
 
-That costs a fraction of moving the whole document (`event_store_platform.moved`), and gives the same. A path is
-followed backwards, move by move, to what is stored. Where a move changes something within the value at the path, or a
-key could be one of an array, `NotPulled` says that the document has to be moved.
+That costs a fraction of moving the whole document (`event_store_platform.moved`), and gives the same result. A path is
+followed backwards, move by move, to the stored place. If a move changes a part of the value at the path, or a key could
+be an index of an array, `NotPulled` says that the whole document must be moved.
 """
 
 import json
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 Moves = Sequence[Mapping[str, Any]]
 
-# of so many places, or behind so long an expression, it would cost more than to move the document
+# with more places, or a longer expression, a field would cost more than moving the document
 MOST_LOOKS = 100
 MOST_CHARACTERS = 4_000
-# what `#>` takes for a place in an array, which no move enters
+# keys that `#>` takes as an index of an array, which no move enters
 _INDEX = re.compile(r"\s*[+-]?[0-9]+")
 
 
 class NotPulled(Exception):
-    """A field cannot be read by itself: the document has to be moved."""
+    """A field cannot be read by itself: the whole document must be moved."""
 
 
 def pulled(path: Path, moves: Moves) -> "sql.Composed":
-    """Return jsonb: what stands at a path of `e.data`, an object, after some moves; null where nothing does.
+    """Return an expression for the jsonb at a path of `e.data`, an object, after some moves; null for no value.
 
     Raises:
-        NotPulled: It cannot be told of the field alone.
+        NotPulled: The field cannot be read by itself.
     """
     found = _Pull().after(path, moves)
     if len(found.as_string()) > MOST_CHARACTERS:
@@ -41,13 +41,13 @@ def pulled(path: Path, moves: Moves) -> "sql.Composed":
 
 
 class _Pull:
-    """Follows a field back; each rename may lead to several places."""
+    """Follows a field back through the moves; each rename may lead to several places."""
 
     def __init__(self) -> None:
         self._looks = 0
 
     def after(self, path: Path, moves: Moves) -> "sql.Composed":
-        """Return what stands at a path after some moves."""
+        """Return an expression for the value at a path after some moves."""
         from psycopg import sql
 
         self._looks += 1
@@ -68,7 +68,7 @@ class _Pull:
             )
         if _leads(path, at) and path != at:
             raise NotPulled
-        # within a scalar nothing is
+        # a scalar has nothing inside
         if path != at and move["move"] not in {"drop", "default"}:
             return self.after(path, before)
         if move["move"] == "drop":
@@ -84,20 +84,20 @@ class _Pull:
         )
 
     def _is_free(self, to: Path, moves: Moves) -> "sql.Composed":
-        """Return whether what stands on the way to a path, after some moves, is an object or nothing."""
+        """Return a condition: after some moves each value on the way to a path is an object, or missing."""
         from psycopg import sql
 
         free = [sql.SQL("true").format()]
         for length in range(1, len(to)):
             on_the_way = to[:length]
-            # what changes something within an object leaves it one
+            # a move that changes a part of an object leaves it an object
             value = self.after(on_the_way, _touching(on_the_way, moves, within=False))
             free.append(sql.SQL("coalesce(jsonb_typeof({}) = 'object', true)").format(value))
         return sql.SQL(" and ").join(free)
 
 
 def _touching(path: Path, moves: Moves, *, within: bool = True) -> Moves:
-    """Return the moves up to the last one of what is at a path, or leads there, or of something within it."""
+    """Return the moves up to the last one of a value at the path, above it, or (if `within`) below it."""
     for number in range(len(moves), 0, -1):
         said = [tuple(moves[number - 1][name]) for name in ("path", "to") if name in moves[number - 1]]
         if any(_leads(one, path) or (within and _leads(path, one)) for one in said):
@@ -106,12 +106,12 @@ def _touching(path: Path, moves: Moves, *, within: bool = True) -> Moves:
 
 
 def _leads(path: Path, to: Path) -> bool:
-    """Say whether a path leads to another, or is it."""
+    """Return whether a path is a prefix of another, or the same."""
     return bool(path) and to[: len(path)] == path
 
 
 def _json(value: object) -> str:
-    """Return the text of JSON that was read with `parse_float=Decimal`: numbers keep their digits."""
+    """Return the text of JSON that was parsed with `parse_float=Decimal`: numbers keep their digits."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, dict):

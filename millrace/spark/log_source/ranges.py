@@ -1,4 +1,4 @@
-"""Ranges of the log, as pure functions: what options name, what the log holds of it, which task reads which part."""
+"""Ranges of the log, as pure functions: the ranges that options name, the part that the log holds, the tasks' parts."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,17 +18,17 @@ class LogRange:
 
     @property
     def size(self) -> int:
-        """How many positions."""
+        """The number of positions."""
         return self.to_position - self.from_position
 
 
 @dataclass(frozen=True)
 class LogState:
-    """What the log held when one statement looked.
+    """The ranges of the log, as one statement saw them.
 
     Attributes:
-        held: For each log partition, from its first kept position to its high-water mark.
-        at: For each time that was asked for and each log partition, the first position appended at or after that time.
+        held: For each log partition the range from its first kept position to its high-water mark.
+        at: For each requested time and each log partition, the first position appended at or after that time.
     """
 
     held: Mapping[int, LogRange]
@@ -36,7 +36,7 @@ class LogState:
 
 
 class DataLoss(RuntimeError):
-    """The log does not hold what is to be read, and `failOnDataLoss` is true."""
+    """The log does not hold all positions to read, and `failOnDataLoss` is true."""
 
     def __init__(self, wanted: str, held: str) -> None:
         super().__init__(
@@ -46,12 +46,12 @@ class DataLoss(RuntimeError):
 
 
 def warn(wanted: str, held: str) -> None:
-    """Warn through Python's logger `event_log` that data is passed over."""
+    """Warn through Python's logger `event_log` that data is skipped."""
     logging.getLogger("event_log").warning("event_log: %s, and %s; going on, as failOnDataLoss is false", wanted, held)
 
 
 def stated_ranges(options: EventLogOptions) -> list[LogRange] | None:
-    """Return the ranges of a batch if both ends are stated by position, so that Postgres need not be asked; else None.
+    """Return the ranges of a batch if both ends are stated by position, which needs no query of Postgres; else None.
 
     Raises:
         InvalidOption: The two ends do not fit each other.
@@ -71,7 +71,7 @@ def stated_ranges(options: EventLogOptions) -> list[LogRange] | None:
 
 
 def wanted_ranges(options: EventLogOptions, state: LogState) -> list[LogRange]:
-    """Return the ranges of a batch. They are exact: an event that is appended later is in none of them.
+    """Return the ranges of a batch. They are exact: no event that is appended later is in them.
 
     Raises:
         InvalidOption: A log partition does not exist, or a position lies outside of it.
@@ -81,12 +81,12 @@ def wanted_ranges(options: EventLogOptions, state: LogState) -> list[LogRange]:
     ranges = [LogRange(partition, first, ending[partition]) for partition, first in starting.items()]
     if isinstance(options.start, Mapping) and isinstance(options.end, Mapping):
         _require_forward(ranges)
-    # where a time lies beyond the other end, there is no event between
+    # if a time lies beyond the other end, there is no event between them
     return [wanted for wanted in ranges if wanted.size > 0]
 
 
 def positions(option: str, bound: Bound, partitions: Sequence[int] | None, state: LogState) -> dict[int, int]:
-    """Return the position that an option names in each chosen log partition; where it names none, its default.
+    """Return the position that an option names in each chosen log partition, or the option's default.
 
     Raises:
         InvalidOption: A log partition does not exist or is not chosen, or a position lies beyond the log's end.
@@ -97,8 +97,8 @@ def positions(option: str, bound: Bound, partitions: Sequence[int] | None, state
     if isinstance(bound, datetime):
         at = {p: state.at[bound][p] for p in chosen}
         if option == "startingOffsets":
-            # Where the first kept event is the first of that time, removed ones before it may be of that time, too. The
-            # position before it lets failOnDataLoss decide.
+            # If the time's first event is the first kept one, removed events before it may be of that time, too. With
+            # the position before it failOnDataLoss decides.
             at = {p: first - 1 if 0 < first == held[p].from_position else first for p, first in at.items()}
         return at
     if not isinstance(bound, Mapping):
@@ -106,7 +106,7 @@ def positions(option: str, bound: Bound, partitions: Sequence[int] | None, state
     for partition, named in bound.items():
         if partition not in ends:
             raise InvalidOption(option, partition, f"log partitions {_names(chosen)}")
-        # a position below the first kept one is a matter of failOnDataLoss
+        # for a position below the first kept one failOnDataLoss decides
         if named > held[partition].to_position:
             raise InvalidOption(option, named, held_text(held[partition]))
     return ends | dict(bound)
@@ -116,7 +116,7 @@ def chosen_partitions(partitions: Sequence[int] | None, held: Mapping[int, LogRa
     """Return the log partitions to read, in order.
 
     Raises:
-        InvalidOption: One does not exist.
+        InvalidOption: A log partition does not exist.
     """
     unknown = set(partitions or ()) - set(held)
     if unknown:
@@ -125,7 +125,7 @@ def chosen_partitions(partitions: Sequence[int] | None, held: Mapping[int, LogRa
 
 
 def require_end(ranges: Iterable[LogRange], held: Mapping[int, LogRange]) -> None:
-    """Refuse stated ranges that end beyond the log's end: a read of them would give fewer rows than were asked for.
+    """Refuse stated ranges that end beyond the log's end: reading them would give fewer rows than requested.
 
     Raises:
         InvalidOption: A log partition does not exist, or ends before its range does.
@@ -138,9 +138,9 @@ def require_end(ranges: Iterable[LogRange], held: Mapping[int, LogRange]) -> Non
 
 
 def held_ranges(ranges: Iterable[LogRange], held: Mapping[int, LogRange], *, fail_on_data_loss: bool) -> list[LogRange]:
-    """Return the part of each range that the log holds; where that is less than the range, `failOnDataLoss` decides.
+    """Return the part of each range that the log holds; if that is less than the range, `failOnDataLoss` decides.
 
-    A range whose end lies before its beginning counts as missing: its real beginning is not known any more.
+    A range with its end before its beginning counts as missing: its real beginning is not known any more.
 
     Raises:
         DataLoss: Something is missing, and `fail_on_data_loss` is true.
@@ -161,15 +161,15 @@ def held_ranges(ranges: Iterable[LogRange], held: Mapping[int, LogRange], *, fai
 
 
 def split(ranges: Sequence[LogRange], max_records: int, min_tasks: int) -> list[tuple[LogRange, ...]]:
-    """Share ranges of different log partitions evenly over as few tasks as allowed: each position once, no task empty.
+    """Split ranges of different log partitions evenly over as few tasks as allowed: each position once, no task empty.
 
-    Tasks differ by one position at most. Each has a slice of every range, as a batch has: events that were appended at
-    about the same time lie side by side in Postgres, whatever their log partition is, and are read faster together.
+    Tasks differ by one position at most. Each has a slice of every range: events that were appended at about the same
+    time are neighbours in Postgres, in any log partition, and are read faster together.
 
     Args:
         ranges: At most one of each log partition.
-        max_records: How many positions a task has at most.
-        min_tasks: How many tasks there are at least, unless there are fewer positions.
+        max_records: The greatest number of positions in a task.
+        min_tasks: The least number of tasks, unless there are fewer positions.
     """
     total = sum(wanted.size for wanted in ranges)
     if total == 0:
@@ -181,7 +181,7 @@ def split(ranges: Sequence[LogRange], max_records: int, min_tasks: int) -> list[
     slices = []
     shared = 0
     for task in range(1, tasks + 1):
-        # after this task so many positions are shared out
+        # the number of positions assigned after this task
         until = total * task // tasks
         end = advance(start, target, until - shared)
         slices.append(tuple(LogRange(p, first, end[p]) for p, first in start.items() if first < end[p]))
@@ -190,10 +190,10 @@ def split(ranges: Sequence[LogRange], max_records: int, min_tasks: int) -> list[
 
 
 def advance(start: Mapping[int, int], target: Mapping[int, int], limit: int | None) -> dict[int, int]:
-    """Return where a batch ends that begins at `start`, reads `limit` positions at most, and none beyond `target`.
+    """Return the end of a batch that begins at `start`, with `limit` positions at most, and none beyond `target`.
 
-    Each log partition gets a share in proportion to what it has pending, and one position at least. Where the limit is
-    smaller than the number of log partitions that have something, they take turns.
+    Each log partition gets a share in proportion to its pending positions, and at least one position. If the limit is
+    smaller than the number of log partitions with pending positions, they take turns.
     """
     pending = {p: target[p] - first for p, first in sorted(start.items()) if target[p] > first}
     if limit is None or sum(pending.values()) <= limit:
@@ -206,20 +206,20 @@ def advance(start: Mapping[int, int], target: Mapping[int, int], limit: int | No
 
 
 def _next_in_turn(start: Mapping[int, int], pending: Mapping[int, int], number: int) -> list[int]:
-    """Return so many of the log partitions that have something pending, going round in a circle from batch to batch."""
+    """Return the next `number` log partitions with pending positions, round-robin from batch to batch."""
     order = sorted(start)
-    # where the circle stands is not stored: each turn moved one position on, so their sum tells
+    # the current turn is not stored: each turn advanced one position, so their sum gives it
     turn = sum(start.values()) % len(order)
     return [p for p in order[turn:] + order[:turn] if p in pending][:number]
 
 
 def _proportional(pending: Mapping[int, int], limit: int) -> dict[int, int]:
-    """Share `limit` positions, fewer than are pending: one for each log partition, the rest in proportion."""
+    """Split `limit` positions, fewer than are pending: one for each log partition, the rest in proportion."""
     rest = limit - len(pending)
     others = sum(pending.values()) - len(pending)
     exact = {p: divmod(rest * (size - 1), others) for p, size in pending.items()}
     shares = {p: 1 + whole for p, (whole, _) in exact.items()}
-    # rounding down left some positions: they go where it took most
+    # positions left by rounding down go to the log partitions that lost most
     left = limit - sum(shares.values())
     by_loss = sorted(pending, key=lambda p: (-exact[p][1], p))
     for p in by_loss[:left]:
@@ -228,7 +228,7 @@ def _proportional(pending: Mapping[int, int], limit: int) -> dict[int, int]:
 
 
 def held_text(held: LogRange) -> str:
-    """Say what a log partition holds, for an error."""
+    """Return a text about the range that a log partition holds, for an error."""
     return f"positions {held.from_position} to {held.to_position} of log partition {held.partition}"
 
 

@@ -1,4 +1,4 @@
-"""What one Spark task does: read its ranges of the log through ADBC as Arrow."""
+"""The work of one Spark task: reading its ranges of the log through ADBC as Arrow."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from psycopg import sql
     from pyspark.sql.types import StructType
 
-# By index, whatever the statistics say. Left to itself Postgres reads all events for each task, not those of its
-# ranges. Nothing is kept for an event that is like one before: none is. Not compiled: a scan that is off has a price at
-# which Postgres would compile every statement.
+# By index, independent of statistics: by default Postgres would read all events for each task, not only its ranges. No
+# memoize: no two events have the same key. No JIT: a disabled scan has a cost at which Postgres would compile every
+# statement.
 PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
     " set_config('enable_mergejoin', 'off', true), set_config('enable_memoize', 'off', true),"
     " set_config('jit', 'off', true)"
 )
-# Where a task's events are most of those between its first and its last offset, as they are when all log partitions are
-# read, one scan over these offsets is twice as fast.
+# If a task reads most of the events between its first and its last offset, as when it reads all log partitions, one
+# scan over these offsets is twice as fast.
 DENSE_PLAN = (
     "select set_config('enable_seqscan', 'off', true), set_config('enable_nestloop', 'off', true),"
     " set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true),"
     " set_config('work_mem', '64MB', true), set_config('jit', 'off', true)"
 )
-# With fewer positions than this the scan saves less than asking for the offsets costs.
+# With fewer positions the scan saves less than the query for the offsets costs.
 DENSE_POSITIONS = 10_000
-# How many offsets there may be between the first and the last, gaps included, for each position that is read.
+# The greatest number of offsets between the first and the last, gaps included, per position to read.
 DENSE_OFFSETS = 3
-# A SELECT gives 1,664 columns at most. Where fields of data are more than these, arrays of so many travel.
+# A SELECT has at most 1,664 columns. More fields than this are sent as arrays of this length.
 MOST_FIELDS = 1_000
 _MARKS = "select partition, earliest_position, high_water_mark from event_store.partitions"
 
@@ -43,12 +43,12 @@ Keep = Callable[[Sequence[LogRange], Mapping[int, LogRange]], Sequence[LogRange]
 
 
 class HistoryShortened(Exception):
-    """The log does not hold events any more that the rows of a stream need."""
+    """The log no longer holds events that the rows of a stream need."""
 
 
 @dataclass(frozen=True)
 class EventLogInput(InputPartition):
-    """What one Spark task reads: slices of ranges."""
+    """The input of one Spark task: slices of ranges."""
 
     ranges: tuple[LogRange, ...]
 
@@ -63,11 +63,11 @@ def read_ranges(
     """Read ranges as Arrow batches, in no order.
 
     Args:
-        options: What is read.
+        options: The options of the read.
         target: The rows' schema.
         ranges: The slices of this task.
-        keep: Returns the part of them to read, given what the log holds at this moment.
-        locks_of: The bulk view whose locked streams are left out; None for none.
+        keep: Returns the part of them to read, given the ranges that the log holds now.
+        locks_of: A bulk view; its locked streams are left out. None leaves out none.
 
     Raises:
         Unreadable: Postgres does not answer, or not with an event log.
@@ -89,7 +89,7 @@ def read_ranges(
 def read_retries(
     options: EventLogOptions, target: "pa.Schema", view: str, partition: int, token: int, end: int
 ) -> "Iterator[pa.RecordBatch]":
-    """Read what the lease of a log partition tries again, as the function `read_batch` does, up to the lease's end.
+    """Read the events that the lease of a log partition retries, as `read_batch` does, up to the lease's end.
 
     Raises:
         Unreadable: Postgres does not answer, or not with an event log.
@@ -113,7 +113,7 @@ def read_retries(
 
 
 def arrow_target(schema: "StructType") -> "pa.Schema":
-    """Return the schema of rows as Arrow says it."""
+    """Return the rows' schema as an Arrow schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
@@ -132,7 +132,7 @@ def _read(
 
 
 def fields_apart(options: EventLogOptions, batch: "pa.RecordBatch") -> "pa.RecordBatch":
-    """Return rows of a SELECT with a column for each column and field that is read, in the order of the schema."""
+    """Return rows of a SELECT with one column for each column and field, in the order of the schema."""
     import numpy as np
     import pyarrow as pa
 
@@ -149,7 +149,7 @@ def fields_apart(options: EventLogOptions, batch: "pa.RecordBatch") -> "pa.Recor
 
 
 def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tuple[int, int] | None:
-    """Return the first and the last offset of ranges, if their events are many and few others lie between them."""
+    """Return the first and the last offset of ranges, if they have many events and few others lie between them."""
     from psycopg import sql
 
     positions = sum(wanted.size for wanted in ranges)
@@ -166,7 +166,7 @@ def query(
     between: tuple[int, int] | None = None,
     locks_of: str | None = None,
 ) -> "sql.Composed":
-    """Return the SELECT that reads ranges. It has no bind parameters: ADBC reads by COPY only without.
+    """Return the SELECT that reads ranges. It has no bind parameters: with them ADBC would not read by COPY.
 
     All offsets of the ranges lie in `between`, if it is not None (`dense_offsets`). Streams with a lock of the bulk
     view `locks_of` are left out.
@@ -177,7 +177,7 @@ def query(
     if between is not None:
         conditions += sql.SQL(' and e."offset" between {} and {}').format(*between)
     if locks_of is not None:
-        # `offset 0` keeps this a probe by primary key per event, whatever statistics say about the locks
+        # `offset 0` keeps this a probe by primary key per event, independent of the statistics of locks
         conditions += sql.SQL(
             " and not exists (select from event_store.stream_locks k"
             " where k.view = {} and k.decider_id = e.decider_id and k.decider = e.decider offset 0)"
@@ -202,7 +202,7 @@ def _slices(ranges: Sequence[LogRange]) -> "sql.Composed":
 
 
 def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.Composed]":
-    """Return the columns of every SELECT, in the order of the schema; how it joins upcast data; and its filters."""
+    """Return the columns of a SELECT, in the order of the schema; its join of upcast data; and its filters."""
     from psycopg import sql
 
     data, upcast = upcast_data(options.upcasts)
@@ -217,11 +217,11 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.
     except NotPulled:
         fields = [sql.SQL("{} #>> {}").format(data, _text_array(path)) for path in options.extract.values()]
     if len(fields) > MOST_FIELDS:
-        # arrays of them, as `fields_apart` takes them
+        # as arrays, which `fields_apart` splits
         firsts = range(0, len(fields), MOST_FIELDS)
         fields = [sql.SQL("array[{}]").format(sql.SQL(", ").join(fields[n : n + MOST_FIELDS])) for n in firsts]
     values += fields
-    # by numbers: a name may be longer than the 63 bytes that Postgres keeps of it
+    # numbered names: Postgres cuts a name at 63 bytes
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     conditions: list[sql.Composable] = [sql.SQL("true")]
     for column, wanted in (("decider", options.deciders), ("event", options.events)):
@@ -232,10 +232,10 @@ def _chosen(options: EventLogOptions) -> "tuple[sql.Composed, sql.Composed, sql.
 
 
 def _field(path: tuple[str, ...], upcasts: Mapping[tuple[str, str], Sequence[dict[str, Any]]]) -> "sql.Composed":
-    """Return the text of a field in the newest shape of its event, read where the event's version has it.
+    """Return the text of a field in the newest shape of its event, read from its place in the event's version.
 
     Raises:
-        NotPulled: It cannot be: the document has to be moved.
+        NotPulled: The field cannot be read by itself: the whole document must be moved.
     """
     from psycopg import sql
 
@@ -265,7 +265,7 @@ def _text_array(path: tuple[str, ...]) -> "sql.Composed":
 
 
 def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
-    """Return the data of events `e` in their newest shape, and what a FROM that has `e` joins for it."""
+    """Return the data of events `e` in their newest shape, and the join that a FROM with `e` needs for it."""
     from psycopg import sql
 
     known = by_event(upcasts)
@@ -280,6 +280,6 @@ def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
         ).format(decider=decider, event=event, version=versions[-1]["to_version"], upcasts=upcasts)
         for (decider, event), versions in known.items()
     ]
-    # `offset 0`: once for all fields of an event
+    # `offset 0`: computed once for all fields of an event
     join = sql.SQL(" cross join lateral (select case {} else e.data end as data offset 0) u")
     return sql.SQL("u.data"), join.format(sql.SQL(" ").join(moved))

@@ -1,7 +1,7 @@
-"""The reader of a stream: batches of the log, named by where they begin and end in each log partition.
+"""The reader of a stream: batches of the log, named by their begin and end in each log partition.
 
-An offset, here, is Spark's word: `{"<log partition>": <position>, …}`, with the log partitions in order, because Spark
-keeps it in its checkpoint and compares it as text. A batch that failed is read again by its two offsets: the same rows.
+Here an offset is Spark's: `{"<log partition>": <position>, …}`, with the log partitions in order, because Spark keeps
+it in its checkpoint and compares it as text. A failed batch is read again by its two offsets, with the same rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,37 +33,37 @@ if TYPE_CHECKING:
 
 
 class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the log. One instance lives as long as the query and plans; each task reads with one of its own."""
+    """Follows the log. One instance plans for as long as the query lives; each task reads with its own instance."""
 
     def __init__(self, options: EventLogOptions, schema: "StructType") -> None:
         self._options = options
         self._schema = schema
         self._log = EventLog(options.dsn)
-        # where a query with the trigger AvailableNow ends
+        # the end of a query with the trigger AvailableNow
         self._target: dict[int, int] | None = None
-        # where the log ended at the last look
+        # the end of the log at the last look
         self._latest: dict[int, int] | None = None
-        # log partitions that end before where the query stands, of which it was warned
+        # log partitions that end before the query's position, already warned about
         self._waiting: set[int] = set()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return where a new query begins. Spark asks again if a query restarts whose first batch never finished."""
+        """Return where a new query begins. Spark asks again when a query restarts before its first batch finished."""
         start = self._options.start
         times = [start] if isinstance(start, datetime) else []
         state = self._log.look(times, self._options.partitions)
         return _offset(positions("startingOffsets", start, self._options.partitions, state))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return `maxOffsetsPerTrigger`, or everything there is."""
+        """Return `maxOffsetsPerTrigger`, or no limit."""
         limit = self._options.max_positions
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember where the log ends: the query reads up to there and ends."""
+        """Remember the end of the log: the query reads up to there and ends."""
         self._target = self._ends(self._log.look())
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return where the batch ends that begins at `start`; `start` itself if nothing is pending.
+        """Return the end of the batch that begins at `start`; `start` itself if nothing is pending.
 
         Raises:
             DataLoss: The log does not hold `start` any more, or not yet.
@@ -80,7 +80,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = f"the query stands at position {position} of log partition {partition}"
             if self._options.fail_on_data_loss:
                 raise DataLoss(wanted, f"it holds {held_text(held)}")
-            # Where history was removed `partitions` warns, as it plans the batch. Beyond the end no batch is planned:
+            # For removed history `partitions` warns when it plans the batch. Beyond the log's end no batch is planned:
             # warn here, once.
             if position > held.to_position and partition not in self._waiting:
                 self._waiting.add(partition)
@@ -89,7 +89,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(advance(begin, target, limit.max_rows if isinstance(limit, ReadMaxRows) else None))
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
-        """Return where the log ended when a batch was last planned, for the query's progress."""
+        """Return the end of the log at the last planning of a batch, for the query's progress."""
         return None if self._latest is None else _offset(self._latest)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
@@ -118,10 +118,10 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {p: state.held[p].to_position for p in chosen_partitions(self._options.partitions, state.held)}
 
     def _positions(self, offset: Mapping[str, Any], state: LogState) -> dict[int, int]:
-        """Read an offset of Spark's.
+        """Read one of Spark's offsets.
 
         Raises:
-            InvalidOption: It names other log partitions than those that are chosen now.
+            InvalidOption: It does not name exactly the log partitions that are chosen now.
         """
         found = {int(partition): position for partition, position in offset.items()}
         chosen = chosen_partitions(self._options.partitions, state.held)

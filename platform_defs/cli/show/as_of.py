@@ -1,4 +1,4 @@
-"""The command that builds a read model as it was: `millrace show as-of`."""
+"""The command that builds a read model as of a time: `millrace show as-of`."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -15,7 +15,7 @@ from millrace.settings import Settings
 
 app = typer.Typer()
 
-# the table's name is what one selects from: it is never cut
+# users select from the table by this name: never cut it
 COLUMNS = (Column("rows in", no_wrap=True), "rows", "streams that fail", "moment", "kept until")
 
 
@@ -33,7 +33,7 @@ def as_of_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Build a read model as it was at a time, from archive and log, or list what was built."""
+    """Build a read model as of a time, from archive and log, or list the models that were built."""
     from millrace.drain.as_of import build_as_of, chosen_mark
     from millrace.read_models.stored.past import all_as_of
     from millrace.spark import spark_when_needed

@@ -1,4 +1,4 @@
-"""The command that says which events there are: `millrace show catalog`."""
+"""The command that lists the events: `millrace show catalog`."""
 
 from dataclasses import asdict
 from typing import Annotated

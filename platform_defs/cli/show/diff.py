@@ -1,4 +1,4 @@
-"""The command that says what a changed declaration does to the rows that serve: `millrace show diff`."""
+"""The command that shows the effect of a changed declaration on the serving rows: `millrace show diff`."""
 
 import json
 from dataclasses import asdict
@@ -32,9 +32,9 @@ def diff_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Say which rows a changed declaration changes; ends with 1 if any.
+    """Show the rows that a changed declaration changes; exits with 1 if there are any.
 
-    The declaration is built with the events that the rows which serve have, in tables of its own.
+    The declaration is built in separate tables, from the same events as the rows that serve.
     """
     from millrace.drain.as_of import chosen_mark
     from millrace.drain.diff import diff_with_serving

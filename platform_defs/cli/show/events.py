@@ -19,7 +19,7 @@ from millrace.platform_defs.screen import Screen
 
 app = typer.Typer()
 
-# of a text that is cut to fit; the rest of a megabyte would only be measured
+# characters of a text that is cut to fit; measuring a whole megabyte would only take time
 SHOWN = 500
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -101,7 +101,7 @@ def print_events(events: Iterable[Event]) -> None:
 
 
 def event_fields(event: Event) -> Mapping[str, object]:
-    """Return what JSON says of an event."""
+    """Return the fields of an event in JSON."""
     return {
         "offset": event.offset,
         "partition": event.partition,
@@ -122,7 +122,7 @@ def event_fields(event: Event) -> Mapping[str, object]:
 
 
 def events_table(events: Iterable[Event], *, header: bool = True) -> Table:
-    """Make a table of events, as wide as the terminal: each value whole but the data, which are cut."""
+    """Make a table of events, as wide as the terminal: only the data are cut."""
     shown = Table(
         Column("time (UTC)", width=19, no_wrap=True),
         Column("position", width=10, overflow="fold"),
@@ -130,7 +130,7 @@ def events_table(events: Iterable[Event], *, header: bool = True) -> Table:
         Column("v", width=4, overflow="fold"),
         Column("event", ratio=4, overflow="fold"),
         Column("data", ratio=4, no_wrap=True, overflow="ellipsis"),
-        # the same widths whatever is in it: a later table goes on below an earlier one
+        # the same widths for any content: a later table continues an earlier one
         expand=True,
         show_header=header,
         box=None,

@@ -1,4 +1,4 @@
-"""The command `millrace show incidents`: what is wrong now, and whether a receiver would be told."""
+"""The command `millrace show incidents`: what is wrong now, and whether a receiver would get an alert."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ def incidents_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """List what is wrong now, with its first cause, and whether somebody was told."""
+    """List what is wrong now, each with its first cause, and whether an alert was sent."""
     if test:
         _test()
         return
@@ -40,7 +40,7 @@ def incidents_command(
     screen, now = Screen(), datetime.now(UTC)
     lines = [line for each in incidents for line in _block(each)] or ["There are no incidents."]
     if state.observed_at is None:
-        lines.append("Nobody has ever looked: `millrace run sequencer` does where MILLRACE_ALERT_URL is set.")
+        lines.append("No look has happened yet: `millrace run sequencer` looks where MILLRACE_ALERT_URL is set.")
     else:
         lines.append(f"Looked at {age((now - state.observed_at).total_seconds())} ago.")
         if state.undelivered_since is not None:
@@ -56,7 +56,7 @@ def _test() -> None:
     found = alert_settings(Settings())
     if found is None:
         raise BadAlertSettings(
-            "MILLRACE_ALERT_URL is not set: there is nobody to send alerts to.",
+            "MILLRACE_ALERT_URL is not set: alerts have no receiver.",
             hint="Set it here as it is set for `millrace run sequencer`; docs/monitoring.md says what else there is.",
         )
     for warning in found.warnings:
@@ -72,7 +72,7 @@ def _test() -> None:
 
 
 def _block(incident: Incident) -> list[str]:
-    """Say what an incident is, and what the receiver knows of it, in lines: a cause may be long."""
+    """Describe an incident and what the receiver knows of it, in lines: a cause may be long."""
     state = "over" if incident.over_at else "seems over" if incident.missing_since else "open"
     if incident.last_error is not None:
         known = f"in vain: {incident.last_error}"

@@ -1,6 +1,6 @@
--- A poller asks, without v_owner: who is answered true starts a run. The next one is when that drain has ended or is
--- dead. A run begins, with v_owner. A drain that died is counted here.
--- Races: who calls for one drain at once waits for the other by its row.
+-- Without v_owner, a poller asks for a drain and starts a run on true. The next run may start once that drain has ended
+-- or is dead. With v_owner, a run begins its drain. A drain that died is counted as a failure here.
+-- Races: concurrent calls for one drain take turns at its row.
 -- Example: select begin_drain('invoices')
 create or replace function event_store_platform.begin_drain(
   v_drain text,
@@ -20,7 +20,7 @@ begin
   if v_drain is null or octet_length(v_drain) > 1024 or v_owner = '' or octet_length(v_owner) > 200 then
     perform event_store_private.refuse_request(
       format('v_drain %L, v_owner %L', left(v_drain, 200), left(v_owner, 200)),
-      'v_drain has at most 1024 bytes; v_owner has 1 to 200 bytes, or is null for who asks.'
+      'v_drain has at most 1024 bytes; v_owner has 1 to 200 bytes, or is null to ask only.'
     );
   end if;
   insert into event_store.drains (drain) values (v_drain) on conflict do nothing;
@@ -43,8 +43,8 @@ end
 $$;
 
 comment on function event_store_platform.begin_drain(text, text) is
-'Asks for a drain of v_drain, a view, a capture, or the empty name for all views together; or begins it, with v_owner. '
-'Returns whether the caller has it: of those who ask one, while none is under way and the wait after failures is over; an '
-'owner, unless another one is at work. MR005 an argument is out of range.';
+'Asks for a drain of v_drain (a view, a capture, or the empty name for all views together); with v_owner, begins it. '
+'Returns whether the caller gets it: one of concurrent pollers, if none is under way and the wait after failures is '
+'over; an owner, unless another owner is at work. MR005 an argument is out of range.';
 revoke all on function event_store_platform.begin_drain(text, text) from public;
 grant execute on function event_store_platform.begin_drain(text, text) to event_store_owner;

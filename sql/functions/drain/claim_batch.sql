@@ -1,5 +1,5 @@
--- Sequences new events first. read_batch reads what is claimed. A lease lasts from the claim or its last extension.
--- Call it in a short transaction: until it ends, others are given nothing of the log partitions that this looks at.
+-- Sequences new events first. read_batch reads the claimed ranges. A lease lasts from the claim or its last extension.
+-- Call it in a short transaction: until it ends, other consumers get nothing of the log partitions that this looks at.
 create or replace function event_store.claim_batch(
   v_view text,
   v_owner text,
@@ -36,7 +36,7 @@ begin
   end if;
   perform event_store_platform.sequence_events();
   _now := event_store_private.clock();
-  -- Mostly nothing is ahead, and no stream waits to be tried again: then nothing is locked and nothing written.
+  -- Usually no event is ahead and no stream is due for a retry: then this locks nothing and writes nothing.
   if not exists (
       select from event_store.partitions p
       cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
@@ -45,13 +45,13 @@ begin
     and not exists (
       select from event_store.stream_locks k
       where k.view = v_view and k.parked_at is null and k.locked_until <= _now
-      order by k.locked_until -- by the index that begins there
+      order by k.locked_until -- so that the plan uses the index on (view, locked_until)
     )
   then
     return;
   end if;
 
-  -- locks them; the ranges are read in the statements after that
+  -- This locks the log partitions; later statements read their ranges.
   _claimed := event_store_platform.pass_over_unwanted(v_view);
   perform event_store_private.sweep_locks(_view, _claimed, true);
 
@@ -68,7 +68,7 @@ begin
         or c.partition in (
           select k.partition
           from event_store.stream_locks k
-          -- what is not sequenced yet cannot be delivered: a lease for it would be empty
+          -- An event that is not sequenced cannot be delivered: a lease for it would be empty.
           cross join lateral (
             select from event_store.events e
             join event_store.event_log l using ("offset")
@@ -103,11 +103,11 @@ begin
     where c.ctid = s.version and s.taken_before < v_limit
     returning c.partition, c.leased_from, c.leased_to, c.lease_token
   ), retried as (
-    -- what this lease delivers of the streams that have a lock: up to in_flight
+    -- This lease delivers the events of a stream with a lock up to in_flight.
     update event_store.stream_locks k
     set
       in_flight = last_event."offset",
-      -- with this token and nothing in flight it would count as a stream that failed in this lease
+      -- With this token and nothing in flight, the stream would count as failed in this lease.
       lease_token = case when last_event."offset" is null then k.lease_token else due.lease_token end,
       lease_pid = null, updated_at = _now, revision = k.revision + 1
     from (
@@ -136,10 +136,10 @@ end
 $$;
 
 comment on function event_store.claim_batch(text, text, bigint, bigint) is
-'Leases log partitions of a bulk view that have pending events, or a stream to try again, to v_owner and returns the '
-'ranges to read, v_limit positions in all, the oldest first. It never waits: what others hold is left out. A lease '
-'lasts v_lease_s (null: the view''s lock_timeout_s) and ends by commit_batch or release_batch. MR005 v_owner is '
-'empty, or a number is out of range; MR010 unknown view; MR012 a rows view.';
+'Leases log partitions of a bulk view that have pending events, or a stream due for a retry, to v_owner. Returns the '
+'ranges to read, v_limit positions in all, the oldest first. It never waits and skips log partitions that others '
+'hold. A lease lasts v_lease_s (null: the view''s lock_timeout_s) and ends by commit_batch or release_batch. MR005 '
+'v_owner is empty, or a number is out of range; MR010 unknown view; MR012 a rows view.';
 revoke all on function event_store.claim_batch(text, text, bigint, bigint) from public;
 grant execute on function event_store.claim_batch(text, text, bigint, bigint)
 to event_store_consumer, event_store_owner;

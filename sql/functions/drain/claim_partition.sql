@@ -28,7 +28,7 @@ begin
     perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
   end if;
   perform event_store_private.require_partition(v_partition);
-  -- the log keeps what we are about to read
+  -- the log keeps the range that this leases
   perform event_store_private.share_history();
   begin
     select * into _checkpoint from event_store.checkpoints c
@@ -43,12 +43,12 @@ begin
         detail = format('partition %s of view %L is being claimed or committed, or its view moves', v_partition, v_view),
         hint = 'Try again in a moment.';
   end;
-  -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
-  -- see what it changed
+  -- lock_idle_view locks all that can be leased. So it either failed at our locks or committed before them, and this
+  -- statement sees what it changed.
   if not exists (
     select from event_store.views v where v.view = _view.view and v.mode = _view.mode and v.created_at = _view.created_at
   ) then
-    perform event_store_private.refuse_view_in_use(v_view, 'somebody changed it just now');
+    perform event_store_private.refuse_view_in_use(v_view, 'another session changed it just now');
   end if;
   if _checkpoint.leased_until > event_store_private.clock() then
     raise exception 'log partition is leased'
@@ -57,7 +57,7 @@ begin
         detail = format('partition %s of view %L is leased by %s until %s', v_partition, v_view, _checkpoint.lease_owner, _checkpoint.leased_until),
         hint = 'Try again when the lease is given back or has expired.';
   end if;
-  -- only now: who waits with the sequencer's row in hand keeps new events from everybody
+  -- Only now: a caller that waits while it holds the sequencer's row keeps new events from all consumers.
   perform event_store_platform.sequence_events();
   return query
   update event_store.checkpoints c
@@ -76,10 +76,10 @@ end
 $$;
 
 comment on function event_store_platform.claim_partition(text, int, text, bigint) is
-'Leases log partition v_partition of a bulk view to v_owner for a rebuild and returns all that it holds as a range, '
-'pending or not. A rebuild reads every stream, and its commit frees those that are locked. v_lease_s as for '
+'Leases log partition v_partition of a bulk view to v_owner for a rebuild and returns its whole content as a range, '
+'pending or not. A rebuild reads every stream, and its commit frees the streams that have a lock. v_lease_s as for '
 'claim_batch. MR005 v_owner is empty, or v_lease_s is out of range; MR010 unknown view; MR012 a rows view; MR013 '
-'unknown log partition; MR014 somebody holds its lease; MR017 somebody changes the view.';
+'unknown log partition; MR014 its lease is held; MR017 another transaction changes the view.';
 revoke all on function event_store_platform.claim_partition(text, int, text, bigint) from public;
 grant execute on function event_store_platform.claim_partition(text, int, text, bigint)
 to event_store_consumer, event_store_owner;

@@ -1,5 +1,5 @@
--- Of streams with a lock it acknowledges what the lease delivered below v_to_position, except of those that
--- fail_streams named before, in this transaction.
+-- For streams with a lock, it acknowledges the events that the lease delivered below v_to_position, except for streams
+-- that fail_streams named earlier in this transaction.
 create or replace function event_store.commit_batch(
   v_view text,
   v_partition int[],
@@ -32,7 +32,7 @@ begin
   left join event_store.partitions p on p.partition = b.partition
   where (b.to_position between c.position and c.leased_to) is not true
     or (c.rebuilds and b.to_position <> c.leased_to)
-    -- a stream failed at an event beyond it: no later lease would deliver what lies between
+    -- A stream failed at an event beyond that position: no later lease would deliver the events in between.
     or (
       b.to_position < c.leased_to
       and exists (
@@ -73,7 +73,7 @@ begin
         on r.view = v_view and r.partition = b.partition and r.lease_token = b.lease_token
         and r.in_flight is not null and r.lease_pid is null
       join event_store.events last on last."offset" = r.in_flight
-      -- a commit of a part of the range acknowledges that part of a retry, too
+      -- A commit of a part of the range also acknowledges that part of a retry.
       left join lateral (
         select e."offset", e.version
         from event_store.events e
@@ -94,7 +94,7 @@ begin
     revision = c.revision + 1
   from unnest(v_partition, v_to_position) b(partition, to_position)
   cross join lateral event_store_private.checkpoint_of(v_view, b.partition) held
-  where c.ctid = held.version; -- require_leases has it locked
+  where c.ctid = held.version; -- require_leases locked this version
 
   if _now is not null then
     _view := event_store_private.known_view(v_view);
@@ -105,9 +105,9 @@ $$;
 
 comment on function event_store.commit_batch(text, int[], bigint[], bigint[]) is
 'Moves the checkpoints of the leased log partitions v_partition to v_to_position and ends their leases '
-'(v_lease_token): all of them or none. Called in the transaction that writes the effect, so that effect and position '
-'commit together. What the lease delivered is acknowledged, but for streams that fail_streams named. MR005 the arrays'
-' do not fit; MR010 unknown view; MR011 a lease is lost; MR012 a rows view; MR015 a checkpoint cannot move there.';
+'(v_lease_token): all of them or none. Call it in the transaction that writes the effect, so that both commit '
+'together. Delivered events are acknowledged, except those of streams that fail_streams named. MR005 the arrays do '
+'not fit; MR010 unknown view; MR011 a lease is lost; MR012 a rows view; MR015 a checkpoint cannot move there.';
 revoke all on function event_store.commit_batch(text, int[], bigint[], bigint[]) from public;
 grant execute on function event_store.commit_batch(text, int[], bigint[], bigint[])
 to event_store_consumer, event_store_owner;

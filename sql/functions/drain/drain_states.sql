@@ -1,11 +1,11 @@
--- One row for each name, also of one that nobody asked for yet. A drain is under way from when it is asked for until it
--- ends. It lives while its owner is attached (attach_consumer) to the view of its name, or to one of
--- event_store_owner's, or holds the lease of a capture. One that was attached and does not live any more is dead, and
--- so is one that did not begin 30 s after it was asked for, or is not attached 120 s after it began: it is under way no
--- more. After a restart of the server it has 120 s to come back. The next may start 5 s after a failure, twice as long
--- after each further one, a minute at most. Who asks looks first whether Dagster still starts a run: on a busy machine
--- that takes longer.
--- Races: none; it takes no lock. Example: select since_s, failures from drain_states('{invoices}')
+-- One row for each name, also for a name that no caller asked for yet. A drain is under way from the request until it
+-- ends. It lives while its owner is attached (attach_consumer) to the view of its name, or to a view of
+-- event_store_owner's, or holds the lease of a capture. It is dead, and no longer under way, if its owner was attached
+-- and does not live any more, if it did not begin within 30 s after the request, or if its owner is not attached 120 s
+-- after it began. After a restart of the server it has 120 s to come back. The next try may start 5 s after a failure;
+-- each further failure doubles that wait, up to a minute. A caller that asks checks first whether Dagster is still
+-- starting a run: on a busy machine that takes longer. Races: none; it takes no lock.
+-- Example: select since_s, failures from drain_states('{invoices}')
 create or replace function event_store_platform.drain_states(
   v_drains text[]
 )
@@ -42,7 +42,7 @@ as $$
       select c.attached_until > t.now and event_store_private.lives(c.pid, c.session_began_at) as lives
       from event_store.consumers c
       join event_store.views v using (view)
-      -- to another view, one of its own, anybody attaches under any name
+      -- any login may attach under any name to a view of its own
       where c.consumer = d.owner
         and (v.view = d.drain or pg_has_role(to_regrole(quote_ident(v.owner)), 'event_store_owner', 'member'))
       union all
@@ -53,7 +53,7 @@ as $$
     select
       d.asked_at is not null and not a.lives
       and (a.was_attached or coalesce(d.began_at + interval '120 s', d.asked_at + interval '30 s') <= t.now)
-      -- a restart of the server ended all sessions: a run that lives comes back
+      -- A restart of the server ended all sessions; a run that lives attaches again.
       and (
         coalesce(d.began_at, d.asked_at) >= pg_postmaster_start_time()
         or pg_postmaster_start_time() + interval '120 s' <= t.now
@@ -67,8 +67,8 @@ as $$
 $$;
 
 comment on function event_store_platform.drain_states(text[]) is
-'Returns how each drain of v_drains stands, a view, a capture, or the empty name for all views together: its owner, for how '
-'many seconds it is under way (null: it is not), whether it lives, how many tries failed in a row and why the last did, in '
-'how many seconds the next may start, and how many ago the last one ended. One that died counts as a failed try.';
+'Returns the state of each drain of v_drains (a view, a capture, or the empty name for all views): its owner, for how '
+'many seconds it is under way (null: it is not), whether it lives, how many tries failed in a row, the last error, in '
+'how many seconds the next may start, and how many ago the last one ended. A dead drain counts as a failed try.';
 revoke all on function event_store_platform.drain_states(text[]) from public;
 grant execute on function event_store_platform.drain_states(text[]) to event_store_reader, event_store_owner;

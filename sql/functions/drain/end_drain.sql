@@ -1,5 +1,5 @@
--- What is under way ends only where it is v_owner's: the drain of all views says so, too, of a view that it leaves, for
--- which a run of its own may have begun.
+-- The drain that is under way ends only if v_owner owns it: the drain of all views also calls this for a view that it
+-- leaves, and a run of that view's own may have begun.
 -- Example: select end_drain('invoices', 'run 7', 'a value is out of range')
 create or replace function event_store_platform.end_drain(
   v_drain text,
@@ -30,7 +30,7 @@ end
 $$;
 
 comment on function event_store_platform.end_drain(text, text, text) is
-'Says how v_owner''s try at a drain ended: well, which forgets failures, or with v_error, which counts one more. MR005 '
-'v_drain or v_owner is null.';
+'Records how v_owner''s try at a drain ended: a success clears the failures, v_error counts one more. MR005 v_drain '
+'or v_owner is null.';
 revoke all on function event_store_platform.end_drain(text, text, text) from public;
 grant execute on function event_store_platform.end_drain(text, text, text) to event_store_owner;

@@ -21,7 +21,7 @@ as $$
 $$;
 
 comment on function event_store_platform.expired_leases() is
-'Returns who holds leases of log partitions past their time, in which view and how many: their owners ended without a'
-' word. The next claim takes them over.';
+'Returns the owners of expired leases of log partitions, with the view and the number of leases: they ended without '
+'releasing them. The next claim takes these leases over.';
 revoke all on function event_store_platform.expired_leases() from public;
 grant execute on function event_store_platform.expired_leases() to event_store_consumer, event_store_reader, event_store_owner;

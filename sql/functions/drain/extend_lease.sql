@@ -1,4 +1,4 @@
--- Prolongs leases that are in force.
+-- Extends leases that are in force.
 create or replace function event_store.extend_lease(
   v_view text,
   v_partition int[],
@@ -21,13 +21,13 @@ begin
   set leased_until = _until, revision = c.revision + 1
   from unnest(v_partition) b(partition)
   cross join lateral event_store_private.checkpoint_of(v_view, b.partition) held
-  where c.ctid = held.version; -- require_leases has it locked
+  where c.ctid = held.version; -- require_leases locked this version
   return _until;
 end
 $$;
 
 comment on function event_store.extend_lease(text, int[], bigint[], bigint) is
-'Lets the leases v_lease_token of the log partitions v_partition last v_lease_s from now (null: the view''s '
+'Extends the leases v_lease_token of the log partitions v_partition to v_lease_s from now (null: the view''s '
 'lock_timeout_s), all of them or none, and returns until when. MR005 the arrays do not fit, or v_lease_s is out of '
 'range; MR010 unknown view; MR011 a lease is lost; MR012 a rows view.';
 revoke all on function event_store.extend_lease(text, int[], bigint[], bigint) from public;

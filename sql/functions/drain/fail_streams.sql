@@ -1,7 +1,7 @@
--- What the batch delivered of these streams is handed over to their locks, and is tried again, from the first event
--- that the batch had of the stream, after a time that grows (retry_delay); after the view's max_attempts the stream is
--- parked (see dead_letters). All other streams go on. With an offset, what the batch delivered of the stream before it
--- is acknowledged by the commit, and attempts count for this event.
+-- The locks of these streams take over the events that the batch delivered. A stream is retried from its first event in
+-- the batch, after a growing delay (retry_delay); after the view's max_attempts it is parked (see dead_letters). All
+-- other streams continue. With an offset, the commit acknowledges the events of the stream that the batch delivered
+-- before it, and attempts count for the event at that offset.
 -- Example: select fail_streams('invoices', 3, 17, '[{"decider": "order", "decider_id": "o-1", "error": "no
 --   customer"}]')
 create or replace function event_store.fail_streams(
@@ -56,7 +56,7 @@ begin
   where first."offset" is null
     or f."offset" < first."offset"
     or f."offset" > first."offset" and not exists (
-      select from (select x.* from event_store.events x where x."offset" = f."offset" offset 0) e -- by that index
+      select from (select x.* from event_store.events x where x."offset" = f."offset" offset 0) e -- by its index
       join event_store.event_log l using ("offset")
       where e.decider_id = f.decider_id and e.decider = f.decider
         and l.position < _lease.leased_to
@@ -71,8 +71,7 @@ begin
         hint = 'Name streams that read_batch returned for this lease, before commit_batch.';
   end if;
 
-  -- A claim with an older snapshot, which does not see these locks, must fail (40001) and not deliver their events once
-  -- more.
+  -- A claim with an older snapshot does not see these locks. It must fail (40001) and not deliver their events again.
   update event_store.checkpoints c
   set revision = c.revision + 1
   where c.ctid = any (array(select held.version from event_store_private.checkpoint_of(v_view, v_partition) held));
@@ -94,7 +93,7 @@ begin
       order by e.version
       limit 1
     ) tried on true
-    -- another event than the one that was tried before has had no attempt
+    -- An event other than the one tried before has had no attempt.
     cross join lateral (
       select case when f."offset" <> tried."offset" then 1 else coalesce(known.attempts, 0) + 1 end
     ) n(attempts)
@@ -103,14 +102,14 @@ begin
   ), again as (
     update event_store.stream_locks k
     set
-      -- a retry goes on after what is acknowledged, a rebuild begins anew
+      -- A retry continues after the acknowledged events; a rebuild begins again.
       last_offset = f.last_offset, last_version = f.last_version,
       in_flight = null, locked_until = f.locked_until, attempts = f.attempts, last_error = f.error, parked_at = f.parked_at,
       lease_token = v_lease_token, updated_at = _now, revision = k.revision + 1
     from failed f
     where f.known and k.view = v_view and k.decider_id = f.decider_id and k.decider = f.decider
   ), first as (
-    -- no other lock of the stream can come: whoever makes one holds the checkpoint
+    -- No concurrent transaction can add a lock of the stream: adding one requires the checkpoint's lock.
     insert into event_store.stream_locks (
       view, decider, decider_id, partition, last_offset, last_version, locked_until, attempts, last_error, parked_at, lease_token,
       created_at, updated_at, revision
@@ -127,10 +126,10 @@ end
 $$;
 
 comment on function event_store.fail_streams(text, int, bigint, jsonb) is
-'Says in the transaction of commit_batch, before it, which streams of leased log partition v_partition failed. '
+'Reports which streams of leased log partition v_partition failed, in the transaction of commit_batch and before it. '
 'v_failures is a JSON array of {decider, decider_id, error, offset}; offset, of the event that failed, may be left '
-'out. The commit does not acknowledge them: they are tried again later, then parked. Returns how many are parked. '
-'MR005 v_failures is malformed; MR010 unknown view; MR011 the lease v_lease_token is lost; MR012 a rows view; MR016 '
-'the lease delivers nothing of such a stream.';
+'out. The commit does not acknowledge them: they are retried later, then parked. Returns how many are parked. MR005 '
+'v_failures is malformed; MR010 unknown view; MR011 the lease v_lease_token is lost; MR012 a rows view; MR016 the '
+'lease delivers nothing of such a stream.';
 revoke all on function event_store.fail_streams(text, int, bigint, jsonb) from public;
 grant execute on function event_store.fail_streams(text, int, bigint, jsonb) to event_store_consumer, event_store_owner;

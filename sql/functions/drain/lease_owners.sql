@@ -1,4 +1,4 @@
--- Who holds leases of a view's log partitions now.
+-- Lists the owners of current leases of a view's log partitions.
 create or replace function event_store_platform.lease_owners(
   v_view text
 )

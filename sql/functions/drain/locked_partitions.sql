@@ -1,4 +1,4 @@
--- In a log partition that it does not return nobody needs to look at locks for each event.
+-- In the other log partitions, a reader need not check each event for a lock.
 -- Example: select * from locked_partitions('invoices', '{3,4}', '{17,18}')
 create or replace function event_store_platform.locked_partitions(
   v_view text,
@@ -29,8 +29,8 @@ $$;
 
 comment on function event_store_platform.locked_partitions(text, int[], bigint[]) is
 'Returns which of the leased log partitions v_partition have streams with a lock, and how many streams their lease '
-'(v_lease_token) tries again. In all others the plain range of the log is what read_batch would return. MR010 unknown'
-' view; MR012 a rows view.';
+'(v_lease_token) retries. In all others, read_batch would return the plain range of the log. MR010 unknown view; '
+'MR012 a rows view.';
 revoke all on function event_store_platform.locked_partitions(text, int[], bigint[]) from public;
 grant execute on function event_store_platform.locked_partitions(text, int[], bigint[])
 to event_store_consumer, event_store_owner;

@@ -1,6 +1,6 @@
--- It locks checkpoints that have events ahead or a stream to try again, and no live lease; what others hold is left
--- out. Each event is looked at once per view, here, and never reaches a consumer; a call looks at 100,000 in each log
--- partition, so that none takes long.
+-- It locks checkpoints that have events ahead or a stream due for a retry, and no live lease; it skips those that
+-- others hold. Each event is checked once per view, here, and an unwanted one never reaches a consumer. A call checks
+-- 100,000 positions in each log partition, to stay short.
 create or replace function event_store_platform.pass_over_unwanted(
   v_view text
 )
@@ -15,8 +15,8 @@ declare
   _view constant event_store.views := event_store_private.own_view(v_view, 'bulk');
   _locked int[];
 begin
-  -- Lock first. The clock is read after the lock is ours, the marks in the statements after that: an older look could
-  -- take a partition for which nothing is left.
+  -- Lock first, then read the clock, then read the marks in later statements: values read before the lock could claim a
+  -- partition that has nothing left.
   _locked := array(
     select seen.partition
     from (
@@ -32,15 +32,15 @@ begin
         and (c.leased_until is null or c.leased_until <= (select event_store_private.clock()))
       offset 0
     ) seen
-    -- compare-and-set: zero rows if another consumer changed the row
+    -- compare-and-set: no row if another consumer changed it
     cross join lateral (
       select from event_store.checkpoints c
       where c.view = v_view and c.partition = seen.partition and c.revision = seen.revision
       for update skip locked
     ) held
   );
-  -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
-  -- see what it changed
+  -- lock_idle_view locks all that can be leased. So it either failed at our locks or committed before them, and this
+  -- statement sees what it changed.
   if cardinality(_locked) > 0 and not exists (
     select from event_store.views v where v.view = _view.view and v.mode = _view.mode and v.created_at = _view.created_at
   ) then
@@ -76,8 +76,8 @@ end
 $$;
 
 comment on function event_store_platform.pass_over_unwanted(text) is
-'Moves the checkpoints of a bulk view past events that it does not want, up to the first wanted one, and returns the '
-'log partitions that it locked until the transaction ends. It never waits; claim_batch calls it. MR010 unknown view; '
+'Moves the checkpoints of a bulk view past events that it does not want, up to the first wanted one. Returns the log '
+'partitions that it locked until the transaction ends. It never waits; claim_batch calls it. MR010 unknown view; '
 'MR012 a rows view.';
 revoke all on function event_store_platform.pass_over_unwanted(text) from public;
 grant execute on function event_store_platform.pass_over_unwanted(text) to event_store_consumer, event_store_owner;

@@ -1,4 +1,4 @@
--- Streams that have a lock wait, and the commit hands their events over to their locks. A rebuild reads all of the
+-- Streams that have a lock wait, and the commit hands their events over to their locks. A rebuild reads the whole
 -- range.
 -- Example: select * from read_batch('invoices', 3, 17)
 create or replace function event_store.read_batch(
@@ -49,8 +49,8 @@ end
 $$;
 
 comment on function event_store.read_batch(text, int, bigint) is
-'Returns the events that the lease v_lease_token of log partition v_partition delivers, streams in order: those of '
-'streams that it tries again, then the leased range without streams that have a lock. Only events that the view '
-'wants. MR010 unknown view; MR011 the lease is lost; MR012 a rows view.';
+'Returns the events that the lease v_lease_token of log partition v_partition delivers, streams in order: first those '
+'of streams that it retries, then the leased range without streams that have a lock. Only events that the view wants. '
+'MR010 unknown view; MR011 the lease is lost; MR012 a rows view.';
 revoke all on function event_store.read_batch(text, int, bigint) from public;
 grant execute on function event_store.read_batch(text, int, bigint) to event_store_consumer, event_store_owner;

@@ -15,7 +15,7 @@ declare
   _released bigint;
 begin
   perform event_store_private.own_view(v_view, 'bulk');
-  -- a lease that is lost, or given back, is somebody else's row: the caller's transaction does not hold it
+  -- A lost or released lease is now another owner's row: the caller's transaction does not lock it.
   perform from (select partition, token from unnest(v_partition, v_lease_token) b(partition, token) order by partition) b
   cross join lateral (
     select from event_store.checkpoints c
@@ -39,7 +39,7 @@ end
 $$;
 
 comment on function event_store.release_batch(text, int[], bigint[]) is
-'Gives the leases v_lease_token of the log partitions v_partition back without moving anything and returns how many '
+'Releases the leases v_lease_token of the log partitions v_partition without moving a checkpoint and returns how many '
 'were still held. MR010 unknown view; MR012 a rows view.';
 revoke all on function event_store.release_batch(text, int[], bigint[]) from public;
 grant execute on function event_store.release_batch(text, int[], bigint[]) to event_store_consumer, event_store_owner;

@@ -32,7 +32,7 @@ end
 $$;
 
 comment on function event_store_platform.release_owner(text) is
-'Gives back every lease of v_owner, in all views that the caller may use, and returns how many: for a run that is known '
+'Releases every lease of v_owner, in all views that the caller may use, and returns how many: for a run that is known '
 'to be dead. Audited.';
 revoke all on function event_store_platform.release_owner(text) from public;
 grant execute on function event_store_platform.release_owner(text) to event_store_consumer, event_store_owner;

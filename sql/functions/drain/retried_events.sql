@@ -1,6 +1,6 @@
--- Of each stream that the lease took up: the events after what is acknowledged, up to the last one that is delivered.
+-- For each stream that the lease retries: the events after the acknowledged ones, up to the last one delivered.
 -- One definition for read_batch and for Spark's source event_log. Postgres inlines it, so it has no search_path and no
--- rights of its own: who calls it may read the tables.
+-- rights of its own: the caller needs the right to read the tables.
 -- Example: select position, event, decider_id from retried_events('invoices', 3, 17, 1000) order by "offset"
 create or replace function event_store_platform.retried_events(
   v_view text,
@@ -29,9 +29,9 @@ as $$
 $$;
 
 comment on function event_store_platform.retried_events(text, int, bigint, bigint) is
-'Returns the events that the lease v_lease_token of log partition v_partition tries again, in no order, below '
-'v_to_position, the end of the leased range: the pending ones of streams with a lock whose retry is due. It looks at '
-'no filter of view v_view and does not say that the lease is lost; read_batch does both.';
+'Returns the events that the lease v_lease_token of log partition v_partition retries, in no order, below '
+'v_to_position, the end of the leased range: the pending ones of streams with a lock that are due for a retry. It '
+'ignores the filter of view v_view and does not report a lost lease; read_batch does both.';
 revoke all on function event_store_platform.retried_events(text, int, bigint, bigint) from public;
 grant execute on function event_store_platform.retried_events(text, int, bigint, bigint)
 to event_store_reader, event_store_owner;

@@ -1,7 +1,7 @@
--- What is registered again waits for nobody. New events are registered by one at a time: a transaction that idles after
--- it registered one is ended after ten seconds.
+-- Repeating a registration waits for no other session. New events are registered one at a time: a transaction that
+-- idles after registering one is ended after ten seconds.
 -- A decider without an owner belongs to every writer; only members of its owner register events for it. The schemas and
--- upcasts of an event are those of the decider's owner, or else of the role that registers the event first.
+-- upcasts of an event belong to the decider's owner, or else to the role that registers the event first.
 -- Example: select * from register_decider_event('order', 'order_placed', 'A customer placed an order')
 create or replace function event_store.register_decider_event(
   v_decider text,
@@ -92,7 +92,7 @@ $$;
 comment on function event_store.register_decider_event(text, text, text, bigint, text) is
 'Lets v_decider append v_event and returns the registration. Registered again, also with another v_description, it '
 'stays as it is. v_event_version counts the versions of the event''s schema, from 1. The first registration of a decider may '
-'say whose it is: only members of v_owner append to it then. MR005 a name is empty, too long or reserved, an argument is '
+'name its owner: then only members of v_owner append to it. MR005 a name is empty, too long or reserved, an argument is '
 'null, a version below 1, or v_owner no role; MR046 the decider belongs to another role, or the caller is no member of v_owner.';
 revoke all on function event_store.register_decider_event(text, text, text, bigint, text) from public;
 grant execute on function event_store.register_decider_event(text, text, text, bigint, text)

@@ -1,5 +1,5 @@
 -- v_owner is for all of the events; event_version is 1 if it is left out.
--- Races: registrations of new events wait for each other, and two of the same event give one.
+-- Races: concurrent registrations of new events wait for each other; two of the same event make one.
 -- Example: select * from register_decider_events('[{"decider": "order", "event": "paid", "description": "It was paid"}]')
 create or replace function event_store.register_decider_events(
   v_events jsonb,

@@ -1,6 +1,6 @@
--- A title stands in for a description that the schema lacks. A version has its schema until an operator withdraws it;
--- the same again waits for nobody. A captured table's decider has none: its source says what its events have.
--- What is stored is not judged, nor is what is appended again. An append that began before may store what does not fit.
+-- A title stands in for a missing description. A version has its schema until an operator withdraws it; repeating the
+-- same one waits for no other session. A captured table's decider has none: its source says what its events have.
+-- Stored events are not judged, also when appended again. An append that began before may store data that do not fit.
 -- Example: select * from register_event_schema('order', 'order_placed', '{"type": "object", "required": ["amount"]}')
 create or replace function event_store.register_event_schema(
   v_decider text,
@@ -34,11 +34,11 @@ begin
       'A schema has at most 65536 bytes.'
     );
   end if;
-  -- who may, and which names
+  -- the rights and the names
   perform event_store.register_decider_event(
     v_decider, v_event, left(coalesce(v_schema ->> 'description', v_schema ->> 'title', ''), 2500), v_event_version
   );
-  for _attempt in 1..2 loop -- before and after others were locked out
+  for _attempt in 1..2 loop -- before and after other sessions are locked out
     if exists (select from event_store.captured_tables c where c.decider = v_decider) then
       perform event_store_private.refuse_captured_decider(v_decider);
     end if;
@@ -57,7 +57,7 @@ begin
     end if;
     exit when _known is not null or _attempt = 2;
     _compiled := event_store_private.compile_schema(v_schema);
-    -- a session keeps 32 of them compiled, for all events that it appends; to compile one takes as long as an append
+    -- a session keeps 32 compiled patterns for all events that it appends; compiling one takes as long as an append
     select count(distinct m.pattern[1]) into _patterns
     from regexp_matches(_compiled.predicate, E'like_regex ("(?:[^"\\\\]|\\\\.)*")', 'g') m(pattern);
     if _patterns > 24 then
@@ -85,7 +85,7 @@ begin
       select from event_store.event_upcasts u where u.decider = v_decider and u.event = v_event and u.to_version = pair.newer
     );
     if found then
-      raise exception 'who reads by the schema cannot read data of the version before'
+      raise exception 'readers of the schema cannot read data of the version before'
         using
           errcode = 'MR051',
           detail = format(
@@ -118,9 +118,9 @@ end
 $$;
 
 comment on function event_store.register_event_schema(text, text, jsonb, bigint) is
-'Sets the JSON Schema that data of an event must fit from now on, and returns its digest. An event that is not registered '
-'is, with the schema''s description. The same schema again changes nothing. MR005 the schema has a keyword that is not '
-'taken, or is too large, or a name is empty or too long; MR034 the decider belongs to a capture; MR046 the decider belongs '
+'Sets the JSON Schema that data of an event must fit from now on, and returns its digest. An unregistered event is '
+'registered with the schema''s description. The same schema again changes nothing. MR005 the schema has a keyword that is not '
+'accepted, or is too large, or a name is empty or too long; MR034 the decider belongs to a capture; MR046 the decider belongs '
 'to another role, or another one registered the event; MR051 data of a version cannot be read by the '
 'schema of the next, and no upcast leads there; MR054 the version of the event has another schema.';
 revoke all on function event_store.register_event_schema(text, text, jsonb, bigint) from public;

@@ -1,9 +1,9 @@
--- Nothing that is stored changes: upcast, and whoever reads with it, applies the moves in their order. A version that
--- is registered here gets the description of the one before. It has its upcast until an operator withdraws it; the same
--- again waits for nobody.
--- Upcasts decide what all read of what is stored. So they are registered by the members of the decider's owner, or else
--- of the role that registered the event. No move makes data longer than its own text is: all moves of an event together
--- are bounded, and so is what they make of data.
+-- No stored event changes: upcast, and other readers, apply the moves in their order. A version that is registered here
+-- gets the description of the one before. It has its upcast until an operator withdraws it; repeating the same one
+-- waits for no other session.
+-- Upcasts decide what every reader gets of stored data. So only members of the decider's owner register them, or else
+-- of the role that registered the event. No move makes data longer than its own text is: the moves of an event are
+-- bounded in all, and so is their result.
 -- Example: select * from register_event_upcast('order', 'order_placed', 2, '[{"move": "drop", "path": ["note"]}]')
 create or replace function event_store.register_event_upcast(
   v_decider text,
@@ -31,7 +31,7 @@ declare
   end;
   _known text;
   _missing bigint;
-  _moves jsonb; -- of all versions
+  _moves jsonb; -- those of all versions
   _keys bigint;
 begin
   if _fault is not null then
@@ -43,7 +43,7 @@ begin
       '-18 to 18 and not 0. Paths are lists of 1 to 32 keys.'
     );
   end if;
-  -- who may, and which names
+  -- the rights and the names
   perform event_store.register_decider_event(
     v_decider, v_event,
     coalesce(
@@ -54,7 +54,7 @@ begin
       ), ''
     ), v_to_version
   );
-  for _attempt in 1..2 loop -- before and after others were locked out
+  for _attempt in 1..2 loop -- before and after other sessions are locked out
     if exists (select from event_store.captured_tables c where c.decider = v_decider) then
       perform event_store_private.refuse_captured_decider(v_decider);
     end if;
@@ -77,7 +77,7 @@ begin
   end loop;
   if _known is null then
     perform event_store_private.require_registrar(v_decider, v_event);
-    -- from the first version on, the next of those that follow it or an upcast
+    -- from the first version on, the next one that follows it or an upcast
     select min(n.version) into _missing
     from (
       select min(d.event_version) + 1 as version
@@ -131,8 +131,8 @@ end
 $$;
 
 comment on function event_store.register_event_upcast(text, text, bigint, jsonb) is
-'Says by which moves data of the version before become data of v_to_version, and returns their digest. A version that '
-'is not registered is. The same moves again change nothing. MR005 the moves are malformed or too many, or a name is '
+'Sets the moves that turn data of the version before into data of v_to_version, and returns their digest. An '
+'unregistered version is registered. The same moves again change nothing. MR005 the moves are malformed or too many, or a name is '
 'empty or too long; MR034 the decider belongs to a capture; MR046 the decider belongs to another role, or another one '
 'registered the event; MR052 the version has another '
 'upcast; MR053 an upcast to a version before is missing.';

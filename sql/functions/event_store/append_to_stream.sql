@@ -1,5 +1,5 @@
--- Nearly always all events are new, fit and follow the stream's head: then one INSERT stores them. All else, and each
--- refusal, is the affair of append_batch, whose one statement over any streams takes three times as long.
+-- Nearly always all events are new, fit and follow the stream's head: then one INSERT stores them. append_batch does
+-- the rest, and all refusals; its one statement over any streams takes three times as long.
 -- Example: select * from append_to_stream('order', 'o-1', '[{"event": "placed", "event_id": "…", "command_id": "…",
 --   "data": {}}]', 0)
 create or replace function event_store.append_to_stream(
@@ -24,7 +24,7 @@ as $$
 #variable_conflict use_column
 declare
   _purges constant bigint := pg_sequence_last_value('event_store.purge_seq');
-  -- asked before the attempt, which leaves a transaction id when it is undone
+  -- read before the attempt, which leaves a transaction id when it is undone
   _holds_nothing constant boolean := pg_current_xact_id_if_assigned() is null;
   _short constant text[] := '{event,event_id,event_version,data,command_id,metadata}';
   _count constant int := case when jsonb_typeof(v_events) = 'array' then jsonb_array_length(v_events) end;
@@ -147,8 +147,8 @@ $$;
 
 comment on function event_store.append_to_stream(text, text, jsonb, bigint) is
 'Appends events to the stream (v_decider, v_decider_id), all or nothing, and returns one row per event in the order given. '
-'v_events is a JSON array as append_events takes it; decider and decider_id may be left out. v_expected_version says how many '
-'events the stream has (0: none yet), null takes its end. An event that is stored already has appended = false. MR001 to MR005, '
+'v_events is a JSON array as append_events takes it; decider and decider_id may be left out. v_expected_version is how many '
+'events the stream has (0: none yet); null appends at its end. An event that was stored before has appended = false. MR001 to MR005, '
 'MR034, MR046 and MR050 as append_event.';
 revoke all on function event_store.append_to_stream(text, text, jsonb, bigint) from public;
 grant execute on function event_store.append_to_stream(text, text, jsonb, bigint) to event_store_writer, event_store_owner;

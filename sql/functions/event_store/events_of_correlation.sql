@@ -1,5 +1,5 @@
 -- The next page begins after the last offset of this one. A transaction that was open meanwhile may add events with
--- lower offsets: read again from 0 for what came late.
+-- lower offsets: read again from 0 to get late ones.
 -- Example: select decider, decider_id, event from events_of_correlation('request-7')
 create or replace function event_store.events_of_correlation(
   v_correlation_id text,
@@ -33,7 +33,7 @@ end
 $$;
 
 comment on function event_store.events_of_correlation(text, bigint, bigint) is
-'Returns up to v_limit kept events whose metadata have the correlation_id v_correlation_id, in the order of offsets after '
+'Returns up to v_limit kept events with the correlation_id v_correlation_id in their metadata, in the order of offsets after '
 'v_after_offset. MR005 an argument is null, or v_limit is not positive.';
 revoke all on function event_store.events_of_correlation(text, bigint, bigint) from public;
 grant execute on function event_store.events_of_correlation(text, bigint, bigint)

@@ -1,4 +1,4 @@
--- The event is found at once however long the stream is.
+-- The event is found at once, however long the stream is.
 -- Example: select * from get_last_event('o-1', 'order')
 create or replace function event_store.get_last_event(
   v_decider_id text,

@@ -1,5 +1,5 @@
--- It reads what it returns and nothing else, however long the stream is: the last ten of ten thousand cost as much as
--- the first ten.
+-- It reads only what it returns, however long the stream is: the last ten of ten thousand cost as much as the first
+-- ten.
 -- Example: select version, event, data from read_stream('order', 'o-1')
 -- Example: select version, event, data from read_stream('order', 'o-1', v_limit => 10, v_backwards => true)
 create or replace function event_store.read_stream(

@@ -1,4 +1,4 @@
--- What the next writer of the stream must know: last_event_id is the previous_id of the next event.
+-- For the next writer of the stream: last_event_id is the previous_id of the next event.
 -- Example: select last_event_id, version from stream_head('o-1', 'order')
 create or replace function event_store.stream_head(
   v_decider_id text,

@@ -1,5 +1,5 @@
--- It has no search_path of its own, which would cost each event that is sequenced; and who calls it may call nothing
--- private.
+-- It has no search_path of its own, which would cost each event that is sequenced, and calls no private function, as
+-- callers may not.
 create or replace function event_store.stream_partition(
   v_decider_id text,
   v_partitions bigint

@@ -1,6 +1,6 @@
--- What was not delivered, was acknowledged before, or was given back is not in flight. With v_lease_token (see
--- lease_events) only the delivery that the token came with counts. Without one any session may answer: behind a
--- connection pool sessions say nothing.
+-- An event that was not delivered, was acknowledged before, or was given back is not in flight. With v_lease_token (see
+-- lease_events) only the delivery that the token came with counts. Without it any session may answer: behind a
+-- connection pool, the session does not identify the consumer.
 -- Example: select * from ack_event('invoices', 'o-1', 1)
 create or replace function event_store.ack_event(
   v_view text,
@@ -25,10 +25,10 @@ begin
       last_version = (select e.version from event_store.events e where e."offset" = v_offset), in_flight = null, attempts = 0, last_error = null, locked_until = _now,
       updated_at = _now, revision = k.revision + 1,
       caught_up = k.nothing_after
-    -- by its delivery: an index condition on the stream would be a way to all dead versions of its lock
+    -- By its delivery: an index condition on the stream would lead to all dead versions of its lock.
     where k.view = v_view and k.in_flight = v_offset and (k.decider_id = v_decider_id) is true
       and event_store_private.holds_lock(k, v_lease_token, _now)
-      and k.lease_pid is not null -- in bulk mode nobody has a single event
+      and k.lease_pid is not null -- in bulk mode no consumer has a single event
       and (select event_store_private.may_use(v.owner) from event_store.views v where v.view = v_view)
     returning k.*
   )
@@ -44,8 +44,8 @@ $$;
 
 comment on function event_store.ack_event(text, text, bigint, bigint) is
 'Acknowledges the event at v_offset that is in flight for stream v_decider_id of a rows view, frees the stream and '
-'returns its lock. With v_lease_token the answer counts until another consumer got the event, without one while the '
-'lock lasts, whoever gives it. MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller; '
-'MR041 another role''s view.';
+'returns its lock. With v_lease_token the answer counts until another consumer gets the event; without it, while the '
+'lock lasts, from any session. MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the '
+'caller; MR041 another role''s view.';
 revoke all on function event_store.ack_event(text, text, bigint, bigint) from public;
 grant execute on function event_store.ack_event(text, text, bigint, bigint) to event_store_consumer, event_store_owner;

@@ -22,8 +22,8 @@ begin
       'Pass an array of offsets and, where you have them, as many lease tokens.'
     );
   end if;
-  -- A probe for each, whatever is known of the tables; and locked in one order, so that two callers with the same streams
-  -- do not deadlock. Changed in another statement: while we waited, extend_lock may have made another version of a row.
+  -- One probe for each stream, whatever the statistics say. Locks are taken in one order, so that two callers do not
+  -- deadlock. The update is a later statement: during the wait, extend_lock may make a new version of a row.
   _held := array(
     select k.version
     from (
@@ -54,8 +54,8 @@ end
 $$;
 
 comment on function event_store.ack_events(text, bigint[], bigint[]) is
-'Acknowledges the events at v_offsets of a rows view and returns the offsets that it acknowledged: the others were '
-'not in flight for the caller any more and are delivered again. v_lease_tokens is null or has one token for each. '
-'MR005 the arrays do not fit; MR010 unknown view; MR012 a bulk view.';
+'Acknowledges the events at v_offsets of a rows view and returns the offsets that it acknowledged: the others were no '
+'longer in flight for the caller and are delivered again. v_lease_tokens is null or has one token for each. MR005 the '
+'arrays do not fit; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store.ack_events(text, bigint[], bigint[]) from public;
 grant execute on function event_store.ack_events(text, bigint[], bigint[]) to event_store_consumer, event_store_owner;

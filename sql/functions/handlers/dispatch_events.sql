@@ -1,7 +1,7 @@
--- Locks with nothing left to deliver are removed. By v_max_waiting a view whose consumers are away keeps its
--- lag in its checkpoints, and not a lock for every stream of the store.
--- It alone inserts and removes locks, one caller at a time per log partition, and skips what others hold: it never
--- waits for a consumer, however long that keeps its transaction open. Meant to run in a short transaction of its own.
+-- Locks with nothing left to deliver are removed. With v_max_waiting, a view without consumers keeps its lag in its
+-- checkpoints, and not in a lock for every stream of the store.
+-- Only this function inserts and removes locks, one caller at a time per log partition. It skips what others hold: it
+-- never waits for a consumer, however long its transaction is open. Run it in a short transaction of its own.
 create or replace function event_store_platform.dispatch_events(
   v_view text,
   v_window int default 5000,
@@ -18,9 +18,9 @@ declare
   _now constant timestamptz := event_store_private.clock();
   _view constant event_store.views := event_store_private.known_view(v_view, 'rows');
   _dispatch event_store.dispatches;
-  _sweeps_all boolean; -- once a minute, and on while there is much to sweep
-  -- Free locks are searched from here on. Every lock that is made, answered or given back is locked until then or later;
-  -- so behind it are only dead entries of the index, which nobody can remove while somebody holds an old snapshot.
+  _sweeps_all boolean; -- once a minute, and again while much is left to sweep
+  -- The search for free locks starts here. A lock that is made, answered or given back is locked until then or later.
+  -- Behind it are only dead index entries, which cannot be removed while a session holds an old snapshot.
   _free_from timestamptz;
   _has_room boolean;
   _claimed int[];
@@ -35,19 +35,19 @@ begin
       'v_window and v_max_waiting must be at least 1.'
     );
   end if;
-  -- a caller without rights on the view may still dispatch; the sequencer does the same
+  -- A caller without rights on the view may still dispatch, as the sequencer does.
   if not event_store_private.may_use(_view.owner) then
     perform event_store_private.bound_idle_transaction();
     _window := least(_window, 5000);
     _max_waiting := least(_max_waiting, 2000);
   end if;
   select * into _dispatch from event_store.dispatches where view = v_view order by revision desc limit 1;
-  -- and where the clock was set back
+  -- also after the clock was set back
   _sweeps_all := _dispatch.swept_at <= _now - interval '1 minute' or _dispatch.swept_at > _now + interval '1 minute';
-  -- once a minute from the beginning
+  -- once a minute, search from the beginning
   _free_from := case when _sweeps_all or _dispatch.free_from > _now then '-infinity' else _dispatch.free_from end;
-  -- Partitions with new events, and those where a lock may have to go: a remover that another dispatcher overtakes
-  -- would remove the lock that this one relies on.
+  -- Partitions with new events, and those where a lock may be removable. A dispatcher that overtook a remover would
+  -- rely on a lock that the remover then removes.
   _claimed := array(
     select seen.partition
     from (
@@ -60,7 +60,7 @@ begin
           array(
             select k.partition from event_store.stream_locks k
             where k.view = v_view and k.caught_up and k.locked_until >= _free_from
-            order by k.locked_until -- by the index that begins there, also where all look alike
+            order by k.locked_until -- by the index on (view, locked_until), even if all locks look alike
           )
         )
       offset 0
@@ -72,14 +72,14 @@ begin
       for update skip locked
     ) held
   );
-  -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and now we
-  -- see what it changed
+  -- lock_idle_view locks all that can be leased. So it either failed at our locks or committed before them, and this
+  -- statement sees what it changed.
   if cardinality(_claimed) > 0 and not exists (
     select from event_store.views v where v.view = _view.view and v.mode = _view.mode and v.created_at = _view.created_at
   ) then
     return 0;
   end if;
-  -- each position may make a lock: those of one call can be swept at once, should the filter be narrowed
+  -- Each position may make a lock. If the filter is narrowed later, the locks of one call can be swept in one call.
   _window := least(_window, greatest(20000 / greatest(cardinality(_claimed), 1), 1));
   _has_room := cardinality(_claimed) > 0 and not exists (
     select from event_store.stream_locks k
@@ -98,7 +98,7 @@ begin
     join event_store.events e using ("offset")
     where _has_room
   ), locked as (
-    -- locked until now: it waits behind the streams that were freed before
+    -- locked until now: it queues behind the streams that were freed before
     insert into event_store.stream_locks (
       view, decider, decider_id, partition, last_offset, last_version, locked_until, created_at, updated_at, revision
     )
@@ -111,7 +111,7 @@ begin
       where p.wanted
       group by p.decider, p.decider_id, p.partition
     ) s
-    -- One probe for each stream, however many wait: an anti join may be planned to compare each with all.
+    -- One probe for each stream, however many wait: the planner may make an anti join compare each with all.
     -- `on conflict do nothing` would wait for a consumer that has this lock in an open transaction.
     left join lateral (
       select true as held from event_store_private.newest_lock(v_view, s.decider_id, s.decider)
@@ -130,7 +130,7 @@ begin
 
   if _passed > 0 or _sweeps_all or _dispatch.failed_at is not null
     or _dispatch.dispatched_at not between _now - interval '500 milliseconds' and _now + interval '500 milliseconds' then
-    -- a second for those whose answer is given and not committed yet
+    -- one second of slack for answers that are not committed yet
     _free_from := least(
       _now - interval '1 second',
       (
@@ -156,8 +156,8 @@ $$;
 
 comment on function event_store_platform.dispatch_events(text, int, int) is
 'Locks each stream with new events for a rows view, looking at v_window positions of each log partition, moves its '
-'checkpoints past them, and returns how many positions were passed. None while v_max_waiting streams wait for a '
-'consumer. It never waits; stream_events calls it where nobody does. MR005 an argument is not positive; MR010 unknown'
-' view; MR012 a bulk view.';
+'checkpoints past them, and returns how many positions it passed: none while v_max_waiting streams wait for a '
+'consumer. It never waits; stream_events calls it if no other process does. MR005 an argument is not positive; MR010 '
+'unknown view; MR012 a bulk view.';
 revoke all on function event_store_platform.dispatch_events(text, int, int) from public;
 grant execute on function event_store_platform.dispatch_events(text, int, int) to event_store_consumer, event_store_owner;

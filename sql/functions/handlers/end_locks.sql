@@ -1,4 +1,4 @@
--- Late answers get MR016. Locks in an open transaction's hands are left out.
+-- Late answers get MR016. Locks that an open transaction holds are left out.
 -- Example: select end_locks('invoices', 'order', 'o-1', 'its consumer hangs')
 create or replace function event_store_platform.end_locks(
   v_view text,
@@ -44,8 +44,8 @@ end
 $$;
 
 comment on function event_store_platform.end_locks(text, text, text, text) is
-'Ends the locks of a rows view that are in force, of v_decider and v_decider_id or of all (null), and returns how many: '
-'what is in flight is delivered again at once, what waits for a retry waits no more. No failed attempt; late answers are '
-'refused. Audited with v_reason. MR005 v_decider_id without v_decider; MR010 unknown view; MR012 a bulk view.';
+'Ends the locks in force of a rows view, of v_decider and v_decider_id or of all (null), and returns how many. Events '
+'in flight are delivered again at once; a waiting retry is due at once. It counts no failed attempt and refuses late '
+'answers. Audited with v_reason. MR005 v_decider_id without v_decider; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store_platform.end_locks(text, text, text, text) from public;
 grant execute on function event_store_platform.end_locks(text, text, text, text) to event_store_owner;

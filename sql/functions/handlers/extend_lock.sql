@@ -1,4 +1,4 @@
--- Of an event that was leased ahead, the delivery counts as an attempt from now on.
+-- For an event that was leased ahead, the delivery counts as an attempt from now on.
 -- Example: select locked_until from extend_lock('invoices', 'o-1', 1, 600)
 create or replace function event_store.extend_lock(
   v_view text,
@@ -37,10 +37,10 @@ end
 $$;
 
 comment on function event_store.extend_lock(text, text, bigint, bigint, bigint) is
-'Lets the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, last v_seconds from now '
-'(null: the view''s lock_timeout_s), and returns it. Says also that the event is being handled, see lease_events. '
-'v_lease_token as for ack_event. MR005 v_seconds is out of range;'
-' MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
+'Extends the lock of the event at v_offset, in flight for stream v_decider_id of a rows view, to v_seconds from now '
+'(null: the view''s lock_timeout_s), and returns it. Also marks the event as being handled, see lease_events. '
+'v_lease_token as for ack_event. MR005 v_seconds is out of range; MR010 unknown view; MR012 a bulk view; MR016 the '
+'event is not in flight for the caller.';
 revoke all on function event_store.extend_lock(text, text, bigint, bigint, bigint) from public;
 grant execute on function event_store.extend_lock(text, text, bigint, bigint, bigint)
 to event_store_consumer, event_store_owner;

@@ -1,6 +1,6 @@
--- For `standing`: nothing else is decided by it. Any login may dispatch a view, and operators read this: so it notes
--- nothing of a view that its caller may not use.
--- Races: it never waits; beside a dispatch it notes nothing.
+-- Only `standing` uses this. Any login may dispatch a view, and operators read the error: so it records nothing for a
+-- view that its caller may not use.
+-- Races: it never waits; during a concurrent dispatch it records nothing.
 -- Example: select fail_dispatch('invoices', 'index row size 2872 exceeds btree version 4 maximum 2704')
 create or replace function event_store_platform.fail_dispatch(
   v_view text,
@@ -24,7 +24,7 @@ end
 $$;
 
 comment on function event_store_platform.fail_dispatch(text, text) is
-'Notes that the new events of v_view could not be dispatched, and why; the next dispatch that succeeds forgets it. Of '
-'a view that the caller may not use it notes nothing. MR005 v_view is null.';
+'Records that the new events of v_view could not be dispatched, and why; the next successful dispatch clears it. For '
+'a view that the caller may not use it records nothing. MR005 v_view is null.';
 revoke all on function event_store_platform.fail_dispatch(text, text) from public;
 grant execute on function event_store_platform.fail_dispatch(text, text) to event_store_consumer, event_store_owner;

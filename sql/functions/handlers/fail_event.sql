@@ -1,5 +1,5 @@
--- While its stream waits (retry_delay), no later event of it is delivered. A parked one waits for an operator
--- (retry_dead_letters, discard_dead_letter).
+-- While its stream waits (retry_delay), no later event of the stream is delivered. A parked stream waits for an
+-- operator (retry_dead_letters, discard_dead_letter).
 -- Example: select * from fail_event('invoices', 'o-1', 1, 'no such customer')
 create or replace function event_store.fail_event(
   v_view text,
@@ -39,10 +39,10 @@ end
 $$;
 
 comment on function event_store.fail_event(text, text, bigint, text, bigint) is
-'Says that the event at v_offset, in flight for stream v_decider_id of a rows view, failed with v_error. The stream '
-'is tried again after 5 s, doubled each time up to an hour; after the view''s max_attempts it is parked '
-'(dead_letters). All others go on. v_lease_token as for ack_event. MR005 v_error is empty; MR010 unknown view; MR012 '
-'a bulk view; MR016 the event is not in flight for the caller.';
+'Records that the event at v_offset, in flight for stream v_decider_id of a rows view, failed with v_error. The '
+'stream is retried after 5 s, doubled each time up to an hour; after the view''s max_attempts it is parked '
+'(dead_letters). All other streams continue. v_lease_token as for ack_event. MR005 v_error is empty; MR010 unknown '
+'view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.fail_event(text, text, bigint, text, bigint) from public;
 grant execute on function event_store.fail_event(text, text, bigint, text, bigint)
 to event_store_consumer, event_store_owner;

@@ -1,7 +1,7 @@
 -- ack_event, nack_event, fail_event and extend_lock take the token.
--- With v_ahead the caller takes more than it handles at once. If it dies, nobody knows which event it died of: none of
--- its deliveries counts as an attempt, and those events are suspect when they come again. Handled one at a time, each
--- after extend_lock, only the one that it dies of fails.
+-- With v_ahead the caller takes more events than it handles at once. If it dies, the event that killed it is unknown:
+-- none of its deliveries counts as an attempt, and those events are suspect when they are delivered again. If the
+-- caller handles suspects one at a time, each after extend_lock, only the event that kills it fails.
 -- Example: select decider_id, "offset", lease_token from lease_events('invoices', 100)
 create or replace function event_store.lease_events(
   v_view text,
@@ -31,7 +31,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- planned once: for each array anew would cost as much as the rest
+-- planned once: a plan for each array would cost as much as the rest
 as $$
 -- planner: indexed ordered once
 #variable_conflict use_column
@@ -50,9 +50,9 @@ end
 $$;
 
 comment on function event_store.lease_events(text, int, bigint, boolean) is
-'Does as stream_events and returns with each event the token of its lock, which fences late answers, and which '
-'attempt it is. With v_ahead a lock that ends without an answer is an attempt only if extend_lock was called: do so for '
-'events that are suspect, one at a time, before you handle them. MR005 an argument is not positive; MR010 unknown view; '
-'MR012 a bulk view.';
+'Does the same as stream_events and returns with each event the token of its lock, which fences late answers, and the '
+'number of the attempt. With v_ahead a lock that ends without an answer is an attempt only if extend_lock was called: '
+'call it for suspect events, one at a time, before you handle them. MR005 an argument is not positive; MR010 unknown '
+'view; MR012 a bulk view.';
 revoke all on function event_store.lease_events(text, int, bigint, boolean) from public;
 grant execute on function event_store.lease_events(text, int, bigint, boolean) to event_store_consumer, event_store_owner;

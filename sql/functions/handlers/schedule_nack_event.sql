@@ -1,4 +1,4 @@
--- v_error says why, for operators: it is kept until the event is acknowledged.
+-- v_error gives operators the reason; it is kept until the event is acknowledged.
 -- Example: select * from schedule_nack_event('invoices', 'o-1', 60000)
 create or replace function event_store.schedule_nack_event(
   v_view text,
@@ -22,9 +22,9 @@ $$;
 
 comment on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) is
 'Gives back the event in flight for stream v_decider_id of a rows view: it is delivered again after v_milliseconds, '
-'and that is no failed attempt. Without v_offset it is whichever event is in flight. v_error is kept '
-'as the lock''s last_error. MR005 v_milliseconds is out of range, or v_offset is needed to tell two deciders apart; '
-'MR010 unknown view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
+'which is no failed attempt. Without v_offset, any event in flight is meant. v_error is kept as the lock''s '
+'last_error. MR005 v_milliseconds is out of range, or v_offset is needed to tell two deciders apart; MR010 unknown '
+'view; MR012 a bulk view; MR016 the event is not in flight for the caller.';
 revoke all on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text) from public;
 grant execute on function event_store.schedule_nack_event(text, text, bigint, bigint, bigint, text)
 to event_store_consumer, event_store_owner;

@@ -1,4 +1,4 @@
--- A lock lasts by the wall clock, also inside a long transaction.
+-- A lock lasts by the wall clock, even inside a long transaction.
 -- Example: select * from stream_events('invoices', 100, 300)
 create or replace function event_store.stream_events(
   v_view_name text,
@@ -10,7 +10,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- planned once: for each array anew would cost as much as the rest
+-- planned once: a plan for each array would cost as much as the rest
 as $$
 -- planner: once
 declare
@@ -22,7 +22,7 @@ end
 $$;
 
 comment on function event_store.stream_events(text, int, bigint) is
-'Locks up to v_limit free streams of a rows view, those that wait longest first, for v_seconds (null: the view''s '
+'Locks up to v_limit free streams of a rows view, the longest waiting first, for v_seconds (null: the view''s '
 'lock_timeout_s), and returns the next event of each. A stream is free again after ack_event, nack_event or '
 'fail_event, or when its lock ends. MR005 an argument is not positive; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store.stream_events(text, int, bigint) from public;

@@ -10,7 +10,7 @@ language sql
 stable
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics: what is over is kept for a month
+-- by index, with or without statistics: incidents that are over are kept for a month
 as $$
 -- planner: indexed ordered once
   select
@@ -21,7 +21,7 @@ as $$
 $$;
 
 comment on function event_store_platform.alert_state() is
-'Returns when somebody looked for incidents last, how many are open, and since when the oldest message to the receiver is '
-'tried in vain; nulls for never.';
+'Returns the time of the last look for incidents, how many are open, and since when delivery of the oldest message to '
+'the receiver fails; nulls for never.';
 revoke all on function event_store_platform.alert_state() from public;
 grant execute on function event_store_platform.alert_state() to event_store_consumer, event_store_reader, event_store_owner;

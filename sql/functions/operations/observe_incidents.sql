@@ -1,13 +1,13 @@
 -- An incident begins when its source sees it, and is confirmed when a look sees it wait_s later; one that is gone
--- before vanishes without a trace. Its cause is that of its beginning. A look that is not complete ends nothing: what
--- could not be read may be as it was. A source that nobody has asked for a week is configured no more: what it saw is
+-- before vanishes without a trace. Its cause is that of its beginning. An incomplete look ends nothing: the parts that
+-- could not be read may be unchanged. A source that was not asked for a week is no longer configured: its incidents are
 -- over.
--- A clock that was set back holds nothing up: what lies further ahead than it can is due, and the leases and locks of
--- all views, captures and archives end as they would have.
+-- A clock that was set back delays nothing: a time further ahead than possible is due, and the leases and locks of all
+-- views, captures and archives end as they would have.
 -- v_found is an array of objects with kind, subject, since, severity, what, cause, remedy, page and wait_s (300 at
 -- most).
--- Races: looks at one source take turns. Who looks between two calls in one transaction, the first of them with nothing
--- and not complete, stores nothing that is older than what is stored.
+-- Races: looks at one source take turns. A caller that looks between two calls in one transaction, the first with
+-- nothing found and not complete, stores nothing older than the stored state.
 -- Example: select observe_incidents('event_store', '[]')
 create or replace function event_store_platform.observe_incidents(
   v_source text,
@@ -20,7 +20,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- by index, tables with or without statistics: what is over is kept for a month
+-- by index, with or without statistics: incidents that are over are kept for a month
 as $$
 -- planner: indexed ordered once
 declare
@@ -94,7 +94,7 @@ end
 $$;
 
 comment on function event_store_platform.observe_incidents(text, jsonb, boolean, bigint) is
-'Stores which incidents a look at v_source found; returns how many are open. What a complete look does not see for v_hold_s is '
-'over. MR005 an argument is null, malformed or out of range.';
+'Stores the incidents that a look at v_source found; returns how many are open. An incident that complete looks do '
+'not see for v_hold_s is over. MR005 an argument is null, malformed or out of range.';
 revoke all on function event_store_platform.observe_incidents(text, jsonb, boolean, bigint) from public;
 grant execute on function event_store_platform.observe_incidents(text, jsonb, boolean, bigint) to event_store_owner;

@@ -1,4 +1,4 @@
--- claim_alert returned the incident. v_told was told by then; v_error is null where the receiver took the message.
+-- claim_alert returned the incident, with v_told as told. v_error is null if the receiver took the message.
 -- Example: select settle_alert('0b5c1d9e-0000-4000-8000-000000000001', 'nothing')
 create or replace function event_store_platform.settle_alert(
   v_incident_id uuid,
@@ -30,7 +30,7 @@ end
 $$;
 
 comment on function event_store_platform.settle_alert(uuid, text, text) is
-'Says that the receiver took the message of an incident, or why not (v_error): then it comes again. Returns whether that was news. '
-'MR005 an argument is null.';
+'Records that the receiver took the message of an incident, or why not (v_error): then it is sent again. Returns '
+'whether that was news. MR005 an argument is null.';
 revoke all on function event_store_platform.settle_alert(uuid, text, text) from public;
 grant execute on function event_store_platform.settle_alert(uuid, text, text) to event_store_owner;

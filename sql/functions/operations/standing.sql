@@ -1,14 +1,14 @@
--- The one judgement that checks, `millrace status`, metrics and alerts read. What the store cannot see (runs, daemons,
--- services, the source of a capture) is judged beside it, where it is known.
+-- Checks, `millrace status`, metrics and alerts all read this one judgement. What the store cannot see (runs, daemons,
+-- services, the source of a capture) is judged by the process that sees it.
 --
 -- about and subject: a view, the read_model that people read from a view, a capture, a producer, the log. since is null
--- where nobody knows. what, cause and remedy are sentences. severity: 'page', somebody should come; 'ticket', it can
--- wait until the morning; 'note', it mends itself or may be meant so, and nobody is told.
+-- if unknown. what, cause and remedy are sentences. severity: 'page', a person is needed now; 'ticket', it can wait
+-- until the morning; 'note', it mends itself or may be intended, and no message is sent.
 --
--- A view is late where an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
--- late, nor is a version of a read model that does not serve: it is given up if no drain builds it, unless tries fail.
--- Of a capture with a gap it is no news that it stores nothing, nor that nobody sequences while a transaction holds the
--- log, or while no event is new.
+-- A view is late if an event has waited for longer than max_lag_s (set_max_lag). A dead letter alone makes no view
+-- late. A version of a read model that does not serve is not late either: without a drain it is given up, unless tries
+-- fail. standing reports neither that a capture with a gap stores nothing, nor a missing sequencer while a transaction
+-- holds the log or no event is new.
 -- Races: none; it takes no lock.
 -- Example: select kind, subject, since, cause from standing()
 create or replace function event_store_platform.standing(
@@ -54,7 +54,7 @@ begin
        'It passes over the events between, unless `millrace view seek` let it wait there. Of a read model: '
        'millrace view reset MODEL. Else: millrace view seek {} RESET_TO_EARLIEST, or RESET_TO_LATEST'),
       ('expired_lease', 'note', 'The view {} has leases past their time',
-       'Whoever held them ended without a word. The next claim takes them over.'),
+       'Their owners ended without releasing them. The next claim takes them over.'),
       ('unfinished', 'note', 'The build of {} was killed',
        'It holds up purges until it goes. The command that began it goes on with it. Or: millrace view remove {}'),
       ('gap', 'page', 'The capture {} lacks changes',
@@ -67,10 +67,10 @@ begin
        '`millrace capture quarantined {}` says why. Repair the cause, then: millrace capture requeue {}'),
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
-      ('log_held', 'page', 'Nobody gives events their positions: an open transaction holds the log',
+      ('log_held', 'page', 'No sequencer gives events their positions: an open transaction holds the log',
        'No view gets new events. `millrace run sequencer` ends a session that idles for ten seconds, an operator any: select * '
        'from event_store_platform.end_log_holder(''why''). A superuser ends what is left: pg_terminate_backend.'),
-      ('not_sequenced', 'page', 'Nobody gives events their positions',
+      ('not_sequenced', 'page', 'No sequencer gives events their positions',
        'Is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('old_writer', 'ticket', 'The transaction of {} has been open for long',
        'Its events have no position until it ends, and what was replaced since cannot be removed. Let it end: by '
@@ -223,7 +223,7 @@ begin
     select
       'not_sequenced', 'log', 'the log', nullif(s.sequenced_at, '-infinity'),
       format(
-        'There are new events, and nobody has looked for them %s.',
+        'There are new events, and no sequencer has looked for them %s.',
         case when isfinite(s.sequenced_at) then 'for ' || event_store_private.age_text(s.sequenced_at) else 'ever' end
       )
     from (select q.* from event_store.sequencer q where q.singleton order by q.revision desc limit 1) s
@@ -244,7 +244,7 @@ begin
     union all
     select
       'unapproved', 'read_model', d.model, d.declared_at,
-      format('People read what was before version %s, which does not serve until somebody approves it.', d.version)
+      format('People read what was before version %s, which does not serve until an operator approves it.', d.version)
     from read_models.declarations d
     where not d.approved and not d.serves
       and not exists (select from read_models.declarations n where n.model = d.model and n.version > d.version)
@@ -273,8 +273,8 @@ end
 $$;
 
 comment on function event_store_platform.standing(bigint) is
-'Returns what is wrong in the store now, a row each: what it is and of what (kind, about, subject), since when, how bad it is '
-'(page, ticket, note), what was seen first (cause), what helps (remedy). v_most bounds how many events are read to count '
-'lags. MR005 v_most is not positive.';
+'Returns what is wrong in the store now, a row each: the kind and what it affects (kind, about, subject), since when, '
+'its severity (page, ticket, note), the first observation (cause), and the remedy. v_most bounds how many events are '
+'read to count lags. MR005 v_most is not positive.';
 revoke all on function event_store_platform.standing(bigint) from public;
 grant execute on function event_store_platform.standing(bigint) to event_store_consumer, event_store_reader, event_store_owner;

@@ -8,10 +8,10 @@ import pytest
 
 from millrace.capture.declaration import CapturedTable
 from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.changes import ChangeDecoder, TableRenamed
 from millrace.capture.decoding.declared_names import DeclaredName
 from millrace.capture.decoding.pgoutput import Lsn, Truncate
-from millrace.capture.decoding.rows import TableUnfit
 from millrace.capture.decoding.schemas import Schemas
 from tests.support.capturing.decoded_changes import T, data, decoder
 from tests.support.capturing.pgoutput_bytes import INT4, TABLE, TEXT, begin, commit, encode, insert, relation

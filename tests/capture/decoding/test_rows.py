@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.capture.declaration import CapturedTable
 from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import RowChange, TableRows
 from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import (
     UNCHANGED,
@@ -22,7 +23,6 @@ from millrace.capture.decoding.pgoutput import (
     relation_of_one_row,
     values_of_one_row,
 )
-from millrace.capture.decoding.rows import RowChange, TableRows
 from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import annotated
 from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, begin, commit, encode, insert

@@ -8,7 +8,7 @@ import pytest
 from psycopg import sql
 
 from millrace.capture.declaration import CapturedTable
-from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.quarantine import requeue
 from millrace.capture.source.readiness import NotReady
 from millrace.capture.store import CaptureStore

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.capture import backfill
 from millrace.capture.declaration import Capture, CapturedTable
-from millrace.capture.decoding.rows import TableUnfit
+from millrace.capture.decoding.changed_rows import TableUnfit
 from tests.support.capturing.captured import Captured, did, left
 from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both

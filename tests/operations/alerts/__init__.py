@@ -1,1 +1,1 @@
-"""Alerts: from what is wrong to a receiver that verifies who told it."""
+"""Alerts: from a fault to a receiver that verifies the sender."""

@@ -1,6 +1,6 @@
-"""A real HTTP server that alerts are sent to: it verifies each by the library of Standard Webhooks.
+"""A real HTTP server that receives alerts: it verifies each with the library of Standard Webhooks.
 
-Belongs here: the receiver, and an alerter in a process of its own. Not here: what a test asserts.
+Belongs here: the receiver, and an alerter in a separate process. Not here: assertions of tests.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.support.patience import wait_until
 from tests.support.running.http_servers import Silent
 
 SECRET = "whsec_c2VjcmV0IG9mIG91ciB0ZXN0cywgMzIgYnl0ZXMhISE="
-# the command as it is, but that a look and the end of an incident are not waited for
+# the command, but without the waits before a look and before the end of an incident
 SEQUENCE = """
 import sys
 from millrace.operations.alerts import alerter, receiver
@@ -30,7 +30,7 @@ sys.argv = ["millrace", "run", "sequencer"]
 from millrace.platform_defs.cli import main
 main()
 """
-# claims a message, says so, and never sends it
+# claims a message, reports the claim, and never sends the message
 STUCK = """
 import time
 receiver.AlertReceiver.send = lambda *_: print("CLAIMED", flush=True) or time.sleep(3600)
@@ -39,7 +39,7 @@ receiver.AlertReceiver.send = lambda *_: print("CLAIMED", flush=True) or time.sl
 
 @dataclass(frozen=True)
 class Alert:
-    """A message as it came: the receiver has verified it."""
+    """A message that the receiver has verified, unchanged."""
 
     webhook_id: str
     timestamp: int
@@ -48,7 +48,7 @@ class Alert:
 
 
 class Hook(ThreadingHTTPServer):
-    """Keeps what it is sent, notes what it could not verify, and answers as the test says."""
+    """Stores messages, notes those that it cannot verify, and answers as the test sets."""
 
     daemon_threads = True
 
@@ -78,7 +78,7 @@ class _Post(Silent, BaseHTTPRequestHandler):
         if self.server.signed:
             try:
                 Webhook(SECRET).verify(text, dict(self.headers))
-            except Exception as error:  # noqa: BLE001  a test says that there was none
+            except Exception as error:  # noqa: BLE001  a test asserts that there was none
                 self.server.forged.append(f"{error}: {text}")
         given = self.headers.get("webhook-id", ""), int(self.headers.get("webhook-timestamp", 0))
         alert = Alert(*given, text, json.loads(text))
@@ -105,7 +105,7 @@ def environment(dsn: str, url: str, **more: str) -> Mapping[str, str]:
 
 @contextmanager
 def sequencing(environ: Mapping[str, str], more: str = "") -> Iterator["subprocess.Popen[str]"]:
-    """Run `millrace run sequencer` in a process of its own; it is killed in the end, if it lives."""
+    """Run `millrace run sequencer` in a separate process; kill it at the end, if it lives."""
     command, pipe = [sys.executable, "-c", SEQUENCE.format(more=more)], subprocess.PIPE
     process = subprocess.Popen(command, env=environ, stdout=pipe, stderr=subprocess.STDOUT, text=True)
     try:

@@ -1,4 +1,4 @@
-"""From a dead letter to the message, and to the one when it is over; whoever is killed, hangs or is away meanwhile."""
+"""From a dead letter to its message and the one at its end, while a process is killed, hangs or is away."""
 
 import shutil
 import socket
@@ -49,7 +49,7 @@ def wrong(subject: str) -> Finding:
 
 
 def park(store: PlatformStore, decider_id: str = "o-1") -> None:
-    """Let a stream of `mails` be given up."""
+    """Make a stream of `mails` a dead letter."""
     append_to(store, decider_id)
     pump(store, "mails")
     delivered: list[Event] = []
@@ -58,13 +58,13 @@ def park(store: PlatformStore, decider_id: str = "o-1") -> None:
         delivered.extend(store.stream_events("mails", 1))
         return bool(delivered)
 
-    # a sequencer beside us may be about to dispatch it
+    # a concurrent sequencer may be about to dispatch it
     wait_until(is_delivered, f"{decider_id} is delivered")
     store.fail_event("mails", delivered[0].decider_id, delivered[0].offset, "no such address")
 
 
 def repair(store: PlatformStore) -> None:
-    """Let all dead letters of `mails` be tried again, and done."""
+    """Retry all dead letters of `mails` with success."""
     store.retry_dead_letters("mails", reason="mended")
     for event in store.stream_events("mails", 10):
         store.ack_event("mails", event.decider_id, event.offset)
@@ -92,7 +92,7 @@ def ticking(dsn: str, hook: Hook, *sources: Elsewhere | DagsterSource | Services
 
 
 def looks(connection: psycopg.Connection) -> Callable[[], bool]:
-    """Return what says whether somebody has looked twice since now: the first time, at what was there before."""
+    """Return a function that returns whether an alerter has looked twice since now; the first look may be older."""
     asked = "select asked_at from event_store.alert_sources where source = 'event_store'"
     seen = {*rows(connection, asked)}
 
@@ -104,7 +104,7 @@ def looks(connection: psycopg.Connection) -> Callable[[], bool]:
 
 
 def is_sequenced(store: PlatformStore) -> Callable[[], bool]:
-    """Append an event; return what says whether all have a position."""
+    """Append an event; return a function that returns whether all events have a position."""
     append_to(store, "o-9")
     count = value(store.connection, "select count(*) from event_store.events")
     return lambda: value(store.connection, "select count(*) from event_store.event_log") == count
@@ -145,7 +145,7 @@ def test_who_is_killed_leaves_the_message_to_the_next_one(mails: PlatformStore, 
         process.kill()
         process.wait()
     assert hook.alerts == []
-    # half a minute is over
+    # as if half a minute had passed
     mails.connection.execute(DUE)
     asked, over = threading.Event(), threading.Event()
 
@@ -157,7 +157,7 @@ def test_who_is_killed_leaves_the_message_to_the_next_one(mails: PlatformStore, 
     hook.answer = hang
     with sequencing(environment(dsn, hook.url)) as process:
         assert asked.wait(patience())
-        # the receiver has the message and says nothing; the sequencer does not wait for it
+        # the receiver has the message but does not answer; the sequencer does not wait for it
         wait_until(is_sequenced(mails), "it is sequenced")
         process.kill()
         process.wait()
@@ -265,7 +265,7 @@ def test_a_source_that_cannot_be_read_ends_nothing_and_is_told_itself(
         source.says = KeyError("its storage is gone")
         for _ in range(3):
             alerter.tick()
-        # it must be away for two minutes
+        # the source must be unreadable for two minutes
         assert len(hook.alerts) == 2
         mails.connection.execute(DUE)
         alerter.tick()
@@ -316,7 +316,7 @@ def test_who_may_not_is_told_who_may(
         reader = login("event_store_reader")
         with alerting(f"{dsn}&user={reader.info.user}", hook):
             wait_until(lambda: "a member of event_store_owner" in caplog.text, "it is said")
-    # once, however often it is tried
+    # logged once for all attempts
     assert caplog.text.count("Alerts wait: ") == 1
 
 

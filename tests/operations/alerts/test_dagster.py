@@ -1,4 +1,4 @@
-"""What Dagster says is wrong: failed runs until a run did what they had to do, breached checks, a storage that is gone.
+"""What is wrong in Dagster: failed runs until a later run did their work, breached checks, a storage that is gone.
 
 Not here: a daemon that dies, its sensors and its queue (`processes/test_dagster.py`).
 """
@@ -135,29 +135,29 @@ def test_a_failed_run_is_found_with_its_cause_until_one_like_it_succeeds(instanc
         "nightly": "KeyError: 'no table'",
     }
     assert seen["nightly (2030-01-01)"].page == f"/runs/{failed}"
-    # the next day's says nothing of it
+    # the run of the next day does not mend it
     run(instance, "nightly", dagster_partition="2030-01-02")
     assert set(found(judged)) == set(seen)
     run(instance, "nightly", dagster_partition="2030-01-01")
-    # also for who begins to look now
+    # also for a new observer
     assert set(found(judged)) == set(found(DagsterStanding(instance))) == {"nightly"}
     again = run(instance, "nightly", fails="no disk", dagster_partition="2030-01-01")
     finding = found(judged)["nightly (2030-01-01)"]
     assert (finding.cause, finding.page) == ("KeyError: 'no disk'", f"/runs/{again}")
-    # somebody removes it
+    # an operator removes the run
     instance.delete_run(again)
     assert set(found(judged)) == {"nightly"}
 
 
 def test_a_rebuild_is_mended_when_all_its_log_partitions_were_built_since(instance: dg.DagsterInstance) -> None:
     judged = DagsterStanding(instance)
-    # what was built before mends nothing
+    # an earlier build mends nothing
     rebuild(instance, "p03", "p06")
     rebuild(instance, "p03", "p03", fails="no column")
     rebuild(instance, "p04", "p06", fails="no table")
     both = {"of orders (p03)", "of orders (p04 to p06)"}
     assert set(found(judged)) == both
-    # other log partitions, and the same ones of another asset
+    # builds of other log partitions, and of another asset, mend nothing
     rebuild(instance, "p07", "p09")
     run(instance, failed_runs.OF_ASSETS, asset=archived.key, first="p03", last="p06")
     assert set(found(judged)) == both
@@ -166,7 +166,7 @@ def test_a_rebuild_is_mended_when_all_its_log_partitions_were_built_since(instan
     assert set(found(judged)) == {"of orders (p04 to p06)"}
     run(instance, failed_runs.OF_ASSETS, asset=orders.key, partition="p06")
     assert found(judged) == found(DagsterStanding(instance)) == {}
-    # the next run of a job does what the last one did not, whatever its log partitions
+    # the next run of a job does the work of the failed one, for any log partitions
     run(instance, "archive", first="p00", last="p05", fails="disk full")
     assert set(found(judged)) == {"archive"}
     run(instance, "archive", first="p03", last="p03")
@@ -180,7 +180,7 @@ def test_a_drain_that_failed_is_mended_by_any_that_got_on_with_its_view(instance
     assert set(found(judged)) == {"drain (orders)", "drain (labels)"}
     run(instance, "shared")
     assert set(found(judged)) == {"drain (labels)"}
-    # in the UI it is materialized as an asset
+    # from the UI the view's drain runs as an asset's materialization
     run(instance, failed_runs.OF_ASSETS, asset=VIEW_EVENTS, partition="labels")
     assert found(judged) == {}
 
@@ -203,7 +203,7 @@ def test_a_steady_look_costs_the_same_however_many_runs_fail(stored: dg.DagsterI
     asked: list[str] = []
 
     def ask(*told: Any) -> None:  # noqa: ANN401
-        # Dagster looks at its columns, too
+        # ignore Dagster's queries of the catalog
         if "pg_catalog" not in told[2]:
             asked.append(told[2])
 
@@ -278,7 +278,7 @@ def test_breached_checks_are_found_until_they_pass(
 def test_a_check_that_is_not_declared_any_more_is_breached_no_more(instance: dg.DagsterInstance) -> None:
     judged = DagsterStanding(instance)
     say(instance, "declaration_loads", passed=False)
-    # somebody runs a part of all checks, or once more what failed
+    # an operator runs only some checks, or retries a failed run
     part = run(instance, names.ALL_CHECKS, asset=report.key)
     instance.create_run_for_job(
         DEFINED.resolve_job_def(names.ALL_CHECKS),
@@ -287,7 +287,7 @@ def test_a_check_that_is_not_declared_any_more_is_breached_no_more(instance: dg.
         root_run_id=part,
     )
     assert set(found(judged)) == {"declaration_loads of read_models/orders"}
-    # the hourly run of all of them began later, and has not evaluated it
+    # the hourly run of all checks began later, and did not evaluate this one
     run(instance, names.ALL_CHECKS, partition="p00")
     assert found(judged) == {}
 
@@ -298,7 +298,7 @@ def test_an_evaluation_that_is_only_planned_changes_nothing(
     judged = DagsterStanding(stored)
     say(stored, "totals_add_up", passed=False)
     with psycopg.connect(postgres.dsn(DATABASE), autocommit=True) as connection:
-        # the next one is under way
+        # the next evaluation is running
         connection.execute(
             "insert into asset_check_executions (asset_key, check_name, run_id, execution_status, evaluation_event_storage_id)"
             " select asset_key, check_name, 'r', 'PLANNED', 1000 from asset_check_executions"
@@ -315,13 +315,13 @@ def test_what_dagster_said_last_counts_for_a_minute_and_errors_are_raised(
     def said(source: DagsterSource) -> str:
         try:
             return ", ".join(each.subject for each in source.found())
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except Exception as error:  # noqa: BLE001 - any error
             return type(error).__name__
 
     with dg.DagsterInstance.get() as instance:
         run(instance, "nightly", fails="no column")
     source = DagsterSource()
-    # it has not answered yet
+    # Dagster has not answered yet
     assert said(source) == "TimeoutError"
     wait_until(lambda: said(source) == "nightly", "it has answered")
     source._patience_s = -1

@@ -1,4 +1,4 @@
-"""How messages look, and what in them cannot do anything."""
+"""The form of messages, and the characters in them that must have no effect."""
 
 import json
 from dataclasses import replace
@@ -67,9 +67,9 @@ def test_texts_that_others_wrote_fit_and_can_be_stored() -> None:
     for name, most in (("subject", SUBJECT_BYTES), ("what", 2 * SUBJECT_BYTES), ("cause", CAUSE_BYTES), ("page", 1000)):
         assert len(str(fields[name]).encode()) <= most
         assert "\x00" not in str(fields[name])
-    # the store counts bytes, and what it refuses keeps all others back
+    # the store counts bytes, and one refused finding would block all others
     assert finding("x", "", "/" + "€" * 800).fields()["page"] == ""
-    # long ones that differ at their ends are two
+    # long subjects that differ only at the end stay different
     assert finding("x" * 900 + "a", "").fields()["subject"] != finding("x" * 900 + "b", "").fields()["subject"]
     refused = finding("nightly", "cannot reach postgresql://ada:geheim@db/x password=geheim")
     assert refused.fields()["cause"] == "cannot reach postgresql://ada:***@db/x password=***"

@@ -1,4 +1,4 @@
-"""Settings that cannot be used, receivers that do not take a message: each is a sentence with its remedy."""
+"""Unusable settings, and receivers that refuse a message: each gives a sentence with its remedy."""
 
 import socket
 import time
@@ -88,7 +88,7 @@ def test_settings_that_cannot_be_used_are_said_without_secrets(given: Given) -> 
             given(alert_url=each, alert_secret=secret, alert_format=form)
         said = str(refused.value)
         assert (why in said, remedy in said, refused.value.__cause__) == (True, True, None)
-        # its path may be a secret
+        # the URL's path may be a secret
         assert ("hidden" in said, "hunter2" in said) == (False, False)
 
 
@@ -108,7 +108,7 @@ def test_receivers_that_nothing_can_reach_are_said(given: Given) -> None:
     embedded = given(alert_url="http://127.0.0.1:9/", alert_secret=SECRET)
     assert embedded is not None
     with AlertReceiver(embedded) as to:
-        # of the embedded store this machine is allowed
+        # with the embedded store this machine is an allowed receiver
         assert to.problem() is None
     own = given(dsn="postgresql://db.example.com/events")
     assert own is not None

@@ -1,1 +1,1 @@
-"""What monitoring asks."""
+"""The metrics that monitoring scrapes."""

@@ -1,4 +1,4 @@
-"""What a scrape says of Dagster."""
+"""The metrics of Dagster in a scrape."""
 
 import json
 import time
@@ -38,14 +38,14 @@ def test_runs_are_told_of(dsn: str, instance: dg.DagsterInstance) -> None:
 
 
 def stored(form: str, **values: object) -> Any:  # noqa: ANN401 - these classes have no public name
-    """Make what Dagster keeps from the form in which it stores it."""
+    """Make an object of Dagster from its stored form."""
     return dg.deserialize_value(json.dumps({"__class__": form, **values}))
 
 
 def switched(
     instance: dg.DagsterInstance, place: str, name: str, status: str, failures: int, kind: str = "Sensor"
 ) -> None:
-    """Let a sensor, or a schedule, of a code location have failed so often in a row, and be on or off."""
+    """Make a sensor or a schedule of a code location have a number of failures in a row, and be on or off."""
     target = {"__class__": "LoadableTargetOrigin", "python_file": f"{place}.py"}
     location = {
         "__class__": "ManagedGrpcPythonEnvRepositoryLocationOrigin",
@@ -104,7 +104,7 @@ def test_what_is_wrong_has_a_figure_for_how_long_while_it_is(dsn: str, instance:
     sensors = {"the sensor poll_mails", "the schedule nightly"}
     with serving_metrics(dsn, 0) as port:
         assert names_of(scraped(port)) == sensors
-    # what a sensor tells is known while its daemon lives
+    # the state of a sensor is known only while its daemon lives
     beat(KINDS["daemon"].wrong_from + 1)
     with serving_metrics(dsn, 0) as port:
         samples = scraped(port)

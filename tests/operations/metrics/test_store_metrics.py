@@ -1,4 +1,4 @@
-"""What a scrape says of an event store, over HTTP as Prometheus asks for it."""
+"""The metrics of an event store in a scrape, over HTTP as Prometheus asks."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,7 +114,7 @@ def test_what_the_store_says_is_wrong_is_there_while_it_is(store: PlatformStore,
 
 def test_whether_somebody_looks_for_incidents_and_tells_of_them(store: PlatformStore, port: int) -> None:
     alerts = AlertStore(store.connection)
-    # where alerts are off, no rule says that they are silent
+    # where alerts are off, no rule may fire for their silence
     assert ("millrace_alerts_idle_seconds", frozenset()) not in scraped(port)
     problem = unreadable("elsewhere", OSError("gone"))
     alerts.observe_incidents("elsewhere", [{**problem.fields(), "wait_s": 0}])
@@ -149,7 +149,7 @@ def test_a_scrape_waits_for_nobody_s_lock_for_long(connect: Connect, port: int) 
 def test_work_beside_metrics_goes_on_where_these_cannot_be_served(
     dsn: str, port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # there is no Dagster either
+    # without a Dagster, too
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "nowhere"))
     with metrics_beside(dsn, port):
         assert "in use" in caplog.text

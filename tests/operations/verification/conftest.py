@@ -1,4 +1,4 @@
-"""A store of things with and without Spark, for all tests here."""
+"""A store of things, with and without Spark, for all tests here."""
 
 from tests.support.building.drains import things
 from tests.support.building.lab import lab

@@ -1,4 +1,4 @@
-"""Looks at log, views and archive: each fault that is planted is found, and nothing else, whatever goes on beside."""
+"""Verification of log, views and archive: it finds each planted fault and nothing else, also under concurrent work."""
 
 from contextlib import suppress
 from functools import partial
@@ -44,7 +44,7 @@ def report_of(connection: Connection, root: Path | None = None) -> Report:
     return report
 
 
-# of the longest stream: its first, second and third event, and the last one of the second longest
+# the first, second and third event of the longest stream, and the last one of the second longest
 FIRST, SECOND, THIRD = (
     f"""(select "offset" from event_store.events where version = {version} and decider_id =
       (select decider_id from event_store.events where version = 3))"""
@@ -103,13 +103,13 @@ def test_each_kind_of_fault_is_planted() -> None:
 def test_a_planted_fault_is_found_and_nothing_else(orders: PlatformStore, connect: Connect, kind: str) -> None:
     clean = report_of(orders.connection)
     assert (clean.faults, clean.positions, clean.events) == ([], 7, 7)
-    # with triggers off, as nobody but a superuser may have them
+    # with triggers off, which only a superuser may do
     with connect() as planting:
         planting.execute("set session_replication_role = replica")
         planting.execute(PLANTED[kind].encode())
     report = report_of(orders.connection)
     assert {fault.kind for fault in report.faults} == {kind}
-    # two events took each other's place
+    # two swapped events are two faults
     assert report.found == len(report.faults) == 1 + (kind == "wrong_partition")
     assert report.faults[0].text.startswith(f"{KINDS[kind][0]}: ")
 
@@ -121,7 +121,7 @@ def test_what_was_passed_over_gets_a_position_by_the_remedy(orders: PlatformStor
     assert orders.sequence_events() == 0
     (fault,) = report_of(orders.connection).faults
     orders.connection.execute(fault.text.partition("no position: ")[2].encode())
-    # as after a restore: nothing is known of what was seen
+    # as after a restore: the positions seen before are unknown
     assert report_of(orders.connection).faults == []
     assert orders.sequence_events() == 1
     assert report_of(orders.connection).faults == []
@@ -194,14 +194,14 @@ def test_a_file_that_is_replaced_meanwhile_is_no_fault(orders: PlatformStore, ds
 
 
 def test_a_store_at_work_has_no_fault(orders: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight writers append, others sequence, consume and purge, while everything is looked at again and again."""
+    """Eight writers append, others sequence, consume and purge, while everything is verified repeatedly."""
     monkeypatch.setattr(looks, "PIECE", 50)
 
     def write(number: int) -> None:
         store = PlatformStore(connect())
         for turn in range(15):
             with store.connection.transaction(force_rollback=turn % 5 == 4):
-                # streams of its own and of two writers, in several log partitions
+                # its own streams and streams of two writers, in several log partitions
                 for _ in range(2):
                     append_events(store, [new_event(f"w{number}-{n}-{turn % 3}") for n in range(4)])
 

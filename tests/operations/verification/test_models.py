@@ -1,4 +1,4 @@
-"""Rows of read models beside a rebuild of one log partition: equal at every moment, and what is planted is found."""
+"""Rows of read models against a rebuild of one log partition: equal at every moment, and planted faults are found."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -76,11 +76,11 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
     for model in ALL:
         lab.drain(model)
     partition, before = busiest(lab), relations(lab.connection)
-    lab.fill(60, seed=2)  # they lag
+    lab.fill(60, seed=2)  # the models lag
     report, waiting = Report(), [*ALL]
 
     def drained_meanwhile() -> "SparkSession":
-        """Between the copy of the rows and the rebuild, the model gets all other events."""
+        """Drain all other events into the model between the copy of the rows and the rebuild."""
         if waiting:
             lab.drain(waiting.pop(0))
         return lab.spark
@@ -90,7 +90,7 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
     assert report.rows > len(ALL)
     assert_nothing_is_left(lab, before, ALL)
 
-    # what is planted in the rows of one model is found there, by its key
+    # a fault planted in the rows of one model is found there, by its key
     plant = "update read_models.counted_state set events = events + 1 where partition = %s"
     lab.execute(plant, (partition,))
     report = look(operator, lab.spark, Counted, partition=partition)
@@ -104,7 +104,7 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
     assert (report.faults, report.models) == ([], 0)
     assert "permission denied" in report.passed_over[0]
 
-    # the log begins later, and the archive has what it lacks
+    # the log begins later, and the archive has the older events
     archive = ArchiveStore(lab.connection)
     for held in lab.partition_info():
         archive_partition(lab.dsn, tmp_path, held.partition, max_events=5, min_events=1, tail=True)
@@ -115,7 +115,7 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
     assert "does not hold its first events" in without.passed_over[0]
     assert kinds(look(operator, lab.spark, Counted, partition=partition, archive=tmp_path)) == ["rows_differ"]
 
-    # a bit of a file is another one
+    # flip a bit of a file
     file = tmp_path / archived(lab.connection, partition).files[0].path
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
@@ -172,7 +172,7 @@ def test_streams_that_wait_or_lost_an_event_are_another_case(lab: Lab, operator:
     report = look(operator, lab.spark, summed, partition=0)
     assert (report.faults, report.models) == ([], 0)
     assert "of log partition 0 it does not have the events below its checkpoint" in report.passed_over[0]
-    # given up, and what came behind it is in the rows now: a rebuild would stop at it again
+    # parked, with later events in the rows now: a rebuild would stop at the failed event again
     lab.execute("update event_store.stream_locks set parked_at = now(), in_flight = null")
     (dead,) = lab.dead_letters(summed.view)
     lab.discard_dead_letter(summed.view, dead.decider, dead.decider_id, "no number")
@@ -180,7 +180,7 @@ def test_streams_that_wait_or_lost_an_event_are_another_case(lab: Lab, operator:
     assert lab.rows("select count(*) from event_store.stream_locks") == [(0,)]
     assert comparable_partitions(lab.connection, summed.view, summed.view) == [7]
 
-    # a later version has the event, and so has its rebuild, as long as the log has it
+    # a later version has the event, and its rebuild too, while the log has it
     lab.register_view("counted_v2", "-infinity", mode="bulk")
     lab.execute("update event_store.checkpoints set position = 1 where partition in (0, 7)")
     assert comparable_partitions(lab.connection, "counted_v2", summed.view) == [0, 7]
@@ -235,7 +235,7 @@ def test_rows_that_are_not_what_their_parts_add_up_to_are_told(lab: Lab, operato
 def test_a_declaration_that_makes_other_rows_is_told(lab: Lab, operator: Connection) -> None:
     append_events(lab, [thing("a", amount=1), thing("a", amount=10**25)])
     lab.drain(LENIENT)
-    # the rows are said to be of a declaration that fails at the second event
+    # label the rows with a declaration that fails at the second event
     lab.execute("update read_models.declarations set fingerprint = %s", (STRICT.fingerprint,))
     report = look(operator, lab.spark, STRICT)
     assert kinds(report) == ["streams_fail"]

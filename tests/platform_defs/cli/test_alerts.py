@@ -1,4 +1,4 @@
-"""`millrace show incidents`: what is wrong, and whether a receiver takes a message."""
+"""`millrace show incidents`: what is wrong, and whether a receiver accepts a message."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def test_incidents_are_listed_with_cause_and_who_was_told(store: PlatformStore, 
     assert "A message has not arrived for" in said
     first, second = map(json.loads, millrace("show", "incidents", "--json", dsn=dsn).splitlines())
     assert {first["subject"], second["subject"]} == {"orders\x1b[2J", "mails"}
-    # it is told, and ends
+    # the alert is sent, and the incident ends
     alerts.settle_alert(claimed.incident_id, "nothing")
     assert "open, told" in millrace("show", "incidents", dsn=dsn)
     alerts.observe_incidents("event_store", [], hold_s=0)

@@ -1,4 +1,4 @@
-"""`millrace run handlers` as a process: what it says, what a kill and a stop leave behind."""
+"""`millrace run handlers` as a process: its output, and the state after a kill and after a stop."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def process(folder: Path, dsn: str, place: str = "shop_mails:send") -> Iterator[
 
 @contextmanager
 def held(connect: Connect) -> Iterator[Callable[[int], None]]:
-    """Let no handler return meanwhile; yield what waits until so many are at work."""
+    """Block every handler meanwhile; yield a function that waits until a number of handlers are at work."""
     with connect(autocommit=False) as holder:
         holder.execute("select pg_advisory_xact_lock(1)")
         observer = connect()

@@ -1,4 +1,4 @@
-"""`millrace import` as it is typed: what it prints, and its exit code."""
+"""`millrace import` on the command line: its output and its exit code."""
 
 import json
 from pathlib import Path

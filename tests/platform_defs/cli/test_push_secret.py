@@ -26,7 +26,7 @@ def test_a_secret_is_made_rotated_and_removed(pushes: PushStore, dsn: str, tmp_p
     assert pushes.push_secrets("hook") == [secret]
     assert secret not in said
     assert str(first) in said
-    # again with the same file nothing changes
+    # a second call with the same file changes nothing
     for file in (first, second):
         millrace("view", "secret", "hook", file, dsn=dsn)
     assert pushes.push_secrets("hook") == [second.read_text().strip(), secret]

@@ -1,4 +1,4 @@
-"""`millrace run drain`: a read model is built without Dagster; `millrace view reset` has it built anew."""
+"""`millrace run drain` builds a read model without Dagster; after `millrace view reset` it builds the model anew."""
 
 import os
 import signal
@@ -153,7 +153,7 @@ def test_what_a_declaration_changes_is_said(dsn: str, store: PlatformStore) -> N
     place(store, "order-1")
     millrace(dsn, "run", "drain", "orders", "--once")
     assert "one of 16: None of 1 rows changes." in millrace(dsn, "show", "diff", "orders", "--sample")
-    # as if it had served in another way
+    # as if the model had served other rows
     store.connection.execute("update read_models.orders_state set status = 'other'")
     (found,) = parsed(millrace(dsn, "show", "diff", "orders", "--json", code=1))
     assert (found["differs"], found["found"]["changed"], found["found"]["columns"]) == (True, 1, {"status": 1})

@@ -1,4 +1,4 @@
-"""The command that looks at a whole store: its exit code, its one line for programs, its end by Ctrl-C."""
+"""The command that verifies a whole store: its exit code, its one line for programs, its end by Ctrl-C."""
 
 import os
 import signal

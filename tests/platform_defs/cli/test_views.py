@@ -1,4 +1,4 @@
-"""The commands for operators of views: what they print, and that they do it."""
+"""The commands for operators of views: their output and their effects."""
 
 import psycopg
 import pytest
@@ -75,13 +75,13 @@ def test_a_view_is_sought_or_it_is_said_what_is_possible(view: PlatformStore, ds
 
 
 def test_the_name_of_a_read_model_stands_for_the_views_of_its_versions(view: PlatformStore, dsn: str) -> None:
-    # as it is once a changed declaration serves: the view of the first version is gone
+    # as when a changed declaration serves: the view of the first version is gone
     view.register_view("m_v2", "-infinity", mode="bulk")
     give_to_read_model(view.connection, "m_v2")
     for command, enabled in (("disable", False), ("enable", True)):
         millrace("view", command, "m", "--reason", "a test", dsn=dsn)
         assert {poll.view: poll.enabled for poll in view.poll_views()} == {"v": True, "m_v2": enabled}
-    # a view that has this name is meant by itself
+    # the name means the view that has exactly this name
     view.register_view("m", "-infinity")
     millrace("view", "disable", "m", dsn=dsn)
     assert {poll.view: poll.enabled for poll in view.poll_views()} == {"v": True, "m_v2": True, "m": False}
@@ -145,7 +145,7 @@ def test_the_audit_log_is_listed_newest_first(view: PlatformStore, dsn: str) -> 
         [user, "register_view", "v", ""],
     ]
     newest = millrace("show", "audit", "--limit", "2", dsn=dsn)
-    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail goes on below
+    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail continues below
     assert operations == [["unregister_view", "w", "replaced"], ["enable_view", "w", ""]]
     assert '{"enabled": false}' in newest
     assert "unregister_view" in millrace("show", "audit", "--view", "w", dsn=dsn)

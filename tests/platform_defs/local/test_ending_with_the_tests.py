@@ -1,4 +1,4 @@
-"""A platform that tests started ends with them, also where pytest itself is killed."""
+"""A platform that tests started ends with them, even if pytest itself is killed."""
 
 import shutil
 import signal

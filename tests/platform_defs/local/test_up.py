@@ -1,4 +1,4 @@
-"""`millrace up` comes up, shows its rows and ends all that it started; what it refuses, and its first lines."""
+"""`millrace up` starts, shows its rows and ends all that it started; its refusals, and its first lines."""
 
 import fcntl
 import os
@@ -31,7 +31,7 @@ from tests.support.running.deployment import started, until
 
 @pytest.mark.timeout(1200)
 def test_a_new_repository_comes_up_and_ends_all_that_it_started(spark_remote: str, home: Path) -> None:
-    """Spark is that of the tests: to start one is among `processes/test_services.py`."""
+    """Spark is that of the tests: `processes/test_services.py` tests the start of one."""
     folder = home.parent / "our_platform"
     make_repository(folder)
     # its package is named in its pyproject.toml
@@ -106,7 +106,7 @@ def test_what_cannot_start_is_named_before_anything_starts(home: Path) -> None:
             with pytest.raises(error, match=f"(?s){said}"):
                 up(Settings.model_validate({"home": home, "dsn": None, "port": free_port(), **given}))
     assert not (home / "postgres").exists()
-    # of all these only the example was there to be noted
+    # of all these packages only the example exists, so only it is noted
     assert ((home / NOTE).read_text().strip(), (left / NOTE).exists()) == (EXAMPLE, False)
 
 
@@ -117,7 +117,7 @@ def test_without_java_nothing_is_left_running(home: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     with pytest.raises(JavaNotFound, match="Spark needs Java 17 or 21"):
         up(Settings(home=home, port=free_port(), dsn=None))
-    # nothing named a package: the home is the example's
+    # without a named package the home belongs to the example
     assert (home / NOTE).read_text().strip() == EXAMPLE
     assert EmbeddedPostgres(home / "postgres").pid() is None
 

@@ -1,4 +1,4 @@
-"""`millrace run service`: one service by itself, and what systemd is told."""
+"""`millrace run service`: one service by itself, and its notifications to systemd."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A follower that goes on while both its servers restart."""
+"""A follower that continues after restarts of both its servers."""
 
 import psycopg
 

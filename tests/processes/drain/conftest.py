@@ -1,4 +1,4 @@
-"""Rounds need here what they need in `tests/drain`."""
+"""The fixtures of `tests/drain`, which rounds need here, too."""
 
 from tests.drain.conftest import slow_machine
 from tests.support.building.drains import observer, things

@@ -1,4 +1,4 @@
-"""Shared drains, drains of a view and rebuilds, all at once and at random, while events come."""
+"""Concurrent shared drains, drains of a view and rebuilds, at random, while events come."""
 
 import random
 import threading
@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace.drain import loop as draining
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import LeaseLost, PartitionLeased
 from millrace.event_store.platform import PlatformStore
 from tests.long import seeds
@@ -23,7 +23,7 @@ def reached(store: PlatformStore) -> int:
     return sum(positions(store.connection, model.view) for model in TOGETHER)
 
 
-# the same seed would give the same events, which are stored already
+# a seed gives the same events each time, which would be stored already
 @pytest.mark.parametrize("seed", seeds(2))
 def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
     things: PlatformStore, dsn: str, spark: SparkSession, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -46,7 +46,7 @@ def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
 
     def rebuild(times: int) -> None:
         model = TOGETHER[(seed + times) % len(TOGETHER)]
-        with suppress(PartitionLeased, LeaseLost), Consumer(dsn, model, lambda: spark, "rebuilding") as consumer:
+        with suppress(PartitionLeased, LeaseLost), ViewDrain(dsn, model, lambda: spark, "rebuilding") as consumer:
             consumer.rebuild(partition, wait_s=1)
 
     partition = busiest(things)

@@ -1,6 +1,6 @@
 """Work without end: a function, a lock that Spark's task waits for, a server that does not answer.
 
-No view waits for it longer than a bound, and the process that it runs in ends. Each test waits until that bound.
+No view waits for such work longer than a limit, and its process ends. Each test waits until that limit.
 """
 
 import os
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from millrace.drain.limits import Limits
 from millrace.drain.loop import Drain
 from millrace.drain.report import PartitionsFailed
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.errors import Unreachable
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.built import fold_task
@@ -39,13 +39,13 @@ NOT_ENDED = r"Spark had not ended after [\d.]+ s"
 
 
 def soon() -> Limits:
-    """Return limits many times as long as a round of these models takes by itself, however busy the machine."""
+    """Return limits many times as long as a round of these models takes, also on a busy machine."""
     return Limits(round_s=patience() / 6, build_s=patience() / 6)
 
 
 @pytest.fixture
 def warm(things: PlatformStore, dsn: str, spark: SparkSession) -> PlatformStore:
-    """Build once what all tests build: the first time takes longer than the bounds of these tests."""
+    """Build the models of all tests once: the first build takes longer than the limits of these tests."""
     fill(things, 40)
     share(dsn, spark, [*WELL, Hanging])
     return things
@@ -59,7 +59,7 @@ def test_an_endless_function_leaves_a_round(warm: PlatformStore, dsn: str, spark
         assert "failed at thing 'endless', offset 41" in (why := away.pop("hanging") or "")
         assert re.search(r"the function had not returned after [\d.]+ s for the events of a round", why)
         assert away == ALL_WELL
-        # it would be so again: a run of its own is over before it comes back
+        # it would hang again: it rejoins only after a run of its own
         (poll,) = warm.poll_views(["hanging"])
         assert not shared.members[-1].may_join(poll, warm.drain_states("hanging")["hanging"])
     assert len(processes(tmp_path / "told")) == 1
@@ -75,7 +75,7 @@ def test_a_deaf_function_ends_its_process(warm: PlatformStore, dsn: str, spark: 
         away = why_away(shared)
         assert re.fullmatch(NOT_ENDED, away.pop("hanging") or "")
         assert away == ALL_WELL
-    # with the others, and alone
+    # once with the other views, once alone
     assert len(processes(told)) == 2
     all_over(told)
     assert warm.owned_leases("rounds") == {}
@@ -88,8 +88,8 @@ def test_in_a_run_of_its_own_only_the_endless_stream_waits(
     monkeypatch.setattr(fold_task, "CALL_S", 1.0)
     told = tmp_path / "told"
     append_events(warm, [hang_at(told, stubborn=False), thing("endless"), thing("other")])
-    # the door for few events gives up soon
-    with Consumer(dsn, Hanging, lambda: spark, "own", limits=Limits(round_s=4)) as consumer:
+    # a round for few events gives up soon
+    with ViewDrain(dsn, Hanging, lambda: spark, "own", limits=Limits(round_s=4)) as consumer:
         report = consumer.drain(budget_s=patience(), idle_s=0)
     assert (report.failed_streams, report.failed) == (1, {})
     ((stream, error),) = rows(warm.connection, "select decider_id, last_error from event_store.stream_locks")
@@ -103,12 +103,12 @@ def test_a_deaf_one_alone_fails_a_partition(warm: PlatformStore, dsn: str, spark
     told = tmp_path / "told"
     append_events(warm, [hang_at(told, stubborn=True), *[thing(f"other-{n}") for n in range(2)]])
     with (
-        Consumer(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
+        ViewDrain(dsn, Hanging, lambda: spark, "own", limits=soon()) as consumer,
         pytest.raises(PartitionsFailed, match=NOT_ENDED) as failed,
     ):
         consumer.drain(budget_s=patience(), idle_s=0)
     assert "1 log partition(s)" in str(failed.value)
-    # in a round, in a batch, and alone; a slow machine may begin one of them twice
+    # in a round, in a batch, and alone; a slow machine may start one of them twice
     assert len(processes(told)) in {3, 4}
     all_over(told)
     assert len([lag for lag in warm.view_lag("hanging") if lag.lag]) == 1
@@ -123,7 +123,7 @@ def test_a_lock_before_all_tasks_makes_no_view_leave(
     with Drain(dsn, WELL, locking_events(spark, holder), "rounds", limits=soon()) as shared:
         running = start(lambda: shared.run(budget_s=3 * patience(), idle_s=0))
         wait_blocked_in(observer, "event_store.event_log s where")
-        # two were tried alone, and the third was not
+        # two views were tried alone, the third was not
         wait_until(lambda: shared._failures, "the round is given up")
         holder.rollback()
         running.result(2 * patience())
@@ -159,7 +159,7 @@ def test_an_endless_rebuild_is_cancelled(things: PlatformStore, dsn: str, spark:
         things.connection, 'select partition from event_store.event_log where "offset" = %s', event.offset
     )
     with (
-        Consumer(dsn, Hanging, lambda: spark, "own", limits=Limits(build_s=15)) as consumer,
+        ViewDrain(dsn, Hanging, lambda: spark, "own", limits=Limits(build_s=15)) as consumer,
         pytest.raises(PartitionsFailed, match="Spark had not ended after 15 s"),
     ):
         consumer.rebuild(partition)

@@ -1,4 +1,4 @@
-"""Drains that are killed at every step and at random, with every kind of model: nothing is lost, nothing is doubled."""
+"""Drains that are killed at every step and at random, with every kind of model: no event is lost or applied twice."""
 
 import random
 from collections.abc import Callable
@@ -63,6 +63,6 @@ def test_random_kills_leave_no_trace(
         victim = kills.victim if models is not TOGETHER else kills.sharing_victim
         with victim(dsn, dice.randrange(10, 60)) as process:
             kills.kill_at(process, observer, lambda seen, goal=goal: kills.consumed(seen) >= goal)  # type: ignore[misc]
-        things.release_owner("victim")  # as the next run does with a run that Dagster knows to be over
+        things.release_owner("victim")  # as the next run does for a run that has ended in Dagster
     share(dsn, spark, models)
     drains.assert_equals_a_clean_run(things, *models)

@@ -1,4 +1,4 @@
-"""Who builds a model beside, is stopped for longer than its leases last, and goes on: it ends with what there is."""
+"""A build beside the serving model resumes after its leases have expired: it ends with the existing result."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ BUILDS: dict[str, Build] = {
     "as of": lambda dsn, spark, mark: build_as_of(dsn, Counted, spark, mark).built_at,
     "diff": lambda dsn, spark, _: diff_with_serving(dsn, Counted, spark),
 }
-# with its leases; with staged rows
+# stopped while it holds leases; stopped with staged rows
 STEPS: list[tuple[object, str]] = [(Rebuild, "_build"), (staged, "_commit")]
 
 
@@ -44,7 +44,7 @@ def test_stopped_while_another_one_builds_it_ends_with_the_same(
 
     def stopped(*args: object, **kwargs: object) -> object:
         monkeypatch.setattr(owner, name, work)
-        # its own leases have ended, by the other one's clock
+        # by the clock of the other build, the leases of this one have expired
         built.append(build(later(dsn), lambda: spark, mark))
         return work(*args, **kwargs)
 

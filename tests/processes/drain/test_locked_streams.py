@@ -1,4 +1,4 @@
-"""Streams that fail, wait, are dead letters, are tried again or given up, while rounds take what comes beside them."""
+"""Streams that fail, wait, become dead letters, are retried or given up, while rounds take all other events."""
 
 import random
 from collections import defaultdict
@@ -49,7 +49,7 @@ def on_day(dsn: str, day: int) -> str:
 def assert_in_order(
     store: PlatformStore, appended: dict[str, list[int]], given_up: set[tuple[str, int]], *, whole: bool
 ) -> None:
-    """Assert that each model has the first events of each stream, but those given up, once each; or all of them."""
+    """Assert that each model has the first events of each stream once, except those given up; or all of them."""
     connection = store.connection
     found = {
         "trails": {
@@ -94,7 +94,7 @@ def test_failing_streams_come_in_order_and_once(
                     assert gone is not None
                     given_up.add((model.view, number_of[gone.offset]))
 
-    # first some fail, so that there is something to try again and to give up
+    # first some streams fail, so that there are some to retry and to give up
     for step in ("own", *dice.choices(["rounds", "own", "retry", "discard"], k=3)):
         append(dice.randrange(4, 10), 0.2)
         if step == "own":
@@ -112,7 +112,7 @@ def test_failing_streams_come_in_order_and_once(
         assert day <= MOST_DAYS
         for model in FAILING:
             drain(on_day(dsn, day), spark, model)
-        # a stream that fails again is a dead letter at once
+        # the next failure makes a stream a dead letter
         things.connection.execute("update event_store.stream_locks set attempts = 4 where attempts between 1 and 3")
         give_up(1)
     for model in FAILING:

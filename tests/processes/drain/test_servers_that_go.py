@@ -1,4 +1,4 @@
-"""Whatever process ends in the middle of a round: the drain goes on, or ends with its leases given back."""
+"""Any process ends in the middle of a round: the drain continues, or ends and releases its leases."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ READING = "event_store.event_log s where"
 
 @pytest.fixture
 def own_dsn() -> Iterator[tuple[EmbeddedPostgres, str]]:
-    """Yield a server of the test's own, to be restarted, and an event store there."""
+    """Yield a separate server, to be restarted, and an event store there."""
     with own_server("own") as server:
         with store_at(server.dsn("own")) as store:
             for event in EVENTS:
@@ -82,7 +82,7 @@ def test_a_drain_whose_backend_is_killed_in_a_commit_goes_on(
     fill(things, 60)
     with held(connect(), "lock table read_models.crossing_state in share mode"):
         running = start(lambda: share(dsn, spark, FEW))
-        # the merge's statement begins so
+        # the merge statement begins like this
         terminate(observer, wait_blocked_in(observer, "with fresh as"))
     assert running.result(patience()) == ALL_WELL
     assert_equals_a_clean_run(things, *FEW)
@@ -144,7 +144,7 @@ def test_a_changed_password_ends_the_drain(own_dsn: tuple[EmbeddedPostgres, str]
             with pytest.raises(Exception, match="password authentication failed"):
                 shared.run(budget_s=patience(), idle_s=patience())
         assert store.owned_leases("rounds") == {}
-    # nobody waits for long for a password to become right
+    # a wrong password is not retried for long
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         connect_patiently(first)
     assert share(second, spark, FEW) == ALL_WELL

@@ -1,4 +1,4 @@
-"""Followers of the log and of its words while servers restart and fail over, and behind a pooler."""
+"""Followers of the log and of its notifications while servers restart and fail over, and behind a pooler."""
 
 import tempfile
 import threading
@@ -113,6 +113,6 @@ def test_behind_a_pool_a_wait_polls_and_leaves_nobody_listening(store: PlatformS
             assert not positions.listening
             append(store)
             announce(store)
-            # far sooner than that
+            # far sooner than its 600 s
             assert start(lambda: positions.wait(600)).result(patience()) is None
         assert listeners(store.connection) == []

@@ -1,4 +1,4 @@
-"""Events that kill the process that handles them: each is parked, and no other one is."""
+"""Events that kill the process that handles them: each is parked, and no other event is."""
 
 import subprocess
 import sys
@@ -31,10 +31,10 @@ def test_an_event_that_kills_its_process_is_parked_and_no_stream_beside_it(store
     orders = register_orders(store)
     fill(orders, 30, 2)
     program = [sys.executable, "-c", CONSUMER, dsn]
-    # the first time it is not known what began; then it is, twice
+    # the first kill does not show which event began; the next two do
     for _ in range(3):
         assert subprocess.run(program, timeout=patience(), check=False).returncode == 7
-        # its locks end, and no lock of a process that lives
+        # its locks expire; no living process holds any
         orders.connection.execute("update event_store.stream_locks set locked_until = event_store_private.clock()")
     with subprocess.Popen(program) as last:
         try:

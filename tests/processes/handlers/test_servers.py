@@ -61,7 +61,7 @@ def test_a_restart_of_the_server_loses_no_event(mortal: EmbeddedPostgres, said: 
                 PlatformStore(connection), lambda: owed(PlatformStore(connection), "v") == 0, "all are consumed"
             )
             assert rows(connection, "select count(*), count(distinct event_id) from mails") == [(200, 200)]
-    # what was rolled back came again, but never before what is ahead of it
+    # rolled-back events came again, but never before the events ahead of them
     for versions in seen.by_stream.values():
         assert versions == sorted(versions)
         assert set(versions) == {1, 2, 3, 4, 5}

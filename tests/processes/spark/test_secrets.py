@@ -1,4 +1,4 @@
-"""A password that is in the DSN is nowhere in what Spark writes down."""
+"""A password in the DSN is in no file that Spark writes."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def test_the_event_log_of_a_spark_server_has_no_password(things: PlatformStore, 
     (tmp_path / "log").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS.format(tmp_path / "log"))
     parts = conninfo_to_dict(dsn)
-    # the server asks for no password; the two ways to write one
+    # the two ways to write a password, which this server does not ask for
     ways = (
         f"postgresql://postgres:{PASSWORD}@/{parts['dbname']}?host={parts['host']}",
         f"dbname={parts['dbname']} host={parts['host']} user=postgres password='{PASSWORD}'",

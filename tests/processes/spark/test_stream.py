@@ -1,4 +1,4 @@
-"""A streaming query that is started again and again, each time with processes of its own on the server."""
+"""A streaming query that is restarted repeatedly, each time with new processes on the server."""
 
 from pathlib import Path
 
@@ -35,6 +35,6 @@ def test_a_restarted_query_goes_on(store: PlatformStore, dsn: str, spark: SparkS
     purge(store, 0, 6)
     with pytest.raises(StreamingQueryException, match=r"at position 4 of log partition 0.*'failOnDataLoss' is 'true'"):
         run(startingOffsets="latest")
-    # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets
+    # unread events of the other log partitions come, too: the checkpoint decides, not startingOffsets
     run(startingOffsets="latest", failOnDataLoss="false", deciders=["order"])
     assert filed(files) == sorted([*begun, (0, 6), (2, 0)])

@@ -15,7 +15,7 @@ import psycopg
 from millrace import avg, count, first, last, max_, min_, read_model, stream_id, sum_
 from millrace.archive.writer import archive_partition
 from millrace.drain.loop import Drain
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
@@ -195,7 +195,7 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
     for door, root in (("rebuild", None), ("archive", folder)):
         for name in DOORS[door]:
             # what is not built anew stays away
-            with Consumer(dsn, alone[name], lambda: spark, "rebuilder", archive=root) as consumer:
+            with ViewDrain(dsn, alone[name], lambda: spark, "rebuilder", archive=root) as consumer:
                 empty(store, consumer.model)
                 consumer.rebuild(*range(16))
             keep(door, name, alone[name])

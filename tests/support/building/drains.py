@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from millrace.drain.report import DrainReport
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store import Event
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.declared.declaration import ReadModel
@@ -79,11 +79,11 @@ def no_spark() -> Any:  # noqa: ANN401 - it never returns
 
 
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
-    with Consumer(dsn, model, lambda: spark, owner) as consumer:
+    with ViewDrain(dsn, model, lambda: spark, owner) as consumer:
         return consumer.drain(budget_s=patience(), idle_s=0)
 
 
-def staged(consumer: Consumer) -> Consumer:
+def staged(consumer: ViewDrain) -> ViewDrain:
     """Let a consumer stage the rows of its first batch, however few there are."""
     consumer._rounds.collects = False
     return consumer

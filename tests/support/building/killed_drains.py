@@ -18,13 +18,13 @@ Victim = subprocess.Popen[bytes]
 # a drain in a process of its own, as a Dagster run is one
 VICTIM = """
 import sys
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.spark import spark_session
 from tests.support.building import read_models as read_models_for_tests
 from tests.support.building import poison
 from tests.support.building.drains import staged
 model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys.argv[3])
-with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
+with spark_session() as spark, ViewDrain(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     staged(consumer).drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
 # a drain of several views, as the run that shares one is one

@@ -9,7 +9,7 @@ import pytest
 from millrace.drain.commit import Commit
 from millrace.drain.loop import Drain
 from millrace.drain.report import DrainReport
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import drains, poison, shared_drains
@@ -73,8 +73,8 @@ class Lab(PlatformStore):
         with self.consumer(model, owner, **options) as consumer:
             return consumer.rebuild(*(partitions or range(16)), wait_s=patience())
 
-    def consumer(self, model: ReadModel, owner: str = "next", **options: Any) -> Consumer:  # noqa: ANN401 - passed on
-        return Consumer(self.dsn, model, self.session, owner, **options)
+    def consumer(self, model: ReadModel, owner: str = "next", **options: Any) -> ViewDrain:  # noqa: ANN401 - passed on
+        return ViewDrain(self.dsn, model, self.session, owner, **options)
 
     def drain(self, model: ReadModel = Everything, owner: str = "next") -> DrainReport:
         return drains.drain(self.dsn, self.spark, model, owner)

@@ -23,11 +23,11 @@ def greetings(state: State | None, event: FoldEvent) -> State | None:
 '''
 BUILD_GREETINGS = """
 import json
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.spark import spark_session
 from my_platform.read_models.greetings import greetings
 dsn, configuration = sys.argv[1:]
-with spark_session(json.loads(configuration)) as spark, Consumer(dsn, greetings, lambda: spark, "test") as consumer:
+with spark_session(json.loads(configuration)) as spark, ViewDrain(dsn, greetings, lambda: spark, "test") as consumer:
     consumer.drain(budget_s=600, idle_s=0)
 """
 # several jobs, so that Python processes of the server which have imported something are used again

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.spark import spark_session
 from millrace.spark.parallelism import batch_size, cores_of, task_number
 from tests.support.building.drains import Everything
@@ -57,7 +57,7 @@ def main(dsn: str, configuration: str, partition: str) -> None:
             .start(str(folder / "events"))
         )
         assert query.awaitTermination(patience())
-        with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
+        with ViewDrain(dsn, Everything, lambda: spark, "test") as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, batch_events=200)
             consumer.rebuild(int(partition))
         origins = spark.range(0, 100, 1, 8).mapInArrow(origin, "file string, folder string, python string")

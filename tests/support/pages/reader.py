@@ -26,7 +26,7 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.capture.drain import CaptureDrain
 from millrace.capture.prepare import remove
-from millrace.drain.view_drain import Consumer
+from millrace.drain.view_drain import ViewDrain
 from millrace.platform_defs.loading import build_defs
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.settings import EXAMPLE
@@ -140,7 +140,7 @@ class Reader:
         sensors = {sensor.name for sensor in build_defs(declarations=known).sensors or ()} if models else set()
         for model in models:
             assert f"poll_{model.view}" in sensors
-            with Consumer(self.dsn, model, self.spark, "reader") as consumer:
+            with ViewDrain(self.dsn, model, self.spark, "reader") as consumer:
                 consumer.drain(budget_s=60, idle_s=0)
 
     def capture(self) -> None:

@@ -1,5 +1,5 @@
--- That is the next one of a stream that it retries, the first one in its range of a stream without a lock, and in a
--- rebuild of any.
+-- For a stream that the lease retries, it is the stream's next event; for a stream without a lock, and for any stream
+-- in a rebuild, its first event in the range.
 create or replace function event_store_private.first_delivered(
   v_view event_store.views,
   v_lease event_store.checkpoints,

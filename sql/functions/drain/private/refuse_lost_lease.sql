@@ -1,4 +1,4 @@
--- It says what is in force, too.
+-- The refusal also lists the leases in force.
 create or replace function event_store_private.refuse_lost_lease(
   v_view text,
   v_partition int[],
@@ -30,4 +30,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_lost_lease(text, int[], bigint[]) is
-'Raises MR011 and says which leases are lost.';
+'Raises MR011 and lists the lost leases.';

@@ -1,4 +1,4 @@
--- A lease past its time holds as long as nobody else took it: the token decides, not the clock.
+-- An expired lease holds until another owner takes it: the token decides, not the clock.
 create or replace function event_store_private.require_leases(
   v_view text,
   v_partition int[],
@@ -12,7 +12,7 @@ as $$
 -- planner: indexed ordered
 begin
   if v_partition is null or cardinality(v_partition) = 0 or cardinality(v_partition) <> coalesce(cardinality(v_lease_token), 0)
-    -- one partition with two positions would take either
+    -- Of two positions for one partition, either could be taken.
     or (select count(*) <> count(distinct partition) from unnest(v_partition) b(partition))
   then
     perform event_store_private.refuse_request(

@@ -1,12 +1,12 @@
 -- For one consumer that serves many views in rounds. A range [from_position, to_position) is as claim_batch gives it.
--- Sequences new events first. Call it in a short transaction: until it ends, others are given nothing of the log
--- partitions it leases.
--- No lock is touched. The events of streams with a lock in a range are left out by read_batch (locked_streams names
--- these streams) and stay with their locks when the range is committed.
--- Where nothing wanted is ahead, nothing is locked and nothing is written; except that a checkpoint with 200 unwanted
--- positions ahead moves past them: to look at them again and again would cost more than a new version of its row. A
--- call looks at 400,000 positions for all views together, or at 1,000 for each view in each log partition.
--- What others hold is left out. Where a view is refused, nothing is leased.
+-- Sequences new events first. Call it in a short transaction: until it ends, other consumers get nothing of the log
+-- partitions that it leases.
+-- It changes no lock of a stream. read_batch leaves out the events of streams with a lock in a range (locked_streams
+-- names these streams), and the commit of the range leaves these events with their locks.
+-- Where no wanted event is ahead, it locks nothing and writes nothing. One exception: a checkpoint with 200 unwanted
+-- positions ahead moves past them, because repeated looks would cost more than a new version of its row. A call looks
+-- at 400,000 positions for all views together, or at 1,000 for each view in each log partition.
+-- It skips what others hold. If one view is refused, it leases nothing.
 -- Example: select view, partition, from_position, to_position from claim_views('{invoices,orders}', 'run-7')
 create or replace function event_store_platform.claim_views(
   v_views text[],
@@ -43,23 +43,23 @@ begin
   if coalesce(v_limit, 0) <= 0 then
     perform event_store_private.refuse_request(format('v_limit is %s', v_limit), 'v_limit must be at least 1.');
   end if;
-  perform event_store_private.lease_duration(null, v_lease_s); -- refuses one that is out of range
+  perform event_store_private.lease_duration(null, v_lease_s); -- refuses a length that is out of range
   select min(v.view) filter (where v.mode <> 'bulk' or not event_store_private.may_use(v.owner)),
     array_agg(v.view) filter (where v.enabled)
   into _odd, _views
   from event_store.views v
   where v.view = any (v_views);
   if _odd is not null then
-    perform event_store_private.own_view(_odd, 'bulk'); -- says what is wrong
+    perform event_store_private.own_view(_odd, 'bulk'); -- names the fault
   end if;
   if _views is null then
     return;
   end if;
   perform event_store_platform.sequence_events();
 
-  -- Look first, without a lock. The newest events of a log partition are read once for all views, as kinds: a view has
-  -- something to get where the last event of a kind that it wants is not behind its checkpoint. A view that is further
-  -- behind looks by itself, below.
+  -- Look first, without a lock. The newest events of a log partition are read once for all views, grouped by kind: a
+  -- view has pending events if the last event of a kind that it wants is not behind its checkpoint. For a view that
+  -- lags further, the statement below looks at its own range.
   _now := event_store_private.clock();
   select
     array_agg(seen.view) as views, array_agg(seen.partition) as partitions, array_agg(seen.high_water_mark) as marks,
@@ -94,7 +94,7 @@ begin
     cross join lateral (
       select
         (v.deciders is not null or v.events is not null) and t.position >= g.read_from and count(*) = 0 as is_passed,
-        -- where none of these kinds began behind the checkpoint; else the view looks itself
+        -- if none of these kinds began behind the checkpoint; else the statement below looks
         case when t.position >= g.read_from and min(x.first) >= t.position then min(x.first) end as first
       from unnest(k.deciders, k.events, k.firsts, k.lasts) x(decider, event, first, last)
       where x.last >= t.position and event_store_private.wants(v.deciders, v.events, x.decider, x.event)
@@ -102,7 +102,7 @@ begin
     where wanted.is_passed is not true or g.high_water_mark - t.position >= 200 -- the price of a new version of the row
     offset 0
   ) seen
-  -- compare-and-set: zero rows if another consumer changed the row
+  -- compare-and-set: no row if another consumer changed it
   cross join lateral (
     select c.position, c.ctid as version from event_store.checkpoints c
     where c.view = seen.view and c.partition = seen.partition and c.revision = seen.revision and c.position = seen.position
@@ -112,8 +112,8 @@ begin
     return;
   end if;
 
-  -- In a statement of its own, which sees what was committed before the locks were ours: lock_idle_view, which holds all
-  -- that can be leased, either failed at them, or was done before.
+  -- In a statement of its own, which sees what was committed before these locks. lock_idle_view locks all that can be
+  -- leased, so it either failed at them or committed before.
   _now := event_store_private.clock();
   return query
   with at as materialized (
@@ -183,9 +183,10 @@ end
 $$;
 
 comment on function event_store_platform.claim_views(text[], text, bigint, bigint) is
-'Leases log partitions of the bulk views v_views that have new events which the view wants to v_owner, and returns the '
-'ranges to read, v_limit positions of each view, the oldest first. It never waits, and tries no stream with a lock '
-'again. Views that are not registered or not enabled are left out. v_lease_s as for claim_batch. MR005 v_views is null, '
-'has one or more than one dimension, v_owner is empty, or a number is out of range; MR012 a rows view; MR041 another role''s view.';
+'Leases log partitions of the bulk views v_views that have new events which the view wants to v_owner. Returns the '
+'ranges to read, v_limit positions of each view, the oldest first. It never waits and retries no stream with a lock. '
+'Views that are not registered or not enabled are left out. v_lease_s as for claim_batch. MR005 v_views is null or '
+'has a null or several dimensions, v_owner is empty, or a number is out of range; MR012 a rows view; MR041 another '
+'role''s.';
 revoke all on function event_store_platform.claim_views(text[], text, bigint, bigint) from public;
 grant execute on function event_store_platform.claim_views(text[], text, bigint, bigint) to event_store_consumer, event_store_owner;

@@ -1,4 +1,4 @@
--- A lease that somebody commits at this moment is left out, and ends with that commit.
+-- It skips a lease that is being committed; that commit ends the lease.
 -- Example: select extend_owner('run-7', 60)
 create or replace function event_store_platform.extend_owner(
   v_owner text,
@@ -19,7 +19,7 @@ begin
   if coalesce(v_owner, '') = '' then
     perform event_store_private.refuse_request(format('v_owner is %L', v_owner), 'An owner is named: the id of a run, say.');
   end if;
-  perform event_store_private.lease_duration(null, v_lease_s); -- refuses one that is out of range
+  perform event_store_private.lease_duration(null, v_lease_s); -- refuses a length that is out of range
   _now := event_store_private.clock();
   _locked := array(
     select held.ctid
@@ -31,7 +31,7 @@ begin
       where v.mode = 'bulk' and event_store_private.may_use(v.owner) and c.lease_owner = v_owner and c.leased_until > _now
       offset 0
     ) seen
-    -- compare-and-set: zero rows if another consumer changed the row
+    -- compare-and-set: no row if another consumer changed it
     cross join lateral (
       select c.ctid from event_store.checkpoints c
       where c.view = seen.view and c.partition = seen.partition and c.revision = seen.revision
@@ -49,8 +49,8 @@ end
 $$;
 
 comment on function event_store_platform.extend_owner(text, bigint) is
-'Lets every lease in force of v_owner last v_lease_s from now (null: its view''s lock_timeout_s), in all bulk views that '
-'the caller may use, and returns how many. A lease that expired or was taken over is not extended. It never waits. '
-'MR005 v_owner is empty, or v_lease_s is out of range.';
+'Extends every lease in force of v_owner to v_lease_s from now (null: its view''s lock_timeout_s), in all bulk views '
+'that the caller may use, and returns how many. A lease that expired or was taken over is not extended. It never '
+'waits. MR005 v_owner is empty, or v_lease_s is out of range.';
 revoke all on function event_store_platform.extend_owner(text, bigint) from public;
 grant execute on function event_store_platform.extend_owner(text, bigint) to event_store_consumer, event_store_owner;

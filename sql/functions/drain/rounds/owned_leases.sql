@@ -1,5 +1,5 @@
--- For a reader that reads what its owner has claimed, many times a second. However many dead versions the checkpoints
--- have, it looks at one of each. Expired leases are left out, also those that nobody took over yet.
+-- For a consumer that reads the ranges of its leases many times a second. It looks at one version of each checkpoint,
+-- however many dead versions there are. Expired leases are left out, even if no other owner took them over yet.
 -- Example: select view, partition, from_position, to_position from owned_leases('run-7')
 create or replace function event_store_platform.owned_leases(
   v_owner text

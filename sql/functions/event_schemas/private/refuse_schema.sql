@@ -1,4 +1,4 @@
--- Raises that a schema is not taken: what of it, where, and what is taken.
+-- Raises that a schema is not accepted: which part of it, where, and what is accepted.
 create or replace function event_store_private.refuse_schema(
   v_fault text
 )
@@ -14,4 +14,4 @@ as $$
   )
 $$;
 
-comment on function event_store_private.refuse_schema(text) is 'Raises MR005 with what is wrong in a schema and what is taken.';
+comment on function event_store_private.refuse_schema(text) is 'Raises MR005 with the fault of a schema and what is accepted.';

@@ -1,6 +1,6 @@
--- A member of the decider's owner may, or, where it has none, of the role that registered the event first, and an
--- operator. To append to a decider is no right to it: all that others appended is read by its upcasts, and all appends
--- are judged by its schemas.
+-- Members of the decider's owner may register, or, without an owner, of the role that registered the event first, and
+-- operators. The right to append does not suffice: upcasts change how all events of a decider are read, and schemas
+-- judge all appends.
 create or replace function event_store_private.require_registrar(
   v_decider text,
   v_event text

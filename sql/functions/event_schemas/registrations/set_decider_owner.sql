@@ -1,4 +1,4 @@
--- Of every writer's decider the shapes of an event are those of the role that registered it first.
+-- The shapes of an event of every writer's decider are set by the role that registered the event first.
 -- Races: an append that is under way may still be stored.
 -- Example: select set_decider_owner('order', 'order_team', 'the order service alone writes orders')
 create or replace function event_store_platform.set_decider_owner(
@@ -19,7 +19,7 @@ begin
   if exists (select from event_store.captured_tables c where c.decider = v_decider) then
     perform event_store_private.refuse_captured_decider(v_decider);
   end if;
-  -- a capture takes deciders of event_store_owner, and what writers appended before for changes of its table
+  -- a capture takes over deciders of event_store_owner, and earlier appends of writers as changes of its table
   if v_owner = 'event_store_owner' or v_owner is not null and to_regrole(quote_ident(v_owner)) is null then
     perform event_store_private.refuse_request(
       format('%I is no role that a decider is given to', v_owner),
@@ -43,7 +43,7 @@ end
 $$;
 
 comment on function event_store_platform.set_decider_owner(text, text, text) is
-'Gives a decider to the role v_owner, whose members alone append to it and register its events, schemas and upcasts from '
+'Gives a decider to the role v_owner: only its members append to it and register its events, schemas and upcasts from '
 'now on, or with null to every writer; returns whether that changed anything, which is audited with v_reason. MR004 unknown '
 'decider; MR005 v_owner is no role, or event_store_owner; MR034 the decider belongs to a capture.';
 revoke all on function event_store_platform.set_decider_owner(text, text, text) from public;

@@ -1,8 +1,8 @@
--- Without its schema data of any shape are appended until another one is registered. Without its upcast what is stored
--- is read as before, and read models that it decided are built anew. An event that is gone belongs to the role that
--- registers it next.
--- Races: what a drain read with an upcast is not committed without it. An append that is under way ends as it began: by
--- the schema, and with an event of a kind that is gone, which is registered again then.
+-- Without its schema, data of any shape are appended until another schema is registered. Without its upcast, stored
+-- data are read as before, and read models that the upcast affected are built anew. A withdrawn event belongs to the
+-- role that registers it next.
+-- Races: a drain cannot commit what it read with a withdrawn upcast. An append that is under way ends as it began: by
+-- the schema, and also with a withdrawn event, which is then registered again.
 -- Example: select withdraw_registration('order', 'order_placed', 2, 'upcast', 'these were cents already')
 create or replace function event_store_platform.withdraw_registration(
   v_decider text,
@@ -77,7 +77,7 @@ $$;
 
 comment on function event_store_platform.withdraw_registration(text, text, bigint, text, text) is
 'Takes back the schema or the upcast of a version of an event, so that another one may be registered, or the event itself '
-'where it has no event: v_what is schema, upcast or event. Returns whether there was one; audited with v_reason and what it '
+'where none is stored: v_what is schema, upcast or event. Returns whether there was one; audited with v_reason and what it '
 'was. MR005 v_what is none of these, there is an upcast to a later version, or the event has events, a schema or an upcast, '
 'or the decider belongs to a capture.';
 revoke all on function event_store_platform.withdraw_registration(text, text, bigint, text, text) from public;

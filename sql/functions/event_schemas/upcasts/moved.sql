@@ -1,5 +1,5 @@
--- A move never raises: where it does not apply, data stay as they are. Paths lead through objects only, from the root.
--- Every path and every way to a target is walked: #> and jsonb_set would enter arrays.
+-- A move never raises: where it does not apply, data stay as they are. Paths lead only through objects, from the root.
+-- Every path and every target is walked key by key: #> and jsonb_set would enter arrays.
 -- Races: none; it reads its arguments only.
 -- Example: select moved('{"a": 1}', 1, '[{"to_version": 2, "moves": [{"move": "drop", "path": ["a"]}]}]')
 create or replace function event_store_platform.moved(
@@ -12,7 +12,7 @@ language plpgsql
 immutable
 strict
 parallel safe
--- no search_path of its own, which would cost each event of a rebuild as much as a move: all is built in
+-- no search_path of its own, which would cost each event of a rebuild as much as a move: it uses only built-ins
 as $$
 declare
   _data jsonb := v_data;
@@ -34,7 +34,7 @@ begin
     if (
       jsonb_typeof(v_upcasts -> _u -> 'to_version') = 'number' and jsonb_typeof(v_upcasts -> _u -> 'moves') = 'array'
     ) is not true then
-      -- by itself: who calls it may call nothing private
+      -- raised here, since callers may call no private function
       raise exception 'request is malformed'
         using
           errcode = 'MR005',
@@ -59,7 +59,7 @@ begin
       _kind := _move ->> 'move';
       _keys := _move -> 'path';
       _path := array[_keys ->> 0];
-      _value := _data -> (_keys ->> 0); -- null where nothing is, not where a JSON null is
+      _value := _data -> (_keys ->> 0); -- null where there is no value, but not for a JSON null
       for _k in 1 .. jsonb_array_length(_keys) - 1 loop
         _path := _path || (_keys ->> _k);
         _value := case when jsonb_typeof(_value) = 'object' then _value -> (_keys ->> _k) end;
@@ -80,7 +80,7 @@ begin
         _data := jsonb_set(_data, _path, _value);
         continue;
       end if;
-      -- what is renamed, or a default, goes to _keys
+      -- a renamed value, or a default, goes to _keys
       _target := array[_keys ->> 0];
       _at := _data -> (_keys ->> 0);
       for _k in 1 .. jsonb_array_length(_keys) - 1 loop
@@ -109,7 +109,7 @@ $$;
 
 comment on function event_store_platform.moved(jsonb, bigint, jsonb) is
 'Returns data of an event''s version v_event_version in the shape of the last of v_upcasts, which are entries of to_version '
-'and moves as event_upcasts has them. Those to v_event_version and before are left out. Null where an argument is. '
+'and moves as event_upcasts has them. Upcasts to v_event_version or lower are left out. Null if an argument is null. '
 'MR005 v_upcasts is no array of these.';
 revoke all on function event_store_platform.moved(jsonb, bigint, jsonb) from public;
 grant execute on function event_store_platform.moved(jsonb, bigint, jsonb)

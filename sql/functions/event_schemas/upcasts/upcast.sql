@@ -1,4 +1,4 @@
--- Who reads many events of few kinds reads event_upcasts once, and calls moved.
+-- A reader of many events of few kinds reads event_upcasts once and calls moved.
 -- Races: an upcast that is registered meanwhile counts from the next statement on.
 -- Example: select event, upcast(decider, event, event_version, data) as data from read_stream('order', 'o-1')
 create or replace function event_store.upcast(

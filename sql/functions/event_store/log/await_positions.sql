@@ -1,5 +1,5 @@
--- Where it sequences itself, it holds the log until the caller's transaction ends. The bound on how long that may idle
--- is the caller's to lift, so such a transaction cannot be prepared, and a sequencer ends its session where it idles
+-- Where it sequences itself, it holds the log until the caller's transaction ends. The caller can lift the bound on how
+-- long that may idle. So such a transaction cannot be prepared, and a sequencer ends the session where it idles
 -- (end_log_holder).
 -- Example: select * from await_positions('{6f1d2f0a-64a5-4b5e-9f0e-1c1e7b0a0001}')
 create or replace function event_store.await_positions(
@@ -43,7 +43,7 @@ begin
     case when event_store_platform.is_attended() then 0 else event_store_platform.sequence_events() end > 0
     or clock_timestamp() < _until
   ) loop
-    perform pg_sleep(0.001) where pg_current_xact_id_if_assigned() is null; -- else it was this session's turn
+    perform pg_sleep(0.001) where pg_current_xact_id_if_assigned() is null; -- not where this session sequenced
   end loop;
   return query
   select i.event_id, p.partition, p.position
@@ -54,8 +54,8 @@ end
 $$;
 
 comment on function event_store.await_positions(uuid[], bigint) is
-'Waits until committed events have their positions in the log, for v_seconds at most, and returns where they are; '
-'position is null where that was too short. What is not stored is left out. Where no sequencer is at work it sequences what is new itself. MR005 an '
+'Waits until committed events have their positions in the log, for v_seconds at most, and returns the positions; '
+'position is null where that was too short. Events that are not stored are left out. Where no sequencer is at work it sequences new events itself. MR005 an '
 'argument is null or out of range, or the transaction has written or is above READ COMMITTED.';
 revoke all on function event_store.await_positions(uuid[], bigint) from public;
 grant execute on function event_store.await_positions(uuid[], bigint)

@@ -1,6 +1,6 @@
--- The session's own setting (bound_idle_transaction) would end an idle one, but the session may set that back. A
--- running sequencer calls this. What the transaction did is undone: the events that it sequenced are sequenced again.
--- The role that migrated may not end a superuser's session, nor any other role's where it is no member of
+-- The setting of bound_idle_transaction would end an idle session, but the session may set it back. A running sequencer
+-- calls this. The holder's transaction is rolled back, and the events that it sequenced are sequenced again.
+-- The role that migrated may not end a superuser's session. To end another role's session it must be a member of
 -- pg_signal_backend.
 -- Example: select pid, login from end_log_holder('the importer hangs')
 create or replace function event_store_platform.end_log_holder(
@@ -51,8 +51,8 @@ end
 $$;
 
 comment on function event_store_platform.end_log_holder(text) is
-'Ends the session whose transaction holds up the whole log, or others'' producers, views or registrations, and returns '
-'it: one that has idled in it for ten seconds, or, of the log, any for an operator who says why (v_reason). A session that '
+'Ends the session with a transaction that holds up the whole log, or others'' producers, views or registrations, and returns '
+'it: one that has idled in it for ten seconds, or any that holds the log if an operator states v_reason. A session that '
 'the role that migrated may not end is left. Audited.';
 revoke all on function event_store_platform.end_log_holder(text) from public;
 grant execute on function event_store_platform.end_log_holder(text) to event_store_consumer, event_store_owner;

@@ -14,7 +14,7 @@ as $$
 $$;
 
 comment on function event_store_platform.is_sequenced(pg_snapshot) is
-'Says whether every event that the snapshot v_committed sees has its position. sequence_events may have returned 0 '
-'because another session was at it.';
+'Returns whether every event that the snapshot v_committed sees has its position. sequence_events may have returned 0 '
+'because another session was sequencing.';
 revoke all on function event_store_platform.is_sequenced(pg_snapshot) from public;
 grant execute on function event_store_platform.is_sequenced(pg_snapshot) to event_store_owner;

@@ -1,4 +1,4 @@
--- Where a sequencer runs, it is just now; where none runs and nobody consumes, new events wait from then on.
+-- Where a sequencer runs, it is just now. Where none runs and no view is consumed, new events wait from then on.
 -- Races: none; it takes no lock.
 -- Example: select clock_timestamp() - last_sequenced()
 create or replace function event_store_platform.last_sequenced()
@@ -13,6 +13,6 @@ as $$
 $$;
 
 comment on function event_store_platform.last_sequenced() is
-'Returns when somebody last looked for events without a position, to half a second; infinity during a restore.';
+'Returns when a session last looked for events without a position, to half a second; infinity during a restore.';
 revoke all on function event_store_platform.last_sequenced() from public;
 grant execute on function event_store_platform.last_sequenced() to event_store_consumer, event_store_reader, event_store_owner;

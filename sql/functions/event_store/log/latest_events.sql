@@ -1,6 +1,6 @@
--- For people who look: a consumer that must miss nothing reads the log by positions.
--- A stream and a correlation are found by their index. Without either the events are read from the newest on, or from
--- v_since on, as far as it must: a filter that few events fit can read the whole log.
+-- For people: a consumer that must miss nothing reads the log by positions.
+-- A stream and a correlation are found by their index. Without either, events are read from the newest back or from
+-- v_since on, as far as needed: a filter that few events fit can read the whole log.
 -- The next page begins before the last offset of this one. Races: an open transaction may add events with lower
 -- offsets.
 -- Example: select partition, position, event, decider_id from latest_events(20, v_decider => 'order')
@@ -35,7 +35,7 @@ language plpgsql
 stable
 security definer
 set search_path = event_store, pg_temp
--- the functions that find events have settings of their own
+-- the functions that search events have settings of their own
 as $$
 -- planner: indexed ordered nested once
 #variable_conflict use_column

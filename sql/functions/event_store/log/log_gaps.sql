@@ -1,4 +1,4 @@
--- Positions are dense: who finds a gap has found a fault of the store or of its disk.
+-- Positions are dense: a gap is a fault of the store or of its disk.
 -- Example: select log_gaps(10000)
 create or replace function event_store_platform.log_gaps(
   v_recent bigint default 10000
@@ -30,7 +30,7 @@ end
 $$;
 
 comment on function event_store_platform.log_gaps(bigint) is
-'Returns the log partitions in which one of the newest v_recent positions is missing: none, unless something is '
+'Returns the log partitions in which one of the newest v_recent positions is missing: none unless something is '
 'broken. MR005 v_recent is not positive.';
 revoke all on function event_store_platform.log_gaps(bigint) from public;
 grant execute on function event_store_platform.log_gaps(bigint) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,6 +1,6 @@
--- Two looks by key. A writer that appended the event can so wait until a view has it: until its checkpoint is beyond
--- the position.
--- Races: an event that is returned without a position may get it at any moment; one that has it keeps it.
+-- Two look-ups by key. With them a writer that appended the event can wait until a view has it: until the view's
+-- checkpoint is beyond the position.
+-- Races: an event that is returned without a position may get one at any moment; a position never changes.
 -- Example: select partition, position from log_position('6f1d2f0a-64a5-4b5e-9f0e-1c1e7b0a0001')
 create or replace function event_store.log_position(
   v_event_id uuid
@@ -25,7 +25,7 @@ end
 $$;
 
 comment on function event_store.log_position(uuid) is
-'Returns the log partition of an event and its position there, null while it is not sequenced; nothing for an event '
+'Returns the log partition of an event and its position there, null while it is not sequenced; no row for an event '
 'that is not stored, or was purged.';
 revoke all on function event_store.log_position(uuid) from public;
 grant execute on function event_store.log_position(uuid)

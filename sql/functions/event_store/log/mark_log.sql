@@ -1,4 +1,4 @@
--- All that is committed is sequenced first, unless another session sequences at this moment.
+-- All committed events are sequenced first, unless another session sequences at this moment.
 -- Example: select * from mark_log('before the new price list')
 create or replace function event_store_platform.mark_log(
   v_reason text
@@ -21,7 +21,7 @@ end
 $$;
 
 comment on function event_store_platform.mark_log(text) is
-'Records the high-water marks of all log partitions as they are now, for ever, and returns them. v_reason says what the '
+'Records the present high-water marks of all log partitions, for ever, and returns them. v_reason says what the '
 'moment is for. MR005 v_reason is empty or too long.';
 revoke all on function event_store_platform.mark_log(text) from public;
 grant execute on function event_store_platform.mark_log(text) to event_store_owner;

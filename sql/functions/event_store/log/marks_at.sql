@@ -16,7 +16,7 @@ end
 $$;
 
 comment on function event_store_platform.marks_at(timestamptz) is
-'Returns the last moment in log_marks that is not after v_time; no row where there is none. It says what was in the log '
+'Returns the last moment in log_marks that is not after v_time; no row where there is none. It tells which events were in the log '
 'then, to the minute, whatever created_at an event of a slow transaction has.';
 revoke all on function event_store_platform.marks_at(timestamptz) from public;
 grant execute on function event_store_platform.marks_at(timestamptz) to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- Exact, though created_at does not rise strictly along the log: an event has the time of its append, its position that
--- of its commit. Infinities cost nothing; else the events are read from v_timestamp on.
+-- Exact, though created_at does not rise strictly along the log: created_at is the time of the append, the position
+-- follows the commit. Infinities cost nothing; for other times the events are read from v_timestamp on.
 -- Example: select offset_for_timestamp(3, '2030-01-01 00:00:00+00')
 create or replace function event_store.offset_for_timestamp(
   v_partition int,
@@ -21,7 +21,7 @@ end
 $$;
 
 comment on function event_store.offset_for_timestamp(int, timestamptz) is
-'Returns the first kept position of log partition v_partition whose event was appended at or after v_timestamp; the '
+'Returns the first kept position of log partition v_partition with an event appended at or after v_timestamp; the '
 'high-water mark if there is none. -infinity gives the earliest position, infinity the mark. MR005 v_timestamp is '
 'null; MR013 unknown log partition.';
 revoke all on function event_store.offset_for_timestamp(int, timestamptz) from public;

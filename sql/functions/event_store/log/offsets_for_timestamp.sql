@@ -1,4 +1,4 @@
--- One pass for each log partition would read all events after the time as often as there are log partitions.
+-- A pass for each log partition would read all events after the time once for each.
 -- Example: select partition, position from offsets_for_timestamp('2030-01-01 00:00:00+00')
 create or replace function event_store.offsets_for_timestamp(
   v_timestamp timestamptz,

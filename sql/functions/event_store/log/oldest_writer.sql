@@ -1,7 +1,7 @@
--- The events of that transaction are given positions when it ends; while it is open, no row version that was replaced
+-- The events of that transaction get their positions when it ends; while it is open, no row version that was replaced
 -- since can be removed.
--- Races: none; it takes no lock, and what it returns may be over by then.
--- Postgres hides other roles' sessions from a role that migrated without pg_read_all_stats: then it finds its own only.
+-- Races: none; it takes no lock, and the returned transaction may have ended by then.
+-- If the role that migrated lacks pg_read_all_stats, Postgres hides other roles' sessions: then it finds only its own.
 -- Example: select pid, prepared, open_since from oldest_writer()
 create or replace function event_store_platform.oldest_writer()
 returns table (
@@ -32,7 +32,7 @@ as $$
 $$;
 
 comment on function event_store_platform.oldest_writer() is
-'Returns the transaction that has been open for longest of all that have written in this database, if there is one: '
+'Returns the longest open transaction of those that have written in this database, if there is one: '
 'the pid of its session, or its name where it is prepared, its login, and since when it is open.';
 revoke all on function event_store_platform.oldest_writer() from public;
 grant execute on function event_store_platform.oldest_writer() to event_store_consumer, event_store_reader, event_store_owner;

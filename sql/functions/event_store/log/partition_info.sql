@@ -12,10 +12,10 @@ returns table (
   active_views bigint
 )
 language sql
-volatile -- the clock is
+volatile -- as the clock is
 security definer
 set search_path = event_store, pg_temp
--- without statistics it looks dear, and to compile it took a hundred times as long as to run it
+-- without statistics the plan looks costly, and compiling it took a hundred times as long as running it
 as $$
 -- planner: uncompiled
   with store as (

@@ -1,5 +1,5 @@
--- With a filter, fewer than v_limit events mean that there are no more before the mark. Who comes again from the
--- position after the last one reads what did not fit again.
+-- With a filter, fewer than v_limit events mean that no others lie before the mark. A caller that continues from
+-- the position after the last event reads again what did not fit.
 -- Example: select position, event, decider_id from read_log(3, 0, 100)
 -- Example: select position, data from read_log(3, 0, 100, v_deciders => '{order}', v_events => '{order_placed}')
 create or replace function event_store.read_log(
@@ -40,8 +40,8 @@ $$;
 
 comment on function event_store.read_log(int, bigint, bigint, text[], text[]) is
 'Returns up to v_limit events of log partition v_partition from v_from_position on, in order; none at the high-water '
-'mark. Of those, only the events of v_deciders and named in v_events, if these are given; null and {} mean all. Then '
-'it reads as far as it must. MR005 v_limit is not positive, or v_from_position is null; MR013 unknown log partition; MR015 v_from_position '
+'mark. With v_deciders or v_events, only events of these deciders and names; null and {} mean all. With a filter '
+'it reads as far as needed. MR005 v_limit is not positive, or v_from_position is null; MR013 unknown log partition; MR015 v_from_position '
 'lies below the earliest position or beyond the mark.';
 revoke all on function event_store.read_log(int, bigint, bigint, text[], text[]) from public;
 grant execute on function event_store.read_log(int, bigint, bigint, text[], text[])

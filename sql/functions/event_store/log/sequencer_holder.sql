@@ -1,7 +1,7 @@
--- The holder is a call of sequence_events that runs, or a transaction that made one and is open. One that two calls a
--- second apart return is no call that runs: end it by its pid.
--- Races: none; it takes no lock, and what it returns may be over by then.
--- open_since is null where Postgres hides it from the role that migrated: it shows that of others to pg_read_all_stats.
+-- The holder is a running call of sequence_events, or an open transaction that made one. If two calls a second apart
+-- return the same holder, it is no running call: end it by its pid.
+-- Races: none; it takes no lock, and the returned transaction may have ended by then.
+-- open_since is null where Postgres hides it from the role that migrated, which then lacks pg_read_all_stats.
 -- Example: select pid, login, open_since from sequencer_holder()
 create or replace function event_store_platform.sequencer_holder()
 returns table (
@@ -19,15 +19,15 @@ as $$
 -- planner: uncompiled
   select l.pid, a.usename::text, a.application_name, l.transactionid::text, a.xact_start
   from event_store.sequencer s
-  -- the mark that locking a row leaves on it; that of a transaction that is over holds nothing
+  -- xmax is the mark that a row lock leaves; that of an ended transaction holds nothing
   join pg_locks l on l.locktype = 'transactionid' and l.transactionid = s.xmax and l.granted
   left join pg_stat_activity a on a.pid = l.pid
   where l.pid is distinct from pg_backend_pid()
 $$;
 
 comment on function event_store_platform.sequencer_holder() is
-'Returns the session whose open transaction holds the sequencer''s row, if there is one: its pid, its login, its'
-' transaction and since when that is open, if that may be seen. The same transaction at two calls a second apart holds'
+'Returns the session that holds the sequencer''s row in an open transaction, if there is one: its pid, its login, its'
+' transaction and since when that is open, if visible. A transaction that two calls a second apart return holds'
 ' up the whole log.';
 revoke all on function event_store_platform.sequencer_holder() from public;
 grant execute on function event_store_platform.sequencer_holder() to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,9 +1,9 @@
 -- A stream that waits, is in flight or is parked has a lock: then the view has the events up to last_offset, and owes
--- the later ones that it wants. Without a lock it has what lies below its checkpoint; an event without a position is
+-- the later ones that it wants. Without a lock it has the events below its checkpoint; an event without a position is
 -- owed.
--- It reads the stream once for all views. Where a stream has more than v_most events, owed means "at least". Rows are
--- by the name of the view.
--- Races: it takes no lock; a consumer may go on meanwhile.
+-- It reads the stream once for all views. If a stream has more than v_most events, owed means "at least". Rows are in
+-- the order of view names.
+-- Races: it takes no lock; a consumer may proceed meanwhile.
 -- Example: select view, owed, parked_at, last_error from stream_views('order', 'o-1')
 create or replace function event_store_platform.stream_views(
   v_decider text,
@@ -78,7 +78,7 @@ end
 $$;
 
 comment on function event_store_platform.stream_views(text, text, bigint) is
-'Returns, for each view that wants v_decider, what it has of the stream (v_decider, v_decider_id): its checkpoint, how many '
+'Returns, for each view that wants v_decider, its progress in the stream (v_decider, v_decider_id): its checkpoint, how many '
 'events it owes and the first of them, and the stream''s lock with attempts, last_error and parked_at if it has one. '
 'The stream''s newest v_most events are counted. MR004 v_decider is not registered; MR005 an argument is null, or v_most '
 'is not positive.';

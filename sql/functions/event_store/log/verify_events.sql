@@ -1,8 +1,8 @@
 -- Each event that the sequencer has seen must have a position, in the log partition of its stream, and follow the event
--- before it, purged or not: of the version before, by previous_id, later in the log, and not behind a final one. So
--- versions are gapless.
--- Races: all of it is as of one moment. In a store that was restored and not sequenced since, nothing is known of what
--- the sequencer has seen.
+-- before it, purged or not: it has the next version, names that event as previous_id, is later in the log, and that
+-- event is not final. So versions are gapless.
+-- Races: all of it is as of one moment. In a store that was restored and not sequenced since, it is unknown what the
+-- sequencer has seen.
 -- Example: select looked, reached, found, faults from verify_events(0, 50000)
 create or replace function event_store_platform.verify_events(
   v_from bigint,
@@ -87,8 +87,8 @@ end
 $$;
 
 comment on function event_store_platform.verify_events(bigint, bigint) is
-'Looks at v_limit events from offset v_from on: whether they have positions, and each follows the one before it in its '
-'stream, without a gap. Returns how many it looked at (none at the end), up to which, how many faults it found, and of up '
+'Checks v_limit events from offset v_from on: whether they have positions, and each follows the one before it in its '
+'stream, without a gap. Returns how many it checked (none at the end), up to which, how many faults it found, and of up '
 'to twenty the kind and the place. MR005 v_from is null, or v_limit is not positive.';
 revoke all on function event_store_platform.verify_events(bigint, bigint) from public;
 grant execute on function event_store_platform.verify_events(bigint, bigint) to event_store_reader, event_store_owner;

@@ -59,8 +59,8 @@ end
 $$;
 
 comment on function event_store_platform.verify_positions(int, bigint, bigint) is
-'Looks at v_limit positions of log partition v_partition from v_from on: whether they are dense, and have their events. '
-'Returns how many it looked at (none at the end), up to which, how many faults it found, and of up to twenty the kind and '
+'Checks v_limit positions of log partition v_partition from v_from on: whether they are dense, and have their events. '
+'Returns how many it checked (none at the end), up to which, how many faults it found, and of up to twenty the kind and '
 'the place. MR005 v_from is null, or v_limit is not positive; MR013 unknown log partition.';
 revoke all on function event_store_platform.verify_positions(int, bigint, bigint) from public;
 grant execute on function event_store_platform.verify_positions(int, bigint, bigint) to event_store_reader, event_store_owner;

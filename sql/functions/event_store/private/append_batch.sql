@@ -1,6 +1,6 @@
--- For append_events after reading its JSON, and whoever makes events in the database. The batch has at least one event,
--- and ordinals from 1 without gaps, in the order of the array. v_holds_nothing: the caller's transaction had written
--- nothing, so it holds no stream that somebody may wait for.
+-- For append_events, after it has read its JSON, and for callers that make events in the database. The batch has at
+-- least one event; ordinals count from 1 without gaps, in the order of the array. v_holds_nothing: the caller's
+-- transaction had written nothing, so it holds no stream that another session may wait for.
 create or replace function event_store_private.append_batch(
   v_batch event_store_private.batch_event[],
   v_holds_nothing boolean default pg_current_xact_id_if_assigned() is null
@@ -19,10 +19,10 @@ as $$
 -- planner: indexed nested once
 #variable_conflict use_column
 declare
-  _fresh event_store_private.batch_event[]; -- those that are not known to be stored
+  _fresh event_store_private.batch_event[]; -- events that are not known to be stored
   _attempted bigint;
-  _head_offset bigint; -- the greatest of the streams that are appended to
-  _taken boolean; -- a version of the attempt, by another writer
+  _head_offset bigint; -- the greatest head of the streams that are appended to
+  _taken boolean; -- whether another writer took a version of the attempt
   _constraint text;
   _now timestamptz;
   _done record;
@@ -49,7 +49,7 @@ begin
       and (d.owner is null or event_store_private.may_use(d.owner))
   ) d on true
   where k.malformed is not null or d.judged is distinct from false
-  order by k.malformed, d.judged nulls first -- what is not registered comes before what has a schema
+  order by k.malformed, d.judged nulls first -- unregistered events come before those with a schema
   limit 1;
   if _bad.malformed is not null then
     raise exception 'event is malformed'
@@ -74,7 +74,7 @@ begin
     from unnest(v_batch) b
     join event_store.deciders d on d.decider = b.decider and d.event = b.event and d.event_version = b.event_version
     where d.accepts is not null and (b.data @@ d.accepts) is not true
-      -- what is stored is not judged again
+      -- stored events are not judged again
       and not exists (select from event_store.events e where e.event_id = b.event_id)
     order by b.ordinal
     limit 1;
@@ -85,17 +85,17 @@ begin
     end if;
   end if;
 
-  -- Nearly every batch is new as a whole, so that is tried first. What is stored already is looked up where that fails:
-  -- the attempt is undone, and either the rest of the batch is tried or the batch is refused. Where another writer took a
-  -- version meanwhile, all of it is tried again: one of them is always done. Of many over the same streams each would lose
-  -- at one stream after another, for seconds; so who lost once waits for the turn of its streams (take_turns).
+  -- Nearly every batch is new as a whole, so that is tried first. Where it fails, the attempt is undone and the stored
+  -- events are looked up: either the rest of the batch is tried, or the batch is refused. If another writer took a
+  -- version meanwhile, all of it is tried again: one writer always succeeds. With many over the same streams each would
+  -- lose at one stream after another, for seconds. So a batch that lost once waits for its streams' turn (take_turns).
   _fresh := v_batch;
   loop
     _taken := false;
     _purges := pg_sequence_last_value('event_store.purge_seq');
     begin
       _now := event_store_private.clock();
-      -- One statement: offsets are drawn after it began to see the heads, so they rise along each stream.
+      -- One statement: it draws offsets after it began to see the heads, so they rise along each stream.
       with offsets as materialized (
         select array(select nextval('event_store.events_offset_seq') from generate_series(1, cardinality(v_batch))) as drawn
       ), linked as (
@@ -107,7 +107,7 @@ begin
         from unnest(_fresh) f
         window stream as (partition by f.decider_id, f.decider order by f.ordinal)
       ), chained as materialized (
-        -- an event follows the one before it in the batch, the first one of a stream its head
+        -- an event follows the one before it in the batch, the first one of a stream the stream's head
         select
           l.*,
           coalesce(l.id_before, head.last_event_id) as follows,
@@ -134,7 +134,7 @@ begin
           _now, (select o.drawn from offsets o)[c.ordinal], c.version, c.metadata
         from chained c
         where not exists (select from refused)
-        -- so batches wait for each other in one order
+        -- so that batches wait for each other in one order
         order by c.decider_id, c.decider, c.ordinal
         returning e.event_id, e.previous_id, e."offset", e.version
       )
@@ -166,7 +166,7 @@ begin
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
     end if;
     if _taken then
-      -- a batch of one event is done as soon as it is first
+      -- a batch of one event needs no turn: it is done once it is first
       if not _lost and v_holds_nothing and cardinality(_fresh) > 1 then
         perform event_store_private.take_turns(array(select f.decider_id from unnest(_fresh) f));
       end if;
@@ -202,7 +202,7 @@ begin
     exit when cardinality(_fresh) = 0;
     continue when cardinality(_fresh) < _attempted;
 
-    -- nothing more is stored: the refusal stands
+    -- no further event is stored: the refusal stands
     if _done is null then
       raise exception 'an event_id is stored by a transaction that this one cannot see'
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
@@ -230,7 +230,7 @@ begin
   if cardinality(_fresh) = cardinality(v_batch) then
     return query
     select a.*, true from unnest(_done.event_ids, _done.previous_ids, _done.offsets, _done.versions) a(event_id, previous_id, "offset", version)
-    order by a."offset"; -- as they were given
+    order by a."offset"; -- in the order given
   else
     return query
     select e.event_id, e.previous_id, e."offset", e.version, e.event_id in (select f.event_id from unnest(_fresh) f)

@@ -1,5 +1,5 @@
--- The change is fit by itself: somebody else's event closed its stream, or has its event_id; or nobody registered its
--- decider.
+-- The change is fit by itself. But another event may have closed its stream or have its event_id, or its decider may
+-- not be registered.
 create or replace function event_store_private.append_fault(
   v_action text,
   v_event_id uuid,

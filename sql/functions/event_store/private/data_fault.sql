@@ -1,26 +1,26 @@
--- What Postgres takes as JSON is more than its readers do: a number of a few bytes may be a text of 100,000 digits, and
--- a parser stops at some depth. So the limits are on the text that readers get: 1 MiB, 200 levels of nesting (the
--- innermost value is one), 900 digits in a number. `event_store.max_data_bytes` may lower the first one for a session;
--- nothing raises it.
+-- Postgres takes more as JSON than readers do: a number of a few bytes may be a text of 100,000 digits, and a parser
+-- stops at some depth. So the limits are on the text that readers get: 1 MiB, 200 levels of nesting (the innermost
+-- value is one), 900 digits in a number. `event_store.max_data_bytes` may lower the first limit for a session; nothing
+-- raises it.
 --
--- event_fault asks for data that it does not see to be small.
+-- event_fault calls this unless it sees that data are small.
 create or replace function event_store_private.data_fault(
   v_data jsonb
 )
 returns text
 language plpgsql
 stable
--- no search_path of its own, which would cost every event of some size: all is built in
+-- no search_path of its own, which would cost every event of some size: it uses only built-ins
 as $$
 declare
   _most constant int := 1048576;
   _allowed constant int := least(_most, nullif(current_setting('event_store.max_data_bytes', true), '')::int);
   _text text;
 begin
-  -- so few bytes, of eight or more a number, are no text of 1 GB
+  -- with at least eight bytes a number, these few bytes are no text of 1 GB
   if pg_column_size(v_data) <= 32768 and pg_column_compression(v_data) is null then
     _text := v_data::text;
-  -- nothing in JSON takes eight times as many bytes in memory as in its text
+  -- no JSON value takes eight times as many bytes in memory as in its text
   elsif pg_column_size(v_data) <= 8 * _most then
     begin
       _text := v_data::text;
@@ -36,7 +36,7 @@ begin
     );
   elsif octet_length(_text) > 400 and jsonb_path_exists(v_data, 'strict $.**{200}') then
     return 'data is nested deeper than the 200 levels that are allowed';
-  -- a number with more digits has 450 of them in a row, and so 200: rarely anything else does
+  -- a number with more digits has 450 of them in a row, and so 200, which other data rarely have
   elsif octet_length(_text) > 900 and _text ~ '[0-9]{200}' then
     return (
       select format('data has a number of %s digits; at most 900 are allowed', max(d.digits))

@@ -1,4 +1,4 @@
--- One list for single appends, batches and COPY. It looks at the event by itself.
+-- One list for single appends, batches and COPY. It checks the event by itself.
 create or replace function event_store_private.event_fault(
   v_event text,
   v_event_id uuid,
@@ -28,11 +28,11 @@ as $$
     when v_command_id is null then 'command_id is null'
     when v_final is null then 'final is null'
     when v_expected_version < 0 then format('expected_version is %s; it is 0 for a new stream', v_expected_version)
-    -- kept for data that only the holder of a key can read
+    -- reserved for data that only the holder of a key can read
     when v_data ? '$sealed' and jsonb_typeof(v_data) = 'object'
       and (v_data ->> '$sealed' ~ '^1[.][^.]+[.][^.]+[.][^.]+$') is not true
       then '$sealed of data is a reserved word; it is 1.<key>.<nonce>.<ciphertext>'
-    -- Small in memory and as text: then all else of it is, too. The text must be looked at: 1e100000 takes 20 bytes.
+    -- Data that are small in memory and as text meet all limits. The text must be checked: 1e100000 takes 20 bytes.
     when pg_column_size(v_data) > 700 or octet_length(v_data::text) > 900 or pg_column_compression(v_data) is not null
       or current_setting('event_store.max_data_bytes', true) <> ''
       then event_store_private.data_fault(v_data)

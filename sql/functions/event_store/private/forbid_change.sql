@@ -1,7 +1,7 @@
 -- With `set event_store.on_forbidden_change = 'ignore'` UPDATE and DELETE do nothing and warn, as clients of fstore-sql
--- expect; TRUNCATE cannot be ignored by a trigger and always raises. Two functions pass: rebase_sequencer, for
--- transaction_id, and purge_events, for events below the low-water mark. Registrations are changed by the functions
--- that set event_store.registering: for schemas, and for operators.
+-- expect; a trigger cannot ignore TRUNCATE, which always raises. Two functions pass: rebase_sequencer, for
+-- transaction_id, and purge_events, for events below the low-water mark. The functions for schemas and for operators
+-- set event_store.registering to change registrations.
 create or replace function event_store_private.forbid_change()
 returns trigger
 language plpgsql
@@ -13,7 +13,7 @@ begin
   if tg_op = 'DELETE' and tg_table_name = 'events' and current_setting('event_store.purging', true) = 'on'
     and has_schema_privilege('event_store_private', 'usage')
   then
-    -- neither the setting nor the rights of the store's owner let anything go that is kept
+    -- neither the setting nor the rights of the store's owner remove an event that is kept
     if tg_level = 'STATEMENT' or exists (
       select from event_store.event_log l
       join event_store.partitions p using (partition)
@@ -58,7 +58,7 @@ when (
   or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage')
 )
 execute function event_store_private.forbid_change();
-comment on trigger forbid_restamp on event_store.events is 'Lets nobody but rebase_sequencer change transaction_id.';
+comment on trigger forbid_restamp on event_store.events is 'Lets only rebase_sequencer change transaction_id.';
 
 create or replace trigger forbid_change
 before update or delete or truncate on event_store.deciders

@@ -1,11 +1,11 @@
--- For COPY and a bare INSERT, by whoever owns the tables. An event that is stored already, unchanged, is skipped. Where
--- another writer was first meanwhile, the statement fails at events_stream_key. Until its transaction ends nobody
--- purges the stream, so the version that it takes was taken by nobody.
+-- For COPY and a bare INSERT, by the owner of the tables. A stored event, unchanged, is skipped. If another writer was
+-- first meanwhile, the statement fails at events_stream_key. Until its transaction ends no session purges the stream,
+-- so no earlier event had the version that it takes.
 --
--- The functions state the version, and are not asked again: with the rights of the store's owner, who alone may use the
--- schema event_store_private. A login that somebody granted INSERT is checked whatever its rows state. A restore brings
--- events with transaction_id 3, as no append does; what begin_restore wrote into the sequencer's row is seen by its
--- transaction alone, and never committed (require_finished_restore): nothing else can pretend it.
+-- Functions state the version and are not checked again: they run as the store's owner, and only that role may use the
+-- schema event_store_private. A login with a grant of INSERT is checked whatever its rows state. A restore brings
+-- events with transaction_id 3, as no append does. Only its own transaction sees what begin_restore wrote into the
+-- sequencer's row, which is never committed (require_finished_restore): nothing else can pretend to be a restore.
 create or replace function event_store_private.guard_append()
 returns trigger
 language plpgsql
@@ -56,7 +56,7 @@ end
 $$;
 
 comment on function event_store_private.guard_append() is
-'Trigger: checks an event that comes without a function and gives it version, offset and time, or raises MR001 to MR005, '
+'Trigger: checks an event that no function appends and gives it version, offset and time, or raises MR001 to MR005, '
 'MR034, MR046, MR050.';
 
 create or replace trigger guard_append
@@ -65,4 +65,4 @@ for each row
 when (new.version is null or not has_schema_privilege('event_store_private'::regnamespace::oid, 'usage'))
 execute function event_store_private.guard_append();
 
-comment on trigger guard_append on event_store.events is 'Protects the ways into events that are no function.';
+comment on trigger guard_append on event_store.events is 'Checks events that no function appends.';

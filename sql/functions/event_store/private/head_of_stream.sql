@@ -1,4 +1,4 @@
--- Without settings of its own, so that Postgres writes it into the statements that ask for it.
+-- Without settings of its own, so that Postgres inlines it into the statements that call it.
 create or replace function event_store_private.head_of_stream(
   v_decider_id text,
   v_decider text

@@ -1,5 +1,5 @@
--- Where the transaction has one snapshot, and somebody purged since, this is a serialization failure. Nothing but
--- purge_events waits for it.
+-- If the transaction has one snapshot and a purge ran since, this is a serialization failure. Only purge_events waits
+-- for it.
 create or replace function event_store_private.hold_off_purges(
   v_decider_ids text[]
 )
@@ -20,4 +20,4 @@ end
 $$;
 
 comment on function event_store_private.hold_off_purges(text[]) is
-'Lets nobody purge events of some streams until the transaction ends.';
+'Blocks purges of events of some streams until the transaction ends.';

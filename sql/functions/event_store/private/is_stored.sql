@@ -1,5 +1,5 @@
--- It is then a retry, also one whose first reply was lost. Metadata are no content: the same command, sent again, may
--- come by another way.
+-- If so, it is a retry, possibly of an append with a lost reply. Metadata are not content: the same command may come by
+-- another way when it is sent again.
 create or replace function event_store_private.is_stored(
   v_event text,
   v_event_id uuid,
@@ -14,7 +14,7 @@ create or replace function event_store_private.is_stored(
 )
 returns boolean
 language plpgsql
-volatile -- sees what committed while the caller waited
+volatile -- sees events that were committed while the caller waited
 set search_path = event_store, pg_temp
 as $$
 declare

@@ -1,6 +1,6 @@
--- As who may use what is that role's, unless the decider is that of a captured table, which is its capture's alone.
--- Such a decider always has an owner.
--- In plpgsql, so that Postgres does not write it into appends: it would prepare this look for each event of any
+-- A member of the owning role may, as in may_use, unless the decider is that of a captured table: only the capture
+-- appends to it. Such a decider always has an owner.
+-- In plpgsql, so that Postgres does not inline it into appends: it would prepare this look-up for each event of any
 -- decider.
 create or replace function event_store_private.may_append(
   v_decider text,

@@ -1,5 +1,5 @@
--- Metadata are an object with the limits of data. What is known by name is a text that fits an index; some words are
--- kept for what Millrace may say by them; all else is the caller's affair.
+-- Metadata are an object with the limits of data. A known key has a text that fits an index. Some keys are reserved for
+-- Millrace; all other keys are the caller's.
 create or replace function event_store_private.metadata_fault(
   v_metadata jsonb
 )

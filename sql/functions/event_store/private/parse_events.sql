@@ -1,6 +1,6 @@
--- As append_events takes it: what a caller of the store may append, so none of a captured table. An unknown key is
--- refused: with previousId for previous_id the caller would lose the optimistic lock and not know it. v_message_id
--- names the message of a producer that the events are of.
+-- Takes what append_events takes, so no event of a captured table. An unknown key is refused: with previousId for
+-- previous_id the caller would lose the optimistic lock without noticing. v_message_id is the producer's message that
+-- the events belong to.
 create or replace function event_store_private.parse_events(
   v_events jsonb,
   v_message_id text default null
@@ -59,7 +59,7 @@ begin
   exception when data_exception then
     _fault := case when jsonb_typeof(v_events -> 0) = 'object' then sqlerrm else 'it is no JSON object' end;
     if jsonb_array_length(v_events) > 1 then
-      -- alone, the event that cannot be read is refused with what is wrong with it
+      -- parsed alone, the event that cannot be read is refused with its own fault
       for _each in select * from jsonb_array_elements(v_events) with ordinality e(element, ordinal) loop
         begin
           perform event_store_private.parse_events(jsonb_build_array(_each.element));
@@ -95,5 +95,5 @@ end
 $$;
 
 comment on function event_store_private.parse_events(jsonb, text) is
-'Reads a JSON array of events, each with v_message_id in its metadata, unless null. MR005 if it is none, has unknown keys or a UUID in upper case as decider_id, MR034 a '
+'Reads a JSON array of events and adds v_message_id, unless null, to their metadata. MR005 it is none, has unknown keys or a UUID in upper case as decider_id; MR034 a '
 'decider is captured.';

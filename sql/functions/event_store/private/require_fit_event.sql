@@ -1,5 +1,5 @@
--- No stream could take one that is malformed, of a captured table, or not registered for its decider. False refuses an
--- event that is not stored yet.
+-- No stream could take an event that is malformed, of a captured table, or not registered for its decider. If this
+-- returns false, an event that is not stored yet is refused.
 create or replace function event_store_private.require_fit_event(
   v_event text,
   v_event_id uuid,
@@ -31,7 +31,7 @@ begin
     raise exception 'event is malformed'
       using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
   end if;
-  -- as append_event asks
+  -- as in append_event
   select d.accepts is null or (v_data @@ d.accepts) is true into _meets
   from event_store.deciders d
   where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version

@@ -1,10 +1,10 @@
--- A version is taken once as long as its event is there; a writer whose snapshot is older than an append and its purge
--- would take the same version again. Only those ask who may have such a snapshot: a purge began beside their statement
--- (purge_seq), or their transaction has one snapshot for all of its statements.
+-- A version is taken only once while its event is there. But a writer with a snapshot older than an append and its
+-- purge would take the same version again. Only writers that may have such a snapshot call this: a purge began beside
+-- their statement (purge_seq), or their transaction has one snapshot for all of its statements.
 --
--- A purge changes the row of its log partition, with the strength of FOR UPDATE, so that a transaction with one
--- snapshot cannot lock it then; and no purge passes that lock. With a new snapshot for each statement purged_streams
--- tells.
+-- A purge changes the row of its log partition, with the strength of FOR UPDATE: then a transaction with one snapshot
+-- cannot lock that row, and no purge passes such a lock. With a new snapshot for each statement, purged_streams shows
+-- the purge.
 create or replace function event_store_private.require_unpurged(
   v_event_ids uuid[]
 )

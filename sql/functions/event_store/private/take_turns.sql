@@ -1,8 +1,8 @@
--- The turn is kept until the transaction ends: so of those that lost a race for the same streams one goes on at a time.
--- Writers that did not lose are not held up.
--- The caller's transaction has written nothing. So whoever waits here holds no stream, all wait in one order, and
--- nobody waits in a circle. Nothing depends on a turn but how soon all are done: one that idles in its transaction
--- keeps it, and the others go on without.
+-- The turn is kept until the transaction ends: so the batches that lost a race for the same streams proceed one at a
+-- time. Writers that did not lose are not held up.
+-- The caller's transaction has written nothing. So waiting sessions hold no stream, and all wait in one order: there is
+-- no deadlock. Turns only decide how soon all are done: if one idles in its transaction and keeps its turn, the others
+-- continue without.
 create or replace function event_store_private.take_turns(
   v_decider_ids text[]
 )

@@ -1,5 +1,5 @@
--- It is that of the next event where none is, and null where the stream has no events. Offsets and positions follow
--- versions, so it is bisected: of a stream of a million events 20 are read.
+-- Without such an event it is the version of the next one, and null if the stream has no events. Offsets and positions
+-- follow versions, so it is bisected: for a stream of a million events 20 are read.
 create or replace function event_store_private.version_from(
   v_decider text,
   v_decider_id text,
@@ -13,7 +13,7 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: indexed ordered once
 declare
-  -- not min and max: of a stream that looks short all events would be read for them
+  -- not min and max: they would read all events of a stream that looks short
   _from bigint := (
     select e.version from event_store.events e where e.decider_id = v_decider_id and e.decider = v_decider order by e.version limit 1
   );

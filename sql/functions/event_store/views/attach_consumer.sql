@@ -1,6 +1,6 @@
--- A poller so knows a consumer that waits for events from one that died. With a name it counts once however many
--- sessions a connection pool gives it. No lock: a login without grants cannot count as a consumer, and nothing stays on
--- a pooled session.
+-- So a poller can tell a consumer that waits for events from one that died. With a name it counts once, however many
+-- sessions a connection pool gives it. This takes no lock: a login without grants cannot count as a consumer, and
+-- nothing stays on a pooled session.
 create or replace function event_store_platform.attach_consumer(
   v_view text,
   v_consumer text default null,
@@ -35,7 +35,7 @@ $$;
 
 comment on function event_store_platform.attach_consumer(text, text, bigint) is
 'Marks the caller as a live consumer of a view, named v_consumer (null: by its session), for v_attached_s or until its '
-'session ends; poll_views and view_info count it. Say it again in time. MR005 an argument is out of range; MR010 unknown '
+'session ends; poll_views and view_info count it. Attach again in time. MR005 an argument is out of range; MR010 unknown '
 'view; MR041 another role''s view.';
 revoke all on function event_store_platform.attach_consumer(text, text, bigint) from public;
 grant execute on function event_store_platform.attach_consumer(text, text, bigint) to event_store_consumer, event_store_owner;

@@ -20,6 +20,6 @@ $$;
 
 comment on function event_store_platform.audit_log(text, bigint) is
 'Returns the last v_limit entries of the audit log, the newest first: what operators did to v_view, or to any view '
-'and to the log (null); when, who and why. MR005 v_limit is not positive.';
+'and to the log (null); when, by which login and why. MR005 v_limit is not positive.';
 revoke all on function event_store_platform.audit_log(text, bigint) from public;
 grant execute on function event_store_platform.audit_log(text, bigint) to event_store_reader, event_store_owner;

@@ -1,7 +1,7 @@
--- The event that failed is the first one after what is acknowledged; in bulk mode the first of those that were
--- delivered together. Where the view's filter does not want it any more, it is the next that it wants, which is what a
--- retry would deliver; null while the log has none. It is one of those that wait. Streams that wait for a retry are
--- those that view_info counts; they have no parked_at.
+-- The event that failed is the first one after the acknowledged ones; in bulk mode the first of those that were
+-- delivered together. If the view's filter no longer wants it, it is the next wanted event, which a retry would
+-- deliver; null while the log has none. It counts among the waiting events. Streams that wait for a retry are those
+-- that view_info counts; they have no parked_at.
 -- Example: select decider_id, event, attempts, last_error from dead_letters('invoices')
 create or replace function event_store.dead_letters(
   v_view text default null,

@@ -1,4 +1,4 @@
--- A consumer is attached no more where its time is over or its view was removed.
+-- A consumer is also detached once its time is over or its view is removed.
 create or replace function event_store_platform.detach_consumer(
   v_view text,
   v_consumer text default null
@@ -25,7 +25,7 @@ end
 $$;
 
 comment on function event_store_platform.detach_consumer(text, text) is
-'Ends what attach_consumer said of v_consumer (null: this session): it counts no more as a consumer of the view. Nothing '
-'happens where it is not attached. MR005 v_view is null; MR041 another role''s view.';
+'Detaches v_consumer (null: this session), which attach_consumer attached: it no longer counts as a consumer of the view. '
+'Nothing happens if it is not attached. MR005 v_view is null; MR041 another role''s view.';
 revoke all on function event_store_platform.detach_consumer(text, text) from public;
 grant execute on function event_store_platform.detach_consumer(text, text) to event_store_consumer, event_store_owner;

@@ -36,7 +36,7 @@ begin
   where e.decider_id = v_decider_id and e.decider = v_decider
     and e.version > _lock.last_version and e."offset" > _lock.last_offset
     and event_store_private.wants(_view.deciders, _view.events, e.decider, e.event)
-    -- what is not in the log yet cannot have failed
+    -- an event that is not in the log yet cannot have failed
     and exists (select from event_store.event_log l where l."offset" = e."offset")
   order by e.version
   limit 1;
@@ -68,7 +68,7 @@ $$;
 
 comment on function event_store_platform.discard_dead_letter(text, text, text, text, bigint) is
 'Gives up the event that the parked stream (v_decider, v_decider_id) failed at and returns it: the view counts it as '
-'acknowledged, the stream goes on, the event stays in the log. With v_offset only if that is the event. Audited with '
+'acknowledged, the stream continues, the event stays in the log. With v_offset only if that is the event. Audited with '
 'v_reason. MR005 v_reason is empty; MR010 unknown view; MR018 the stream is not parked, or at another event.';
 revoke all on function event_store_platform.discard_dead_letter(text, text, text, text, bigint) from public;
 grant execute on function event_store_platform.discard_dead_letter(text, text, text, text, bigint) to event_store_owner;

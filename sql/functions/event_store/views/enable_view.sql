@@ -24,7 +24,7 @@ end
 $$;
 
 comment on function event_store_platform.enable_view(text, boolean, text) is
-'Lets a view be given events, or with v_enabled false no more, and returns it. What is in flight may still be '
+'Enables a view, so that it gets events, or disables it (v_enabled false), and returns it. Events in flight may still be '
 'answered. A change is audited with v_reason. MR005 v_enabled is null; MR010 unknown view.';
 revoke all on function event_store_platform.enable_view(text, boolean, text) from public;
 grant execute on function event_store_platform.enable_view(text, boolean, text) to event_store_owner;

@@ -1,9 +1,9 @@
--- A name that is not registered gives no row. A view that is not enabled is counted as if it were. Of a view that is
--- more than a thousand positions behind in a log partition, the first of them are looked at, about 20,000 in all: where
--- these hold none that it wants, `due` is 1 until somebody has passed over them. An event ahead counts also where its
--- stream has a lock: a consumer hands it over to the lock. `retries` are streams that have an event. `locked` is null
--- for a rows view, where each stream that is delivered has a lock. A URL may hold a secret. Where nothing is ahead, no
--- event is read. The newest thousand positions of a log partition are read once for all views.
+-- A name that is not registered gives no row. A view that is not enabled is counted as if it were. For a view more than
+-- a thousand positions behind in a log partition, only the first of these are read, about 20,000 in all: if the view
+-- wants none of them, `due` is 1 until a consumer has passed over them. An event ahead counts also if its stream has a
+-- lock: a consumer hands it over to the lock. `retries` are streams that have an event. `locked` is null for a rows
+-- view, where each delivered stream has a lock. A URL may hold a secret. Where nothing is ahead, no event is read. The
+-- newest thousand positions of a log partition are read once for all views.
 -- Example: select view, due, retries from poll_views('{invoices}')
 create or replace function event_store_platform.poll_views(
   v_views text[] default null
@@ -24,8 +24,8 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- By index, whatever statistics say: they may be from when the tables were empty. So it is planned once: a function in
--- SQL would be planned at each call, which took three quarters of its time.
+-- By index, whatever statistics say: they may be from when the tables were empty. So one plan serves all calls: SQL
+-- would be planned at each call, which took three quarters of the time.
 as $$
 -- planner: indexed ordered nested once
 #variable_conflict use_column
@@ -37,7 +37,7 @@ declare
   _locks record;
   _attached record;
 begin
-  -- A statement for each question: mostly the first of each finds nothing, and the dear ones are not asked.
+  -- A statement for each question: mostly the first one finds nothing, and the costly ones do not run.
   select
     array_agg(v.view) as views, array_agg(p.partition) as partitions, array_agg(p.high_water_mark) as marks,
     array_agg(c.position) as positions
@@ -130,8 +130,8 @@ begin
   select array_agg(v.view) as views, array_agg(d.free_from) as free_from into _locks
   from event_store.views v
   cross join lateral (
-    -- Of a rows view only free locks are looked at: those of deliveries leave as many dead entries as there were events.
-    -- Behind free_from there are only dead ones, too: see dispatch_events.
+    -- In a rows view only free locks are checked: locks of deliveries leave a dead entry for each event.
+    -- Below free_from there are only dead entries, too: see dispatch_events.
     select
       case when v.mode = 'rows' and x.free_from <= _now then x.free_from else '-infinity' end as free_from,
       case when v.mode = 'rows' then _now else 'infinity' end as free_to
@@ -142,7 +142,7 @@ begin
       exists (
         select from event_store.stream_locks k
         where k.view = v.view and k.parked_at is null and k.locked_until >= d.free_from and k.locked_until <= d.free_to
-        order by k.locked_until -- by the index that begins there, also where all look alike
+        order by k.locked_until -- by the index that begins there, also where all plans look alike
         offset 0 -- which keeps the order
       )
       or v.mode = 'bulk'
@@ -166,7 +166,7 @@ begin
         ) k
       ) free
       cross join (
-        -- since their last delivery an event may have come; of a bulk view any may have nothing left
+        -- an event may have come since their last delivery; in a bulk view any of them may have nothing left
         select count(*) as streams
         from (
           (
@@ -190,7 +190,7 @@ begin
           where e.decider_id = k.decider_id and e.decider = k.decider
             and e.version > k.last_version and e."offset" > k.last_offset
             and event_store_private.wants(v.deciders, v.events, e.decider, e.event)
-          offset 0 -- a look-up for each, never all events
+          offset 0 -- a look-up for each lock, never all events
         )
       ) caught_up
     ) due
@@ -240,9 +240,9 @@ end
 $$;
 
 comment on function event_store_platform.poll_views(text[]) is
-'Returns one row per view, or of v_views, with what a poller needs to decide whether to start a consumer, in one cheap '
-'call: due is what it would be given now, events that it wants and retries, streams with a lock whose time has come; '
-'locked counts streams of a bulk view with a lock, each to a thousand; ahead counts positions, wanted or not; consumers those that '
-'called attach_consumer and live. edge_function_url is null for those who may not use the view.';
+'Returns one row per view, or only v_views: a poller decides by it whether to start a consumer. It is one cheap '
+'call. due counts what the view would get now, wanted events and retries; retries counts streams with a lock that is due; '
+'locked counts streams of a bulk view with a lock, each to a thousand; ahead counts positions, wanted or not; consumers counts those that '
+'called attach_consumer and live. edge_function_url is null for callers that may not use the view.';
 revoke all on function event_store_platform.poll_views(text[]) from public;
 grant execute on function event_store_platform.poll_views(text[]) to event_store_consumer, event_store_reader, event_store_owner;

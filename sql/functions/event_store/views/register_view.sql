@@ -1,10 +1,10 @@
--- Events whose transaction is still open at the first registration have no position yet, so they lie ahead of the view:
--- it gets them. A view of event_store_consumer is for every consumer. Members of event_store_owner change and consume
+-- If a transaction is still open at the first registration, its events have no position yet and lie ahead of the view:
+-- it gets them. Every consumer may use a view of event_store_consumer. Members of event_store_owner change and consume
 -- each view, too.
 -- Register a view in a short transaction: until that ends, events may get no position. Another registration of the view
--- waits for it for five seconds, and then says for whom.
--- v_version: of the program that registers. Two versions of a service that start in turns, as in a rolling deploy, do
--- not undo each other's settings. null changes settings as ever.
+-- waits for it for five seconds, and then names the process that it waits for.
+-- v_version is that of the program that registers. Two versions of a service that start in turns, as in a rolling
+-- deploy, do not undo each other's settings. With null, settings change in any case.
 -- Example: select * from register_view('invoices', '-infinity')
 create or replace function event_store.register_view(
   v_view text,
@@ -40,7 +40,7 @@ declare
     when v_view like '-%' and not exists (select from event_store.views where view = v_view)
       then 'a name begins with no -, which commands take for an option'
     when v_lock_timeout_s not between 1 and 3600 then 'v_lock_timeout_s must be from 1 to 3600, or null'
-    -- what a wait of a client's can hold
+    -- the longest wait that a client can hold
     when v_pooling_delay_s not between 0 and 2147483647 then 'v_pooling_delay_s must be from 0 to 2147483647, or null'
     when length(v_edge_function_url) > 2000 then 'a URL has at most 2000 characters'
     when v_push_format not in ('json', 'cloudevents') then 'v_push_format must be json or cloudevents, or null'
@@ -101,11 +101,11 @@ begin
       'register_view', v_view, null, jsonb_build_object('registered', event_store_private.settings(_view))
     );
     insert into event_store.dispatches (view) values (v_view);
-    -- the log keeps what we are placed before; shared, so that it waits for nobody but a call that is as short
+    -- the log keeps the events ahead of the new view; the lock is shared, so that it waits only for a call as short
     perform event_store_private.share_history();
-    -- History is searched before the sequencer's row is ours, which nobody else can have then. What gets its position
-    -- from now on is passed only if it is from before the start and was committed when this call began: an append in
-    -- flight is delivered.
+    -- History is searched before this session has the sequencer's row, which blocks all others. Later, an event that
+    -- gets its position is passed over only if it is from before the start and was committed when this call began: an
+    -- append in flight is delivered.
     insert into event_store.checkpoints (view, partition, position)
     select v_view, found.partition, found.position
     from event_store.offsets_for_timestamp(_view.start_at) found;
@@ -130,10 +130,10 @@ begin
     return;
   end if;
 
-  -- not `for update`: that would wait for an open transaction that dispatched, as its new locks refer to the view
+  -- not `for update`: that would wait for an open transaction that dispatched, since its new locks refer to the view
   select * into _view from event_store.views where view = v_view for no key update;
   if not found then
-    -- it was removed while we waited
+    -- it was removed while this call waited
     return query
     select * from event_store.register_view(
       v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner,
@@ -176,8 +176,7 @@ begin
     );
   end if;
   if (_view.deciders, _view.events) is distinct from (_new.deciders, _new.events) then
-    -- the next dispatch looks for locks that hold nothing any more which the view wants; if one is under way, that in a
-    -- minute
+    -- the next dispatch searches locks without a wanted event; if a dispatch is under way, the one in a minute does
     update event_store.dispatches set swept_at = '-infinity'
     where view = (select view from event_store.dispatches where view = v_view for update skip locked);
   end if;
@@ -213,13 +212,13 @@ $$;
 
 comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) is
 'Registers a view, or changes settings of a registered one, and returns it: null leaves a setting as it is, '''' clears '
-'the URL, {} a filter. Its progress is set once, by v_start_at (null: now; -infinity: all events). v_mode is rows '
+'the URL, {} a filter. v_start_at sets its progress, only once (null: now; -infinity: all events). v_mode is rows '
 '(stream_events) or bulk (claim_batch), rows by default. v_deciders and v_events are what it wants, all by default; '
 'v_lock_timeout_s is how long a lock or lease lasts (300), v_pooling_delay_s the wait between two polls that found '
 'nothing, v_edge_function_url where a rows view is pushed to, v_push_format as what (json, or cloudevents), '
 'v_push_upcast whether with data in the newest shape, v_max_attempts after how many failures a stream is parked (5). '
-'v_owner is the role whose members may change and consume it: by default the login, and event_store_consumer where '
-'that is a member of event_store_owner. With a lower v_version than the view has nothing is changed. Audited. MR005 an '
+'Members of the role v_owner may change and consume it: by default the login, and event_store_consumer where '
+'that is a member of event_store_owner. With a lower v_version than the view''s nothing changes. Audited. MR005 an '
 'argument is malformed, or a read model has the name of the new view; MR012 it is in the other mode, and stays in it; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
 revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) from public;

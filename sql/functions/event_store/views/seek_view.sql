@@ -1,18 +1,18 @@
--- All of it or, if one log partition refuses, nothing. Call it in a short transaction: until that ends, events may get
--- no position and the view's consumers get nothing.
+-- If one log partition refuses, none is changed. Call it in a short transaction: until that ends, events may get no
+-- position and the view's consumers get nothing.
 --
 -- v_kind: RESET_TO_OFFSET  beyond the high-water mark the view waits at v_position
 --         RESET_TO_EARLIEST, RESET_TO_LATEST  to the first kept event, to the high-water mark
---         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; where the position is not kept any more, to the first kept event
---                          or the mark
+--         RESUME_OR_EARLIEST, RESUME_OR_LATEST  stay; if the position is no longer kept, to the first kept event or the
+--                          mark
 --         EXACT_TIMESTAMP  to the first event that was appended at or after v_timestamp; the high-water mark if there
 --                          is none
 --
--- What then lies ahead is delivered again, what lies behind is not; locks_removed and dead_letters_removed say how much
--- that concerns. That is so also where the position is the same number as before: a rows view's checkpoint runs ahead
--- of what is delivered.
+-- Events ahead of the new position are delivered again, those behind it are not; locks_removed and dead_letters_removed
+-- count the streams concerned. That is so even if the position is the same as before: a rows view's checkpoint runs
+-- ahead of what is delivered.
 --
--- Whoever let a lease end before can neither commit nor acknowledge what he had. When a rows view delivers the same
+-- A consumer that let its lease end can neither commit nor acknowledge its events. When a rows view delivers the same
 -- event again, only tokens tell the old delivery from the new one (lease_events); stream_events has none.
 -- Example: select partition, to_position from seek_view('invoices', 'RESET_TO_EARLIEST', v_dry_run => true)
 create or replace function event_store_platform.seek_view(
@@ -64,12 +64,12 @@ begin
   if v_partition is not null then
     perform event_store_private.require_partition(v_partition);
   end if;
-  -- What lasts is said first; and again when nobody can change it any more.
+  -- Lasting obstacles are raised first, and checked again once no other session can change them.
   perform event_store_private.known_view(v_view);
   perform event_store_private.refuse_if_read_model(v_view);
   perform event_store_private.lock_idle_view(v_view, v_dry_run);
   perform event_store_private.refuse_if_read_model(v_view);
-  -- the log keeps what we are placed before
+  -- the log keeps the events ahead of the new position
   perform event_store_private.share_history();
   perform event_store_platform.sequence_events();
 
@@ -113,7 +113,7 @@ begin
     if not v_dry_run then
       delete from event_store.stream_locks k
       where k.view = v_view and k.partition = _row.partition and not _stays;
-      -- also where it stands there already: with the locks removed, who works with an older snapshot must fail (40001)
+      -- also if it already stands there: with the locks removed, consumers with an older snapshot must fail (40001)
       update event_store.checkpoints c set position = to_position where c.view = v_view and c.partition = _row.partition;
       perform event_store_private.audit(
         'seek_view', v_view, v_reason,
@@ -132,7 +132,7 @@ comment on function event_store_platform.seek_view(text, text, bigint, timestamp
 'Moves a view in log partition v_partition, or in all (null), and returns for each where it stood and where it '
 'stands. v_kind is EXACT_OFFSET (v_position, which the log holds), RESET_TO_OFFSET (v_position, also beyond the '
 'mark), EXACT_TIMESTAMP (v_timestamp), RESET_TO_EARLIEST, RESET_TO_LATEST, RESUME_OR_EARLIEST or RESUME_OR_LATEST. '
-'Unless it stays, streams that wait or are parked are locked no more. v_dry_run changes nothing; otherwise it is '
+'Unless it stays, the locks of streams that wait or are parked are removed. v_dry_run changes nothing; any other call is '
 'audited with v_reason. MR005 the arguments do not fit v_kind; MR010 unknown view; MR013 unknown log partition; MR015'
 ' the log does not hold the position; MR017 something is leased or in flight; MR019 it is the view of a read model.';
 revoke all on function event_store_platform.seek_view(text, text, bigint, timestamptz, int, boolean, text) from public;

@@ -1,4 +1,4 @@
--- standing tells a late view.
+-- standing reports late views.
 -- Example: select set_max_lag('invoices', 60)
 create or replace function event_store.set_max_lag(
   v_view text,
@@ -23,7 +23,7 @@ end
 $$;
 
 comment on function event_store.set_max_lag(text, bigint) is
-'Says how old an event may become before view v_view is late: v_max_lag_s, 300 at first. MR005 v_max_lag_s is out of '
+'Sets how old an event may become before view v_view is late: v_max_lag_s, 300 at first. MR005 v_max_lag_s is out of '
 'range; MR010 unknown view; MR041 it is another role''s.';
 revoke all on function event_store.set_max_lag(text, bigint) from public;
 grant execute on function event_store.set_max_lag(text, bigint) to event_store_consumer, event_store_owner;

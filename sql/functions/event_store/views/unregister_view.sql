@@ -1,5 +1,5 @@
--- A view that is registered by this name again gives other tokens; it cannot tell a late answer without a token from
--- its own.
+-- A view that is registered again by this name has other tokens; it cannot tell a late answer without a token from its
+-- own.
 -- Example: select unregister_view('invoices', 'replaced by billing')
 create or replace function event_store_platform.unregister_view(
   v_view text,
@@ -14,7 +14,7 @@ as $$
 declare
   _view event_store.views;
 begin
-  -- What lasts is said first; and again when nobody can change it any more.
+  -- Lasting obstacles are raised first, and checked again once no other session can change them.
   perform event_store_private.known_view(v_view);
   perform event_store_private.refuse_if_read_model(v_view);
   _view := event_store_private.lock_idle_view(v_view);

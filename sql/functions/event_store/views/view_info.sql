@@ -1,6 +1,6 @@
--- The lags are the sums of view_lag, but for all views together v_most events are read at most, and one for each place
--- where views stand that are far behind. lag_seconds is 0 if there is no such event. behind counts unwanted positions,
--- too. in_flight: delivered and not answered; waiting: tried in vain, and to be tried again; dead_letters: parked.
+-- The lags are the sums of view_lag, but for all views together at most v_most events are read, and one for each
+-- position at which views far behind stand. lag_seconds is 0 if there is no such event. behind counts unwanted
+-- positions, too. in_flight: delivered and not answered; waiting: failed, and to be retried; dead_letters: parked.
 -- Example: select view, lag, lag_seconds, dead_letters from view_info() order by lag_seconds desc
 create or replace function event_store.view_info(
   v_view text default null,
@@ -21,7 +21,7 @@ returns table (
   consumers bigint
 )
 language plpgsql
-volatile -- the clock is
+volatile -- as the clock is
 security definer
 set search_path = event_store, pg_temp
 as $$
@@ -55,7 +55,7 @@ begin
     cross join lateral event_store_private.checkpoint_of(v.view, p.partition) c
     where c.leased_until > _now
   ) c
-  -- view by view, so that a plan for whatever v_view is reads the locks of one view by index, too
+  -- view by view, so that a plan for any v_view also reads the locks of one view by index
   cross join lateral (
     select
       count(*) filter (where k.in_flight is not null and k.locked_until > _now) as in_flight,
@@ -71,7 +71,7 @@ end
 $$;
 
 comment on function event_store.view_info(text, bigint) is
-'Returns one row per view, or only v_view: the events that it wants and has not (lag, exact or at least so many), the '
+'Returns one row per view, or only v_view: the wanted events that it has not acknowledged (lag, exact or a lower bound), the '
 'age of the first of them that no parked stream has (lag_seconds), how many positions it is behind, its streams in flight, before another try, and parked, its '
 'leased log partitions, its live consumers. v_most bounds how many events are read to count them. MR005 v_most is not '
 'positive; MR010 unknown view.';

@@ -1,5 +1,5 @@
--- v_known has log partitions 0, 1, … in order. Of a log partition with more than a thousand new events none is read.
--- For the sequencer, which dispatches to these views at once: new events are read once, as kinds, whatever the number
+-- v_known has log partitions 0, 1, … in order. If a log partition has more than a thousand new events, none is read.
+-- For the sequencer, which dispatches to these views at once: it reads new events once, as kinds, whatever the number
 -- of views.
 -- Example: select view from wanting_views('{}')
 create or replace function event_store_platform.wanting_views(

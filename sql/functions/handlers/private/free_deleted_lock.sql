@@ -1,6 +1,6 @@
--- For members of event_store_owner, as fstore-sql's users reset a view: the stream is free, parked or not, with all
--- attempts before it. A lock whose stream has something left stays, as a free one; one with nothing left goes with the
--- next dispatch. Written down in audit_log.
+-- For members of event_store_owner, which reset a view as users of fstore-sql do: the stream is free, parked or not,
+-- and its earlier attempts are forgotten. The lock of a stream with pending events stays as a free one; a lock with
+-- nothing left goes with the next dispatch. Recorded in audit_log.
 create or replace function event_store_private.free_deleted_lock()
 returns trigger
 language plpgsql
@@ -35,10 +35,10 @@ end
 $$;
 
 comment on function event_store_private.free_deleted_lock() is
-'Frees a stream whose lock is deleted from the view locks; what is pending stays.';
+'Frees a stream when its lock is deleted from the view locks; pending events stay.';
 
 create or replace trigger free_deleted_lock
 instead of delete on event_store.locks
 for each row execute function event_store_private.free_deleted_lock();
 comment on trigger free_deleted_lock on event_store.locks is
-'Frees the stream; what is pending stays.';
+'Frees the stream; pending events stay.';

@@ -1,7 +1,7 @@
--- What nack_event and schedule_nack_event have in common. It does not count as an attempt: nothing failed. fstore-sql's
--- callers state no offset: then the answer is for what is in flight; where events of two deciders that share the id
--- are, one must be stated.
--- Without v_error the lock keeps what an earlier attempt failed with.
+-- The common part of nack_event and schedule_nack_event. It does not count as an attempt: nothing failed. Callers of
+-- fstore-sql state no offset: then the answer is for the event in flight. If two deciders that share the id have events
+-- in flight, the offset is required.
+-- Without v_error the lock keeps the error of an earlier attempt.
 create or replace function event_store_private.give_back_event(
   v_view text,
   v_decider_id text,
@@ -27,7 +27,7 @@ begin
     );
   end if;
   perform event_store_private.own_view(v_view, 'rows');
-  -- lock first: what another consumer gets in between is not ours
+  -- Lock first: an event that another consumer gets in between is not ours.
   _locks := array(
     select k
     from event_store.stream_locks k
@@ -60,4 +60,4 @@ end
 $$;
 
 comment on function event_store_private.give_back_event(text, text, bigint, bigint, bigint, text) is
-'Gives the event in flight back for a later delivery. MR005, MR010, MR012, MR016 not in flight.';
+'Gives back the event in flight for a later delivery. MR005, MR010, MR012, MR016 not in flight.';

@@ -1,5 +1,5 @@
--- By its token it counts however late, as long as nobody else got the event. Which session answers says nothing: a
--- connection pool gives one session to many clients, and one client many sessions.
+-- With its token an answer counts however late, until another consumer gets the event. The session does not identify
+-- the consumer: a connection pool gives one session to many clients, and many sessions to one client.
 create or replace function event_store_private.holds_lock(
   v_lock event_store.stream_locks,
   v_lease_token bigint,
@@ -14,4 +14,4 @@ as $$
 $$;
 
 comment on function event_store_private.holds_lock(event_store.stream_locks, bigint, timestamptz) is
-'Whether an answer for the event in flight counts: by its token, or without one while the lock lasts.';
+'Whether an answer for the event in flight counts: with its token, or without one while the lock lasts.';

@@ -1,5 +1,5 @@
--- Those that wait longest come first. Streams that others hold are skipped, never waited for. A stream whose event was
--- delivered max_attempts times (what was given back not counted), and the last time not answered either, is parked.
+-- The longest waiting streams come first. Streams that others hold are skipped. A stream is parked if its event was
+-- delivered max_attempts times (deliveries that were given back do not count) and the last one got no answer.
 create or replace function event_store_private.lease_free_streams(
   v_view event_store.views,
   v_limit int,
@@ -14,22 +14,22 @@ as $$
 -- planner: indexed ordered nested unsorted once
 declare
   _now timestamptz;
-  -- what is older is only dead entries of the index (see dispatch_events)
+  -- before this time there are only dead index entries (see dispatch_events)
   _from timestamptz := coalesce(
     (select d.free_from from event_store.dispatches d where d.view = v_view.view order by d.revision desc limit 1), '-infinity'
   );
   _free tid[];
   _delivered bigint[];
 begin
-  -- again where all that were taken were parked: who is given nothing believes that there is nothing; but not without
-  -- end
+  -- Repeat if all streams that it took were parked, because a caller that gets no stream assumes that there is none.
+  -- The number of turns is bounded.
   for _turn in 1..100 loop
-    _now := event_store_private.clock(); -- what was just dispatched is free from then on
+    _now := event_store_private.clock(); -- events dispatched just now are free from then on
     if _from > _now then
       _from := '-infinity'; -- the clock was set back
     end if;
-    -- Lock first, then read in another statement: a snapshot older than the lock would lease what is already
-    -- acknowledged.
+    -- Lock first, then read in another statement: with a snapshot older than the lock, this would lease events that are
+    -- already acknowledged.
     _free := array(
       select k.ctid
       from event_store.stream_locks k
@@ -50,10 +50,10 @@ begin
 
     _now := greatest(_now, event_store_private.clock());
     with held as materialized (
-      -- by nothing but ctid: any index that another condition allows may be planned to be read from end to end
+      -- Only by ctid: another condition would allow an index that the plan may read from end to end.
       select k.ctid as version, k.* from event_store.stream_locks k where k.ctid = any (_free)
-        -- lock_idle_view holds all that can be leased: either it failed at our locks, or it was done before them, and
-        -- now we see what it changed
+        -- lock_idle_view locks all that can be leased. So it either failed at our locks or committed before them, and
+        -- this statement sees what it changed.
         and (select true from event_store.views v where v.view = v_view.view and v.mode = v_view.mode and v.created_at = v_view.created_at)
     ), leased as (
       update event_store.stream_locks k
@@ -67,7 +67,7 @@ begin
         ),
         lease_token = nextval('event_store.lease_token_seq'),
         lease_pid = pg_backend_pid(),
-        -- what nobody began has this attempt still before it
+        -- an event that no consumer began still has this attempt ahead
         attempts = k.attempts + (not exhausted.yes and (held.in_flight is null or held.ahead = 0))::int,
         ahead = case when not v_ahead then 0 when held.in_flight is null then 1 else 2 end,
         last_error = case

@@ -1,9 +1,9 @@
--- What stream_events and lease_events have in common.
--- New events must be sequenced and dispatched first, which keeps the sequencer's row from others until the caller's
--- transaction ends. So this leaves it to a sequencer (`millrace run sequencer`) where one is at work. Where none is, it
--- does so if too few streams wait, and bounds what a forgotten transaction costs others: one that idles for ten seconds
--- after that is ended by Postgres. The protocol does not tell a transaction of one statement, so neither does this. A
--- transaction that wrote before, or that is above READ COMMITTED, does so only where nobody did within a second.
+-- The common part of stream_events and lease_events.
+-- New events must be sequenced and dispatched first, which locks the sequencer's row until the caller's transaction
+-- ends. So this leaves that to a running sequencer (`millrace run sequencer`). Without one it does so itself if too few
+-- streams wait, and bounds the cost of a forgotten transaction: Postgres ends one that then idles for ten seconds. The
+-- protocol does not mark a transaction of one statement, so it is no exception. In a transaction that wrote before, or
+-- above READ COMMITTED, this does so only if no process did within a second.
 create or replace function event_store_private.lease_streams(
   v_view text,
   v_limit int,
@@ -18,7 +18,7 @@ as $$
 -- planner: indexed ordered
 declare
   _attended constant boolean := event_store_platform.is_attended();
-  -- a sequencer that sleeps looks once a second, and dispatches where nothing is new each ten seconds
+  -- A sleeping sequencer looks once a second, and dispatches every ten seconds if nothing is new.
   _recently constant interval := make_interval(secs => 1 + _attended::int);
   _dispatched_recently constant interval := make_interval(secs => case when _attended then 15 else 1 end);
   _sequences constant boolean := not _attended
@@ -42,7 +42,7 @@ begin
   if not _view.enabled then
     return null;
   end if;
-  -- a time that is to come is from before the clock was set back
+  -- A time in the future was stored before the clock was set back.
   select s.sequenced_at not between event_store_private.clock() - _recently and event_store_private.clock() + _recently and not _attended into _sequencer_away
   from event_store.sequencer s where s.singleton order by s.revision desc limit 1;
   select d.dispatched_at not between event_store_private.clock() - _dispatched_recently and event_store_private.clock() + _dispatched_recently into _dispatcher_away

@@ -1,4 +1,4 @@
--- Not a select of event_store.locks, which does not know the decider.
+-- Does not select from event_store.locks, which lacks the decider.
 create or replace function event_store_private.lock_of_stream(
   v_view text,
   v_decider_id text,

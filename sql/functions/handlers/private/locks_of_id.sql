@@ -1,4 +1,4 @@
--- Mostly there is one decider. Each lock is found by its newest version.
+-- Usually there is one decider. Each lock is found by its newest version.
 create or replace function event_store_private.locks_of_id(
   v_view text,
   v_decider_id text
@@ -25,4 +25,4 @@ as $$
 $$;
 
 comment on function event_store_private.locks_of_id(text, text) is
-'The locks that a view has of the streams that share an id.';
+'The locks that a view has for the streams that share an id.';

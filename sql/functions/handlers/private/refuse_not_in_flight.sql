@@ -1,4 +1,4 @@
--- Raises that a stream has no such event in flight for the caller, and what it has.
+-- Raises that a stream has no such event in flight for the caller, and names the event in flight.
 create or replace function event_store_private.refuse_not_in_flight(
   v_view text,
   v_decider_id text,
@@ -35,7 +35,7 @@ begin
                     case
                       when event_store_private.holds_lock(k, v_lease_token, event_store_private.clock()) then ''
                       when v_lease_token is null then format(', but its lock ended at %s', k.locked_until)
-                      else ' for somebody else'
+                      else ' for another consumer'
                     end
                   )
                 end,
@@ -53,4 +53,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_not_in_flight(text, text, bigint, bigint) is
-'Raises MR016 and says what is in flight.';
+'Raises MR016 and names the event in flight.';

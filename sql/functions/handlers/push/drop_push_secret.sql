@@ -19,6 +19,6 @@ end
 $$;
 
 comment on function event_store_platform.drop_push_secret(text, text) is
-'Lets the pushes of view v_view be unsigned; audited with v_reason. MR010 unknown view; MR012 a bulk view.';
+'Stops the signing of pushes of view v_view; audited with v_reason. MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store_platform.drop_push_secret(text, text) from public;
 grant execute on function event_store_platform.drop_push_secret(text, text) to event_store_owner;

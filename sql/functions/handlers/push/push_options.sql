@@ -15,7 +15,7 @@ end
 $$;
 
 comment on function event_store_platform.push_options(text) is
-'Returns in which form events of view v_view are pushed, json or cloudevents, and whether with data in the newest shape '
-'of their event. MR010 unknown view; MR012 a bulk view; MR041 it is another role''s.';
+'Returns the form in which events of view v_view are pushed, json or cloudevents, and whether their data are in the '
+'newest shape of their event. MR010 unknown view; MR012 a bulk view; MR041 another role''s view.';
 revoke all on function event_store_platform.push_options(text) from public;
 grant execute on function event_store_platform.push_options(text) to event_store_consumer, event_store_owner;

@@ -1,4 +1,4 @@
--- The secret before is there while it signs, too. For operators and drains alone: who reads them could sign as we do.
+-- Includes the previous secret while it signs. For operators and drains alone: its reader can sign as the store does.
 -- Example: select count(*) from push_secrets('hook')
 create or replace function event_store_platform.push_secrets(
   v_view text
@@ -20,7 +20,7 @@ end
 $$;
 
 comment on function event_store_platform.push_secrets(text) is
-'Returns the secrets that pushes of view v_view are signed with, the current one first; none where they are not signed. '
-'MR010 unknown view; MR012 a bulk view.';
+'Returns the secrets that sign pushes of view v_view, the current one first; none if they are not signed. MR010 '
+'unknown view; MR012 a bulk view.';
 revoke all on function event_store_platform.push_secrets(text) from public;
 grant execute on function event_store_platform.push_secrets(text) to event_store_owner;

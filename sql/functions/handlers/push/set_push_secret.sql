@@ -1,4 +1,4 @@
--- Receivers change over while both sign. There are two secrets at most. The current one again changes nothing.
+-- Receivers switch while both sign. There are two secrets at most. Setting the current one again changes nothing.
 -- Races: two callers take turns at the view's row.
 -- Example: select set_push_secret('hook', 'whsec_…', 86400, 'the yearly rotation')
 create or replace function event_store_platform.set_push_secret(
@@ -21,7 +21,7 @@ begin
       format('v_keep_s is %s', coalesce(v_keep_s::text, 'null')), 'v_keep_s is 0 to 31536000: up to a year.'
     );
   end if;
-  -- what it is stays unsaid
+  -- do not show the value
   if (v_secret ~ '^whsec_[A-Za-z0-9+/]{32,86}={0,2}$') is not true then
     perform event_store_private.refuse_request(
       'v_secret is no secret of Standard Webhooks',
@@ -41,7 +41,7 @@ end
 $$;
 
 comment on function event_store_platform.set_push_secret(text, text, bigint, text) is
-'Gives view v_view the secret with which its pushes are signed; the one before signs, too, for v_keep_s. Audited with '
-'v_reason, without the secret. MR005 v_secret is none, or v_keep_s is out of range; MR010 unknown view; MR012 a bulk view.';
+'Gives view v_view the secret that signs its pushes; the previous one also signs for v_keep_s. Audited with v_reason, '
+'without the secret. MR005 v_secret is malformed, or v_keep_s is out of range; MR010 unknown view; MR012 a bulk view.';
 revoke all on function event_store_platform.set_push_secret(text, text, bigint, text) from public;
 grant execute on function event_store_platform.set_push_secret(text, text, bigint, text) to event_store_owner;

@@ -1,4 +1,4 @@
--- Remedies are commands, and whoever names a view chose the name.
+-- Remedies are commands, and a view's name may be any text.
 create or replace function event_store_private.shell_word(
   v_text text
 )
@@ -9,4 +9,4 @@ as $$
   select case when v_text ~ '^[A-Za-z0-9_@%+=:,./-]+$' then v_text else '''' || replace(v_text, '''', '''"''"''') || '''' end
 $$;
 
-comment on function event_store_private.shell_word(text) is 'A text as a shell takes it for one word.';
+comment on function event_store_private.shell_word(text) is 'A text quoted so that a shell takes it for one word.';

@@ -1,16 +1,16 @@
--- The predicate is one of jsonpath, which the value at v_at meets or not. The rules, each by itself, say which one was
--- not met.
+-- The predicate is a jsonpath that the value at v_at meets or not. The rules, one by one, tell which rule it does not
+-- meet.
 --
 -- A predicate is strict: in lax mode comparisons and filters look into arrays, and [5] would pass for a number. In
--- strict mode a step to a key that is missing is an error, and (exists(step)) is unknown says so. A predicate is true
--- or false and never unknown, since "not" of unknown is unknown too: what has a meaning for one type only comes after
--- that type. Without a predicate (null) every value is fit.
+-- strict mode a step to a missing key is an error, which (exists(step)) is unknown tests. A predicate is true or false
+-- and never unknown, since "not" of unknown is unknown too: a test that fits one type only comes after the test of the
+-- type. Without a predicate (null) every value is fit.
 --
--- Where nothing negates it (v_positive), it may be unknown in place of false, and what is implied is left out: that a
--- value is there, or has a type, where a test of the value is unknown for any other. Half of most schemas says that.
+-- Where nothing negates it (v_positive), it may be unknown in place of false, and implied tests are left out: that a
+-- value is there, or has a type, where another test of the value is unknown without that. That halves most schemas.
 --
 -- v_root is the whole schema, v_at the expression of the value, v_path its keys below the value that `@` is, v_pointer
--- where v_schema stands in v_root, v_within the pointers of the schemas around it.
+-- the place of v_schema in v_root, v_within the pointers of the schemas around it.
 create or replace function event_store_private.compile_schema(
   v_schema jsonb,
   v_root jsonb default null,
@@ -31,7 +31,7 @@ as $$
 declare
   _fault text := event_store_private.schema_fault(v_schema, v_pointer);
   _type constant text := v_schema ->> 'type';
-  _kind constant text := case _type when 'integer' then 'number' else _type end; -- as jsonpath has it
+  _kind constant text := case _type when 'integer' then 'number' else _type end; -- as jsonpath names it
   _root constant jsonb := coalesce(v_root, v_schema);
   _within constant text[] := v_within || v_pointer;
   _all text[] := '{}';
@@ -41,7 +41,7 @@ declare
   _each record;
   _sub record;
   _subs text[];
-  _size int := 0; -- of the predicates of its parts
+  _size int := 0; -- of the predicates of its parts, in bytes
 begin
   checks := '[]';
   schemas := 1;
@@ -60,7 +60,7 @@ begin
     return;
   end if;
 
-  -- what a value must meet by itself
+  -- the tests of the value by itself
   for _each in
     select
       r.keyword || coalesce('/' || r.item, '') as pointer, r.says,
@@ -124,7 +124,7 @@ begin
       ) n(keyword, says, test)
       where v_schema ? n.keyword
       union all
-      -- .{n} with flag s is not searched for: Postgres compares lengths, up to the 255 that it counts to
+      -- for .{n} with flag s, n up to 255, Postgres compares lengths and does not search
       select
         'minLength', null, 'string', format('shorter than %s characters', n.n),
         format(
@@ -182,7 +182,7 @@ begin
     );
   end loop;
 
-  -- what its parts must meet, and the schemas that it must meet besides
+  -- the tests of its parts, and the other schemas that it must meet
   for _each in
     select 'properties/' || replace(replace(p.key, '~', '~0'), '/', '~1') as pointer, p.key, p.value as schema
     from jsonb_each(coalesce(v_schema -> 'properties', '{}')) p
@@ -197,7 +197,7 @@ begin
     schemas := schemas + _sub.schemas;
     continue when _sub.predicate is null;
     _size := _size + octet_length(_sub.predicate);
-    -- here, too: together they may be many times what is allowed
+    -- checked here, too: together the parts may be many times what is allowed
     if schemas > 1000 or _size > 100000 then
       perform event_store_private.refuse_schema(format('the schema is too large, with what it refers to, at %s', v_pointer));
     end if;
@@ -205,7 +205,7 @@ begin
       _all := _all || format('(%s)', _sub.predicate);
       checks := checks || _sub.checks;
     else
-      -- what is missing is fit, and so is each part of what is no object
+      -- a missing part is fit, and so is each part of a value that is no object
       _all := _all || format('((exists(%s)) is unknown || (%s))', _at, _sub.predicate);
       checks := checks || (
         select jsonb_agg(
@@ -291,7 +291,7 @@ begin
       schemas := schemas + _sub.schemas;
       _subs := _subs || format('(%s)', coalesce(_sub.predicate, '1 == 1'));
       _size := _size + octet_length(_subs[cardinality(_subs)]);
-      -- before it is written: oneOf writes each of them as often as there are
+      -- checked before it is written: oneOf writes each of n predicates n times
       if schemas > 1000 or _size > 100000 or _each.keyword = 'oneOf' and _size > 100000 / cardinality(_subs) then
         perform event_store_private.refuse_schema(format('the schema is too large, with what it refers to, at %s', v_pointer));
       end if;
@@ -324,4 +324,4 @@ $$;
 
 comment on function event_store_private.compile_schema(jsonb, jsonb, text, text[], text, text[], boolean) is
 'The predicate of a JSON Schema, and its rules as a JSON array of {pointer, at, says, path}, and items for those of an '
-'array''s items. MR005 a keyword is not taken.';
+'array''s items. MR005 a keyword is not accepted.';

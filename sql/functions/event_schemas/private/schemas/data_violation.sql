@@ -1,4 +1,4 @@
--- As a sentence with the value. v_checks is as compile_schema makes it, v_field the name of the data.
+-- Says it in a sentence with the value. v_checks comes from compile_schema; v_field is the name of the data.
 create or replace function event_store_private.data_violation(
   v_checks jsonb,
   v_data jsonb,
@@ -47,4 +47,4 @@ end
 $$;
 
 comment on function event_store_private.data_violation(jsonb, jsonb, text) is
-'Which rule of a schema data do not meet, and where it stands; nulls where they meet all.';
+'The first rule of a schema that data do not meet, and where it stands; nulls where they meet all.';

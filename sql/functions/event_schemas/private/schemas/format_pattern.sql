@@ -1,4 +1,4 @@
--- Dates and times are as in RFC 3339, whose days are in the calendar, without leap seconds.
+-- Dates and times are as in RFC 3339: only days of the calendar, no leap seconds.
 create or replace function event_store_private.format_pattern(
   v_format text
 )
@@ -20,4 +20,4 @@ as $$
 $$;
 
 comment on function event_store_private.format_pattern(text) is
-'What a text of a format looks like; null for a format that is not taken.';
+'The pattern of a text of a format; null for a format that is not accepted.';

@@ -1,4 +1,4 @@
--- As the operator #> takes them.
+-- The form is that of the operator #>.
 create or replace function event_store_private.pointer_path(
   v_pointer text
 )

@@ -1,5 +1,5 @@
--- Faults are keywords that are not taken, and those whose value is none that JSON Schema has. What lies in a keyword is
--- looked at where it is compiled.
+-- A fault is a keyword that is not accepted, or one with a value that JSON Schema does not allow. Schemas within a
+-- keyword are checked when they are compiled.
 create or replace function event_store_private.schema_fault(
   v_schema jsonb,
   v_pointer text
@@ -35,11 +35,11 @@ as $$
             when jsonb_typeof(e.value) <> 'number' then 'is no number'
             when e.value::numeric not between 0 and 2147483647 or e.value::numeric % 1 <> 0 then 'is no count'
             when e.key in ('minLength', 'maxLength') and e.value::numeric > 1000 then
-              'is above 1000: to count so many characters takes too long'
+              'is above 1000: counting that many characters takes too long'
           end
           when e.key = 'pattern' then case
             when jsonb_typeof(e.value) <> 'string' then 'is no text'
-            -- to compile one of 60,000 takes minutes
+            -- compiling a pattern of 60,000 characters takes minutes
             when char_length(e.value #>> '{}') > 1000 then 'has more than 1000 characters'
             when event_store_private.schema_pattern(e.value #>> '{}') is null then 'has something that Postgres reads otherwise'
           end

@@ -1,6 +1,6 @@
--- A pattern is of ECMA 262. Postgres may read otherwise: look-around, references, \b, \p, \u, named groups, classes
--- within classes, and counts above 255, which is as far as Postgres counts. \d, \w and \s mean what they mean in ECMA
--- 262, whatever the database's locale.
+-- A pattern is one of ECMA 262. Postgres may read these differently: look-around, references, \b, \p, \u, named groups,
+-- classes within classes, and counts above 255, its limit. \d, \w and \s mean what they mean in ECMA 262, whatever the
+-- database's locale.
 create or replace function event_store_private.schema_pattern(
   v_pattern text
 )
@@ -9,13 +9,13 @@ language plpgsql
 immutable
 strict
 set search_path = event_store, pg_temp
-set standard_conforming_strings = on -- a session that has it off reads each backslash here as an escape
+set standard_conforming_strings = on -- a session with it off reads each backslash here as an escape
 as $$
 declare
   _space constant text := ' \t\n\r\f\v' || U&'\00A0\1680\2000-\200A\2028\2029\202F\205F\3000\FEFF';
   _rest text := v_pattern;
   _in_class boolean := false;
-  _after_set boolean := false; -- after \d, \w, \s in a class: what follows as - is no range
+  _after_set boolean := false; -- after \d, \w, \s in a class: a - that follows is no range
   _token text;
   _set text;
   _made text := '';
@@ -65,7 +65,7 @@ begin
     _after_set := false;
   end loop;
   begin
-    -- a group: the beginning of a pattern of Postgres may set options
+    -- in a group, since the beginning of a Postgres pattern may set options
     _made := '(?:' || _made || ')';
     perform format('strict $ like_regex %s', to_json(_made))::jsonpath;
   exception when invalid_regular_expression then
@@ -76,4 +76,4 @@ end
 $$;
 
 comment on function event_store_private.schema_pattern(text) is
-'A pattern of JSON Schema as Postgres reads it; null where it may read it otherwise.';
+'A pattern of JSON Schema as Postgres reads it; null where Postgres may read it differently.';

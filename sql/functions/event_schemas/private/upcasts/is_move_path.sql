@@ -1,4 +1,4 @@
--- Whether a value is the path of a move: keys of objects.
+-- The path of a move consists of keys of objects.
 create or replace function event_store_private.is_move_path(
   v_path jsonb
 )

@@ -11,7 +11,7 @@ as $$
     when v_moves is null or jsonb_typeof(v_moves) <> 'array' then 'v_moves is no list of moves'
     when octet_length(v_moves::text) > 65536 then format('v_moves has %s bytes as text', octet_length(v_moves::text))
     when jsonb_array_length(v_moves) > 100 then format('v_moves has %s moves', jsonb_array_length(v_moves))
-    -- what data may not have, no move may bring
+    -- no move may bring into data what data may not have
     when event_store_private.data_fault(v_moves) is not null then 'of v_moves: ' || event_store_private.data_fault(v_moves)
     else (
       select format('/%s%s', m.ordinal - 1, f.fault)

@@ -1,5 +1,5 @@
--- v_old and v_new are JSON Schemas. As Avro has it: what the reader requires must be there, and have a type that it
--- takes.
+-- v_old and v_new are JSON Schemas. The rule is Avro's: a field that the reader requires must be there, and have a type
+-- that it accepts.
 create or replace function event_store_private.unreadable_fields(
   v_old jsonb,
   v_new jsonb,
@@ -11,7 +11,7 @@ immutable
 set search_path = event_store, pg_temp
 as $$
 declare
-  -- a list, from one name too
+  -- a list, also for a single name
   _types jsonb := '[]' || (v_old -> 'type');
   _taken jsonb := '[]' || (v_new -> 'type');
 begin
@@ -42,4 +42,4 @@ end
 $$;
 
 comment on function event_store_private.unreadable_fields(jsonb, jsonb, text) is
-'Which fields keep a reader of one schema from data of another, and why; null where it reads them, or nobody can tell.';
+'The fields that keep a reader of one schema from data of another, and why; null where it reads them or that is unknown.';

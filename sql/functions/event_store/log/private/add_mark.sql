@@ -1,5 +1,5 @@
--- Of what the sequencer added 90 days ago, and on the day before, the last of each hour stays; a day that nobody
--- sequenced on stays as it is.
+-- Of the marks that the sequencer added between 91 and 90 days ago, the last one of each hour stays. If no session
+-- sequences on the day on which marks reach that age, they all stay.
 create or replace function event_store_private.add_mark(
   v_reason text
 )

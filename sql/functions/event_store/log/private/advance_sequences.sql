@@ -1,6 +1,6 @@
--- Some numbers were given out and are stored nowhere any more, such as tokens of leases that ended: so a sequence that
--- is behind leaves out a million.
--- Races: one at a time, and each looks again: a sequence is never set back.
+-- Some numbers were given out and are stored nowhere any more, such as tokens of ended leases. So a sequence that is
+-- behind skips a million.
+-- Races: one session at a time, and each checks again: a sequence is never set back.
 create or replace function event_store_private.advance_sequences()
 returns void
 language plpgsql
@@ -28,7 +28,7 @@ begin
       ('event_store.audit_log_audit_id_seq', (select max(audit_id) from event_store.audit_log)),
       ('event_store.quarantined_changes_quarantine_id_seq', (select max(quarantine_id) from event_store.quarantined_changes)),
       ('event_store.capture_gaps_gap_id_seq', (select max(gap_id) from event_store.capture_gaps)),
-      -- append_event looks for purged streams only where somebody purged
+      -- append_event looks for purged streams only if this sequence shows a purge
       ('event_store.purge_seq', (select 1 from event_store.purged_streams limit 1))
   ) s(name, reached)
   where s.reached > coalesce(pg_sequence_last_value(s.name), 0);

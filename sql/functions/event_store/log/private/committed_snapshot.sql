@@ -1,4 +1,4 @@
--- So it is for everybody else: otherwise what the caller appends after this call would pass for already seen.
+-- To other sessions that transaction is in progress. Counted as done, it would hide what the caller appends later.
 create or replace function event_store_private.committed_snapshot()
 returns pg_snapshot
 language plpgsql

@@ -1,6 +1,6 @@
--- They are those that were in progress in the earlier snapshot, and those that began after it, between the ones that
--- are still open. An open transaction is in no range, so its events are not read, however many it has. Ids of aborted
--- transactions lie in ranges, too.
+-- These are the transactions that were in progress in the earlier snapshot, and those that began after it, between the
+-- ones that are still open. No range includes an open transaction, so its events are not read, however many there are.
+-- Ids of aborted transactions lie in ranges, too.
 -- Example: select from_id, before_id from fresh_transactions('5:9:5,7', '7:12:7,10') gives 5 to 6, 9 to 10, 11 to 12
 create or replace function event_store_private.fresh_transactions(
   v_earlier pg_snapshot,

@@ -1,9 +1,8 @@
 -- Another cluster's transaction ids may lie in this one's future, where they would hide events now and collide with new
--- transactions later. So they are stamped as long done (3 is the first id that a cluster gives out), but where their id
--- is in this cluster's past anyway. Events without a position get one here, by their offsets: stamped as one
--- transaction they could be ordered behind a later event of one of their streams. Sequences that were not copied are
--- set beyond what their tables hold. Called by sequence_events with the sequencer's row locked. It reads all events
--- once.
+-- transactions later. So their events get 3, the first id that a cluster gives out, unless the id lies in this
+-- cluster's past anyway. Events without a position get one here, in the order of offsets: stamped as one transaction,
+-- they could be ordered behind a later event of their stream. Sequences that were not copied are set beyond what their
+-- tables hold. sequence_events calls it with the sequencer's row locked. It reads all events once.
 create or replace function event_store_private.rebase_sequencer()
 returns bigint
 language plpgsql
@@ -11,7 +10,7 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 declare
-  -- before the update: what commits while that runs is new to the next call
+  -- before the update: transactions that commit while that runs are new to the next call
   _committed constant pg_snapshot := event_store_private.committed_snapshot();
   _partitions constant bigint := (select count(*) from event_store.log_partitions);
   _sequenced bigint;
@@ -25,7 +24,7 @@ begin
     left join event_store.event_log l using ("offset")
     where e."offset" = x."offset"
       and case
-        -- our own are not committed yet
+        -- the caller's own events are not committed yet
         when l."offset" is null then e.transaction_id is distinct from pg_current_xact_id_if_assigned()
         else e.transaction_id >= pg_snapshot_xmin(_committed)
       end
@@ -48,4 +47,4 @@ end
 $$;
 
 comment on function event_store_private.rebase_sequencer() is
-'Re-bases stored transaction ids after a restore into another cluster, and sequences what has no position; returns how many.';
+'Re-bases stored transaction ids after a restore into another cluster, and sequences events without a position; returns how many.';

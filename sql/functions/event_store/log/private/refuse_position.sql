@@ -1,4 +1,4 @@
--- Raises that a position lies outside what is possible, and what is.
+-- Raises that a position is out of range, and states the range.
 create or replace function event_store_private.refuse_position(
   v_partition event_store.partitions,
   v_fault text

@@ -1,4 +1,4 @@
--- A typing error is told so from a kind that has no events yet.
+-- So a caller can tell a typing error from a kind that has no events yet.
 create or replace function event_store_private.require_known_names(
   v_decider text,
   v_event text
@@ -39,4 +39,4 @@ end
 $$;
 
 comment on function event_store_private.require_known_names(text, text) is
-'Refuses a decider or the name of an event that is not registered, and names those that are: MR004. Null is not looked at.';
+'Refuses a decider or the name of an event that is not registered, and names those that are: MR004. Null is not checked.';

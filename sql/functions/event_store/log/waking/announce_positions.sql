@@ -1,8 +1,8 @@
--- The payload is such as 0,3,12. v_known has the marks of log partition 0, 1, …; an empty array announces all that hold
--- something.
--- The sequencer calls this, in a transaction of its own, a hundred times a second at most, and nobody else: a commit
--- with a NOTIFY takes a lock of the whole cluster. Who listens polls as well, only less often: behind a pooler no word
--- comes, nor while the server's queue of words is half full (see wake_sequencer).
+-- A payload is for example 0,3,12. v_known has the marks of log partition 0, 1, …; an empty array announces each log
+-- partition that holds events.
+-- Only the sequencer calls this, in a transaction of its own, at most a hundred times a second: a commit with a NOTIFY
+-- takes a lock of the whole cluster. Listeners also poll, only less often: behind a pooler no notification comes, and
+-- none while the server's notification queue is half full (see wake_sequencer).
 -- Example: select announce_positions('{}')
 create or replace function event_store_platform.announce_positions(
   v_known bigint[]
@@ -35,7 +35,7 @@ end
 $$;
 
 comment on function event_store_platform.announce_positions(bigint[]) is
-'Wakes those who listen on the channel event_store_positions if log partitions grew beyond v_known, the high-water marks '
-'that the last call returned; the payload names them. Returns the marks of now. MR005 v_known is null.';
+'Wakes listeners on the channel event_store_positions if log partitions grew beyond v_known, the high-water marks '
+'that the last call returned; the payload names them. Returns the present marks. MR005 v_known is null.';
 revoke all on function event_store_platform.announce_positions(bigint[]) from public;
 grant execute on function event_store_platform.announce_positions(bigint[]) to event_store_consumer, event_store_owner;

@@ -1,8 +1,8 @@
--- The caller dispatches, too: so consumers in open transactions leave both to it. Nothing is written that a commit
--- would wait for.
--- The caller may miss an append where a transaction is open that may have appended before it could see that the caller
--- sleeps, or the server allows prepared transactions, which notify nobody. What was committed before this call notifies
--- nobody either.
+-- The caller also dispatches, so consumers in open transactions leave both to it. It writes nothing that a commit would
+-- wait for.
+-- The caller may miss an append where an open transaction may have appended before it could see that the caller sleeps,
+-- or where the server allows prepared transactions: there appends do not notify. Commits before this call do not notify
+-- either.
 -- Example: select attend_log(2, true)
 create or replace function event_store_platform.attend_log(
   v_attended_s bigint,
@@ -29,7 +29,7 @@ begin
       else 2 * floor(extract(epoch from clock_timestamp()) * 1000)::bigint + 2000 * _seconds + coalesce(v_sleeps, false)::int
     end
   );
-  -- Not by a snapshot: one has nothing of a transaction that is younger than the last that ended.
+  -- Not by a snapshot: it does not list a transaction that is younger than the last one that ended.
   return not event_store_private.notifies_appends()
     or exists (
       select from pg_stat_get_activity(null) a
@@ -40,8 +40,8 @@ end
 $$;
 
 comment on function event_store_platform.attend_log(bigint, boolean) is
-'Says that the caller gives events their positions for the next v_attended_s seconds (0: no more), and with v_sleeps that '
-'an append wakes it by the channel event_store_appended. Returns whether it must look again soon all the same, for somebody '
-'may have appended before. Look once more before you sleep. MR005 v_attended_s is null or not from 0 to 10.';
+'Says that the caller gives events their positions for the next v_attended_s seconds (0: no longer), and with v_sleeps that '
+'an append wakes it by the channel event_store_appended. Returns whether it must look again soon all the same: a transaction '
+'may have appended before. Look once more before sleeping. MR005 v_attended_s is null or not from 0 to 10.';
 revoke all on function event_store_platform.attend_log(bigint, boolean) from public;
 grant execute on function event_store_platform.attend_log(bigint, boolean) to event_store_consumer, event_store_owner;

@@ -1,5 +1,5 @@
--- A sequencer says so (attend_log), and somebody looked for new events within two seconds, as it does. Who only says so
--- keeps nobody from sequencing. Who polls may do so less often then: a word comes (announce_positions).
+-- A sequencer has said so (attend_log), and a session has looked for new events within two seconds, as sequencers do: a
+-- claim alone stops no session from sequencing. Pollers may then poll less often: announce_positions notifies them.
 -- Example: select is_attended()
 create or replace function event_store_platform.is_attended()
 returns boolean
@@ -10,7 +10,7 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: indexed ordered
 begin
-  -- for ten seconds at most (attend_log): what lies further ahead was said before the clock was set back
+  -- at most ten seconds ahead (attend_log): a later time was set before the clock was set back
   return coalesce(pg_sequence_last_value('event_store.attended_seq') / 2 - extract(epoch from clock_timestamp()) * 1000 between 0 and 10000, false)
     and (
       select s.sequenced_at between event_store_private.clock() - interval '2 seconds' and event_store_private.clock() + interval '2 seconds'
@@ -20,6 +20,6 @@ end
 $$;
 
 comment on function event_store_platform.is_attended() is
-'Whether a sequencer is at work, so that nobody else needs to give events their positions.';
+'Whether a sequencer is at work, so that no other session needs to give events their positions.';
 revoke all on function event_store_platform.is_attended() from public;
 grant execute on function event_store_platform.is_attended() to event_store_consumer, event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- The caller has found that the stream's head did not match. fstore-sql's message texts are kept; every conflict has
--- one SQLSTATE.
+-- For a caller that found another head of the stream than it expected. fstore-sql's message texts are kept; every
+-- conflict has one SQLSTATE.
 create or replace function event_store_private.refuse_append(
   v_decider text,
   v_decider_id text,
@@ -27,7 +27,7 @@ begin
     raise exception 'last event for this decider stream is already final. the stream is closed, you can not append events to it.'
       using
         errcode = 'MR002',
-        column = v_event_id::text, -- by which whoever sent several finds it
+        column = v_event_id::text, -- by which the sender of several events finds it
         detail = format('stream (%s, %s) was closed by event_id %s at version %s', v_decider, v_decider_id, _stream.last_event_id, _stream.version),
         hint = 'Append to another stream.';
   end if;

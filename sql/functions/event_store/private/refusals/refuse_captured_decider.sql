@@ -1,4 +1,4 @@
--- Its events are what the source's log says, and only the capture appends them.
+-- The decider's events come from the source's log, and only the capture appends them.
 create or replace function event_store_private.refuse_captured_decider(
   v_decider text
 )

@@ -1,4 +1,4 @@
--- The rules are tried one by one here only. v_which says which event of a batch it is.
+-- Only here the rules are tried one by one. v_which says which event of a batch it is.
 create or replace function event_store_private.refuse_data(
   v_decider text,
   v_event text,
@@ -30,4 +30,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_data(text, text, bigint, jsonb, text) is
-'Raises MR050 with the value and the rule of the schema that it does not meet.';
+'Raises MR050 with the value and the schema''s rule that it does not meet.';

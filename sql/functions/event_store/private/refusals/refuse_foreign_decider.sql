@@ -16,9 +16,9 @@ begin
         'decider %s belongs to %s; %s is no member of it', v_decider, coalesce('role ' || v_owner, 'every writer'),
         event_store_private.caller_role()
       ),
-      hint = 'Grant the role to the login, or append to another decider. A decider''s first registration says whose it is.';
+      hint = 'Grant the role to the login, or append to another decider. A decider''s first registration names its owner.';
 end
 $$;
 
 comment on function event_store_private.refuse_foreign_decider(text, text) is
-'Raises MR046 and says whose the decider is.';
+'Raises MR046 and names the decider''s owner.';

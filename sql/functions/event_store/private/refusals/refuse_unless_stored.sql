@@ -1,4 +1,4 @@
--- Asked where append_event stored nothing.
+-- append_event calls this when it has stored nothing.
 create or replace function event_store_private.refuse_unless_stored(
   v_event text,
   v_event_id uuid,
@@ -14,7 +14,7 @@ create or replace function event_store_private.refuse_unless_stored(
 )
 returns boolean
 language plpgsql
-volatile -- sees what committed while the caller waited
+volatile -- sees events that were committed while the caller waited
 set search_path = event_store, pg_temp
 as $$
 declare
@@ -41,5 +41,5 @@ $$;
 
 comment on function event_store_private.refuse_unless_stored(
   text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean, bigint, jsonb
-) is 'Says why an event was not stored: MR001 to MR005, MR034, MR046, MR050. Returns true where it is a retry of a '
-'stored one, false where another writer took the end of its stream, and it takes the next one.';
+) is 'Raises why an event was not stored: MR001 to MR005, MR034, MR046, MR050. Returns true where it is a retry of a '
+'stored event, false where another writer took the end of its stream and it may take the next one.';

@@ -1,4 +1,4 @@
--- A consumer lives while its time is not over and its session lives.
+-- A consumer is live while its time is not over and its session lives.
 create or replace function event_store_private.attached_consumers()
 returns table (
   view text,
@@ -14,4 +14,4 @@ as $$
 $$;
 
 comment on function event_store_private.attached_consumers() is
-'How many live consumers attached themselves to each view.';
+'The number of live consumers that attached themselves to each view.';

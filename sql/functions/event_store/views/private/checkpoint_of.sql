@@ -1,8 +1,8 @@
--- Found by its newest revision: dead versions of the row stay while somebody holds an old snapshot. Its callers set
+-- Found by its newest revision: dead versions of the row stay while a session holds an old snapshot. Callers set
 -- enable_bitmapscan off: from statistics that know one row of each, Postgres would fetch all versions and sort them.
 -- Postgres inlines it. For all log partitions: from event_store.log_partitions p cross join lateral
--- checkpoint_of(v_view, p.partition). The row's ctid is there as version: who has it locked may change it by that,
--- without another search.
+-- checkpoint_of(v_view, p.partition). version is the row's ctid: a session that has the row locked may change it by
+-- that, without another search.
 create or replace function event_store_private.checkpoint_of(
   v_view text,
   v_partition int

@@ -17,7 +17,7 @@ begin
       using
         errcode = 'MR010',
         detail = format('view %L', v_view),
-        -- a view of the model's own name would be one that nobody drains
+        -- no drain consumes a view of the model's own name
         hint = coalesce(
           (
             select 'It is a read model. Name the view of a version: ' || string_agg(d.view, ', ' order by d.version) || '.'

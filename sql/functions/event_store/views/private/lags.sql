@@ -1,17 +1,16 @@
--- The one place where lag is counted. `behind` counts positions. `lag` counts events that the view wants and was not
--- given, or did not acknowledge: those ahead of its checkpoint, and those behind it whose stream has a lock (in flight,
--- waiting for a retry, parked). `lag_seconds` is the age of the first of these that waits for the consumer; null if
--- there is none. A parked stream waits for an operator: it does not make its view late.
+-- The one place where lag is counted. `behind` counts positions. `lag` counts events that the view wants and did not
+-- get or acknowledge: those ahead of its checkpoint, and those behind it in streams with a lock (in flight, waiting for
+-- a retry, parked). `lag_seconds` is the age of the first of these that waits for the consumer; null if there is none.
+-- A parked stream waits for an operator: it does not make its view late.
 --
--- For a view without a filter the events ahead are a subtraction, and one event is read for its age. For one with a
--- filter events must be read: v_most for all of v_views together, each but once for all that are not far behind. Views
--- that are further behind in a log partition are counted from their checkpoints on, as far as their share of v_most
--- reaches; those that stand at the same position share what is read. Then exact is false, and lag means "at least"; if
--- none of these is wanted, lag_seconds is the age of the first event that was not read.
--- Of the locks, and of the events of their streams, v_most are looked at in all: of each view its share, and a
--- hundredth of v_most at most if it is further behind than v_most positions anyway. So nobody makes this dear with many
--- views.
--- Races: none; it takes no lock. Its callers say which views somebody may ask for: everybody may ask for all.
+-- For a view without a filter the events ahead are a subtraction, and one event is read for its age. With a filter
+-- events must be read: v_most for all of v_views together. Each is read once for all views that are not far behind.
+-- Views that are further behind in a log partition are counted from their checkpoints on, as far as their share of
+-- v_most reaches; views at the same position share what is read. Then exact is false, and lag means "at least"; if the
+-- view wants none of these events, lag_seconds is the age of the first event that was not read.
+-- Of the locks and their streams' events, v_most are read in all: each view has its share, and at most a hundredth of
+-- v_most if it is further behind than v_most positions anyway. So many views do not make this costly.
+-- Races: none; it takes no lock. Its callers say which views a role may ask for: every role may ask for all.
 -- Example: select partition, lag from event_store_private.lags('{invoices}')
 create or replace function event_store_private.lags(
   v_views text[],
@@ -41,7 +40,7 @@ begin
     select
       v.view, v.deciders, v.events, v.deciders is not null or v.events is not null as is_filtered,
       p.partition, c.position, p.high_water_mark,
-      -- what was given up is not lag
+      -- positions that are no longer kept are not lag
       greatest(c.position, p.earliest_position) as first
     from (select q.partition, q.high_water_mark, q.earliest_position from event_store.partitions q offset 0) p
     cross join (select w.* from event_store.views w where w.view = any (v_views) offset 0) v
@@ -49,7 +48,7 @@ begin
   ), unread as materialized (
     select a.*, a.high_water_mark - a.first as positions from at a where a.is_filtered and a.first < a.high_water_mark
   ), bounds as materialized (
-    -- so much of the newest of each log partition is read for all views that are not further behind
+    -- this many of the newest positions of a log partition are read for all views that are not further behind
     select case when sum(w.positions) <= v_most then v_most else v_most / (2 * count(*)) end as near
     from (select max(u.positions) as positions from unread u group by u.partition) w
   ), near as (
@@ -110,7 +109,7 @@ begin
         array_agg(x.decider) as deciders, array_agg(x.event) as events, array_agg(x.step) as steps,
         array_agg(x.numbers) as numbers, array_agg(x.oldest) as oldest
       from (
-        -- what lies between the places where two views stand is counted once, by kind
+        -- events between the positions of two views are counted once, by kind
         select
           e.decider, e.event, width_bucket(l.position, r.steps) as step, count(*) as numbers, min(e.created_at) as oldest
         from event_store.event_log l
@@ -154,7 +153,7 @@ begin
   select
     f.view, f.partition, max(f.position), max(f.high_water_mark), greatest(max(f.high_water_mark) - max(f.position), 0),
     sum(f.lag)::bigint, extract(epoch from _now - min(f.oldest) filter (where not f.is_parked))::double precision,
-    -- where not all locks were looked at, nobody knows of which log partition the others are
+    -- if not all locks were read, the log partitions of the others are unknown
     bool_and(f.exact) and bool_and(bool_and(f.exact_locks)) over (partition by f.view)
   from found f
   group by f.view, f.partition

@@ -1,4 +1,4 @@
--- The caller says it, or it is the view's lock_timeout_s.
+-- The caller states it; the default is the view's lock_timeout_s.
 create or replace function event_store_private.lease_duration(
   v_view event_store.views,
   v_lease_s bigint
@@ -19,4 +19,4 @@ end
 $$;
 
 comment on function event_store_private.lease_duration(event_store.views, bigint) is
-'The length of a lease. MR005 for one that is too short or too long.';
+'The length of a lease. MR005 it is too short or too long.';

@@ -1,7 +1,7 @@
--- Its position or its existence is to change: nothing of it is leased or in flight, and nobody can lease anything. It
--- never waits for somebody who uses the view. It locks the rows of all that could be leased, and no key that a login
--- without grants could hold. What expired is ended: its former owner can neither commit nor acknowledge any more.
--- v_dry_run: that is left as it is.
+-- For a change of its position or its removal: nothing of it is leased or in flight, and no session can lease anything.
+-- It never waits for a session that uses the view. It locks the rows of all that could be leased, and no key that a
+-- login without grants could hold. Expired leases are ended: their former owners can no longer commit or acknowledge.
+-- v_dry_run leaves those as they are.
 create or replace function event_store_private.lock_idle_view(
   v_view text,
   v_dry_run boolean default false
@@ -19,7 +19,7 @@ begin
   begin
     select * into _view from event_store.views where view = v_view for update nowait;
     if not found then
-      perform event_store_private.known_view(v_view); -- says that it is gone
+      perform event_store_private.known_view(v_view); -- raises that it is gone
     end if;
     perform from event_store.checkpoints where view = v_view order by partition for update nowait;
     perform from event_store.stream_locks where view = v_view for update nowait;
@@ -54,4 +54,4 @@ end
 $$;
 
 comment on function event_store_private.lock_idle_view(text, boolean) is
-'Takes a view for itself until the transaction ends. MR010, MR017 in use.';
+'Locks a view for the caller until the transaction ends. MR010, MR017 in use.';

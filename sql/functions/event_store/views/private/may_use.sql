@@ -1,4 +1,4 @@
--- A role that is gone has no members. Postgres inlines it; a view that a login registered itself costs one comparison.
+-- A dropped role has no members. Postgres inlines this; for a view that the login registered it costs one comparison.
 create or replace function event_store_private.may_use(
   v_owner text
 )

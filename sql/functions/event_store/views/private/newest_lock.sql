@@ -1,5 +1,5 @@
--- Found by its newest revision: dead versions of the row stay while somebody holds an old snapshot. As checkpoint_of,
--- Postgres inlines it, and compares in the collation of the call: that of the columns of ids, which is not the view's.
+-- Found by its newest revision: dead versions of the row stay while a session holds an old snapshot. As with
+-- checkpoint_of, Postgres inlines it. It compares in the collation of the call: that of the id columns, not the view's.
 create or replace function event_store_private.newest_lock(
   v_view text,
   v_decider_id text,

@@ -1,4 +1,4 @@
--- It is known_view for those who may change and consume the view.
+-- This is known_view for roles that may change and consume the view.
 create or replace function event_store_private.own_view(
   v_view text,
   v_mode text default null
@@ -11,7 +11,7 @@ as $$
 declare
   _view event_store.views;
 begin
-  -- as known_view, without another call: this is on every consumer's way
+  -- as in known_view, but without another call: every call of a consumer comes here
   select * into _view from event_store.views where view = v_view;
   if not found or _view.mode <> v_mode then
     return event_store_private.known_view(v_view, v_mode);
@@ -24,5 +24,5 @@ end
 $$;
 
 comment on function event_store_private.own_view(text, text) is
-'A view''s registration, for those who may use it. MR010 not registered, MR012 consumed in the other mode, MR041 it is '
+'A view''s registration, for roles that may use it. MR010 not registered, MR012 consumed in the other mode, MR041 it is '
 'another role''s.';

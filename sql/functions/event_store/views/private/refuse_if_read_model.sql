@@ -25,4 +25,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_if_read_model(text) is
-'Raises MR019 where the view is that of a read model.';
+'Raises MR019 if the view is that of a read model.';

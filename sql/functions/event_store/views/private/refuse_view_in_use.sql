@@ -17,4 +17,4 @@ begin
 end
 $$;
 
-comment on function event_store_private.refuse_view_in_use(text, text) is 'Raises MR017 and says who uses the view.';
+comment on function event_store_private.refuse_view_in_use(text, text) is 'Raises MR017 and says what uses the view.';

@@ -1,4 +1,4 @@
--- How long a stream waits after so many failed attempts: 5 s, doubled each time, at most an hour.
+-- The backoff of a stream after this many failed attempts: 5 s, doubled each time, at most an hour.
 create or replace function event_store_private.retry_delay(
   v_attempts int
 )
@@ -11,4 +11,4 @@ as $$
 $$;
 
 comment on function event_store_private.retry_delay(int) is
-'The wait after so many failed attempts: exponential, 5 s to 1 h.';
+'The backoff after this many failed attempts: exponential, 5 s to 1 h.';

@@ -1,6 +1,6 @@
--- What was given before the clock was set back ends so. A lock was, if it last changed at a time that is to come. Of
--- what has no such time, all that lasts longer than v_by was: a lease that was given since is shortened at most, and
--- who works extends it. What somebody changes just now is left out.
+-- Leases from before the clock was set back end as if it had not been. A lock counts as such if it last changed in the
+-- future. Leases have no such time, so all that last longer than v_by count. A newer lease is at most shortened, and
+-- its working owner extends it. Rows that another session is changing are left out.
 create or replace function event_store_private.set_leases_back(
   v_by interval
 )
@@ -23,7 +23,7 @@ begin
   update event_store.checkpoints c
   set leased_until = c.leased_until - v_by, revision = c.revision + 1
   where c.ctid = any (array(select h.ctid from event_store.checkpoints h where h.leased_until > _now + v_by for update skip locked));
-  -- who changes a capture holds the lock of its name
+  -- a session that changes a capture holds the lock of its name
   _captures := array(select n.capture from event_store.capture_names n for no key update skip locked);
   update event_store.captures c set leased_until = c.leased_until - v_by
   where c.capture = any (_captures) and c.leased_until > _now + v_by;
@@ -37,4 +37,4 @@ end
 $$;
 
 comment on function event_store_private.set_leases_back(interval) is
-'Lets leases, locks and waits of before the clock was set back by v_by end as they would have.';
+'Lets leases, locks and waits from before the clock was set back by v_by end as they would have.';

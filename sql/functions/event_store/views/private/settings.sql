@@ -1,4 +1,4 @@
--- A URL may hold a secret, in its user, its path or its query. The hash tells one URL from another.
+-- A URL may hold a secret, in its user, its path or its query. The hash tells URLs apart.
 create or replace function event_store_private.settings(
   v_view event_store.views
 )

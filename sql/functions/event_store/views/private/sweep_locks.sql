@@ -2,11 +2,11 @@
 --
 -- A lock has nothing left if the view wants no event of its stream after the acknowledged one. It stays while the
 -- stream is acknowledged beyond the checkpoint: without it, the events in between would be delivered again. An event in
--- flight counts as left, unless its lock ended and the view does not want it any more: no consumer would ever get it.
+-- flight counts as left, unless its lock ended and the view no longer wants it: no consumer would ever get it.
 --
--- It looks at streams that had caught up when they were acknowledged, so that streams which wait cost nothing. v_all:
--- it looks at all, for those that end another way, as by a filter that was narrowed. v_free_from: what was acknowledged
--- before is not looked for.
+-- It checks streams that had caught up when they were acknowledged, so that waiting streams cost nothing. v_all: it
+-- checks all locks, for those that end another way, such as by a narrowed filter. v_free_from: it does not search locks
+-- that were acknowledged before.
 create or replace function event_store_private.sweep_locks(
   v_view event_store.views,
   v_partitions int[],
@@ -24,7 +24,7 @@ declare
   _candidates tid[];
   _removed bigint;
 begin
-  -- Lock first, look in another statement. Two queries, for each has its own index.
+  -- Lock first, look in another statement. There are two queries, as each has its own index.
   if v_all then
     _candidates := array(
       select k.ctid from event_store.stream_locks k
@@ -57,7 +57,7 @@ begin
     );
   delete from event_store.stream_locks k
   where k.ctid = any (_candidates)
-    -- in this order: of a stream with something left, what follows the acknowledged event may be long
+    -- in this order: if a stream has something left, many events may follow the acknowledged one
     and case
       when exists (
         select from event_store.events e

@@ -1,5 +1,5 @@
--- A reader that goes over from the rows of v_other to those of v_view then misses nothing. It looks at a thousand
--- positions of a log partition at most: a view that is further behind has not caught up. It locks the checkpoints of
+-- A reader that changes over from the rows of v_other to those of v_view then misses nothing. It checks at most a
+-- thousand positions of a log partition: a view that is further behind has not caught up. It locks the checkpoints of
 -- v_other.
 -- Example: select has_caught_up('orders_v2', 'orders')
 create or replace function event_store_platform.has_caught_up(
@@ -11,7 +11,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- without statistics it may look dear, and to compile it takes longer than to run it
+-- without statistics the plan may look costly, and compiling it takes longer than running it
 as $$
 -- planner: ordered uncompiled
 declare
@@ -25,7 +25,7 @@ begin
     cross join lateral event_store_private.checkpoint_of(v_view, p.partition) c
     where c.position < o.position
       and (
-        -- nobody passes over few events that the view does not want; what is not kept any more may have been wanted
+        -- a view may stay behind by a few unwanted events; events that are no longer kept may have been wanted
         o.position - c.position > 1000 or c.position < p.earliest_position
         or exists (
           select from event_store.event_log l
@@ -36,7 +36,7 @@ begin
         )
       )
   ) and not exists (
-    -- what has a lock here may be acknowledged there: by the checkpoint, or up to where the stream's lock is there
+    -- events of streams with a lock here may be acknowledged there: by the checkpoint, or by the stream's lock there
     select from event_store.stream_locks k
     cross join lateral event_store_private.checkpoint_of(v_other, k.partition) there
     left join event_store.stream_locks o on o.view = v_other and o.decider_id = k.decider_id and o.decider = k.decider

@@ -1,6 +1,6 @@
--- A writer so learns whether a read model shows what it appended. An event that an operator discarded counts as
--- acknowledged. An event that is not committed is not_stored.
--- Races: all of it is as of one moment. What was seen stays so, but for seek_view and resets. It waits for nobody.
+-- So a writer learns whether a read model shows an event that it appended. An event that an operator discarded counts
+-- as acknowledged. An event that is not committed is not_stored.
+-- Races: all of it is as of one moment. Seen events stay seen, but for seek_view and resets. It waits for no session.
 -- Example: select seen, never from has_seen('orders', 'order', 'o-1', 17)
 create or replace function event_store.has_seen(
   v_view text,
@@ -22,7 +22,7 @@ as $$
 declare
   _partition int;
   _position bigint;
-  -- a model comes first: a view of its name is that of a version, or another consumer's, which must not answer for it
+  -- a model comes first: a view of its name is one of its versions, or another consumer's that must not answer for it
   _name constant text :=
     coalesce((select d.view from read_models.declarations d where d.model = v_view and d.serves), v_view);
   _view event_store.views;
@@ -44,11 +44,11 @@ begin
   select c.position into _checkpoint from event_store_private.checkpoint_of(_name, _partition) c;
   select k.* into _lock from event_store_private.newest_lock(_name, v_decider_id, v_decider) k;
   select e.event, l.position into _event, _position
-  from (select x.* from event_store.events x where x."offset" = v_offset offset 0) e -- by that index, not all of the stream
+  from (select x.* from event_store.events x where x."offset" = v_offset offset 0) e -- by its index, not all of the stream
   left join event_store.event_log l using ("offset")
   where e.decider_id = v_decider_id and e.decider = v_decider;
   if not found then
-    -- what was purged no view needs
+    -- no view needs a purged event
     if exists (
       select from event_store.purged_streams p
       where p.decider_id = v_decider_id and p.decider = v_decider and p.last_offset >= v_offset
@@ -81,9 +81,9 @@ end
 $$;
 
 comment on function event_store.has_seen(text, text, text, bigint) is
-'Says whether v_view, the name of a read model or else a view, has the event at v_offset of the stream (v_decider, v_decider_id): '
-'it is acknowledged, or in the rows of the version that serves. Where it will not be by itself, never says why: unknown, '
-'disabled, unwanted, not_stored, parked or retrying, and detail what exactly; null where it only takes time. MR005 an '
+'Returns whether v_view, the name of a read model or else a view, has the event at v_offset of the stream (v_decider, v_decider_id): '
+'it is acknowledged, or in the rows of the version that serves. If it never will be by itself, never says why: unknown, '
+'disabled, unwanted, not_stored, parked or retrying, and detail explains it; null if it only takes time. MR005 an '
 'argument is null.';
 revoke all on function event_store.has_seen(text, text, text, bigint) from public;
 grant execute on function event_store.has_seen(text, text, text, bigint)

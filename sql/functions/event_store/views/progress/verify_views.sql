@@ -71,7 +71,7 @@ end
 $$;
 
 comment on function event_store_platform.verify_views() is
-'Looks at checkpoints, locks, recorded moments, the mark of the archive and versions of read models: whether their views '
+'Verifies checkpoints, locks, recorded moments, the mark of the archive and versions of read models: whether their views '
 'are there, and whether they end with the log. Returns how many checkpoints and locks there are, how many faults it found, '
 'and of up to twenty of each kind the kind and the place; reached is null.';
 revoke all on function event_store_platform.verify_views() from public;

@@ -1,4 +1,4 @@
--- Nothing of Millrace leads there but a seek: else tables were restored one by one, or somebody wrote into them.
+-- In Millrace only a seek leads there. If there was none, tables were restored one by one or written from outside.
 -- Races: none; it takes no lock, and sees one moment.
 -- Example: select view, partition, position, high_water_mark from views_beyond_log()
 create or replace function event_store_platform.views_beyond_log()

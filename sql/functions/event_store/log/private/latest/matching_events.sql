@@ -1,5 +1,4 @@
--- By the way that reads least: a correlation, else a stream, else the log from its end. A filter that is null does not
--- filter.
+-- By the cheapest way: a correlation, else a stream, else the log from its end. A null filter does not filter.
 create or replace function event_store_private.matching_events(
   v_limit bigint,
   v_decider text,

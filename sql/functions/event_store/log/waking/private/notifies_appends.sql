@@ -1,4 +1,4 @@
--- A transaction that notified cannot be prepared.
+-- Postgres refuses to prepare a transaction that notified.
 create or replace function event_store_private.notifies_appends()
 returns boolean
 language sql
@@ -8,4 +8,4 @@ as $$
 $$;
 
 comment on function event_store_private.notifies_appends() is
-'Whether an append may notify a sequencer that sleeps: not where transactions may be prepared.';
+'Whether an append may notify a sleeping sequencer: not where transactions may be prepared.';

@@ -1,8 +1,8 @@
--- A commit with a NOTIFY takes a lock of the whole cluster: so the functions that append ask first whether one sleeps,
--- by the mark alone (attend_log), and a sequencer that has work does not sleep. They ask after they stored the event,
--- thus with a transaction id: whoever had none yet when the sequencer went to sleep sees that it did.
--- Where it may not notify (notifies_appends), the sequencer polls instead; and where the server's queue of words is
--- half full, as any login can make it: a commit whose word finds no room fails.
+-- A commit with a NOTIFY takes a lock of the whole cluster. So the functions that append first check by the mark alone
+-- whether a sequencer sleeps (attend_log); one that has work does not. They check after they stored the event, thus
+-- with a transaction id: a transaction that had none when the sequencer went to sleep sees that it sleeps.
+-- The sequencer polls instead where appends may not notify (notifies_appends), and where the server's notification
+-- queue is half full, as any login can make it: a commit fails if its notification finds no room.
 create or replace function event_store_private.wake_sequencer()
 returns void
 language plpgsql
@@ -10,7 +10,7 @@ volatile
 set search_path = event_store, pg_temp
 as $$
 begin
-  -- as is_attended has it
+  -- as in is_attended
   if pg_sequence_last_value('event_store.attended_seq') / 2 - extract(epoch from clock_timestamp()) * 1000 between 0 and 10000
     and event_store_private.notifies_appends()
     and pg_notification_queue_usage() < 0.5

@@ -1,7 +1,7 @@
-"""Makes the events of an import: what a row becomes, and why it becomes none.
+"""Makes the events of an import: the event that a row becomes, or the reason why the row becomes none.
 
-The same row of the same source is always the same event. Each is written as text at once, and no object is made of it:
-a row costs a few microseconds.
+The same row of the same source is always the same event. Each event is written directly as text, without an object in
+between: a row costs a few microseconds.
 """
 
 import re
@@ -11,11 +11,11 @@ from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
-from millrace.importer.rows import Row
+from millrace.importer.file_rows import Row
 from millrace.importer.text import json_object
 from millrace.importer.times import TimeForm
 
-# Every event_id of an import follows from it: it must never change.
+# Every event_id of an import is derived from it: it must never change.
 NAMESPACE = UUID("6d696c6c-7261-5365-8000-696d706f7274")
 NAME_BYTES = 1024
 UUID_LENGTH = 36
@@ -27,15 +27,15 @@ class Columns:
     """The names of columns. A key within an object has a path for a name, such as `repo.name`.
 
     Attributes:
-        stream: Names the stream; of several columns the JSON array of their names does, and they stay in the data.
-        event: Names the event.
-        time: The time; of several columns its parts, in order, and the first one takes the whole time.
-        metadata: Beside the data, not within.
+        stream: The stream's name; of several columns, the JSON array of their values, and they stay in the data.
+        event: The event's name.
+        time: The time; several columns hold its parts, in order, and the first one is replaced by the whole time.
+        metadata: Columns that go beside the data instead of into it.
         id: The event's id, a UUID.
-        data: The whole data, a JSON object; then columns without a name here are left out.
-        stream_name: The stream of every row, where no column names it.
-        event_name: The event of every row, where no column names it.
-        nulls: Texts that say that a cell has no value.
+        data: The whole data, a JSON object; columns without a role here are then left out.
+        stream_name: The stream of every row, if no column names it.
+        event_name: The event of every row, if no column names it.
+        nulls: Texts that stand for a cell without a value.
     """
 
     stream: tuple[str, ...]
@@ -49,12 +49,12 @@ class Columns:
     nulls: frozenset[str] = frozenset()
 
     def paths(self, known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """Return each name with the keys that lead to its value, where these columns are known."""
+        """Return the path of keys to each name's value; a name in `known` is a single key."""
         names = (*self.stream, self.event, *self.time, *self.metadata, self.id, self.data)
         return {name: (name,) if name in known else tuple(name.split(".")) for name in names if name is not None}
 
     def cells(self, row: Row) -> dict[str, Any]:
-        """Return the row's cells, as a copy in which each of `nulls` is null."""
+        """Return a copy of the row's cells in which each of `nulls` is null."""
         if not self.nulls:
             return row.values.copy()
         return {name: None if type(cell) is str and cell in self.nulls else cell for name, cell in row.values.items()}
@@ -68,7 +68,7 @@ class Event(NamedTuple):
 
 
 class Mapping:
-    """Makes an event of a row of one source, which has certain columns."""
+    """Turns rows of one source, which has certain columns, into events."""
 
     def __init__(
         self, source: str, decider: str, columns: Columns, known: tuple[str, ...] = (), form: TimeForm | None = None
@@ -76,10 +76,10 @@ class Mapping:
         self._columns = columns
         self._paths = columns.paths(known)
         self._form = form or TimeForm()
-        # the command that caused every event is the import of this source
+        # all events have the import of this source as their command
         command = uuid5(NAMESPACE, source)
         self._beginning = f'{{"decider": {quoted(decider)}, "command_id": "{command}", "decider_id": '
-        # version 8 of RFC 9562, all but the nine digits of the row's number: ids rise as the rows do
+        # version 8 of RFC 9562 without the nine digits of the row's number: ids rise as the rows do
         self._id = f"{str(command)[:14]}8{str(command)[15:27]}"
         self._event = f"the event ({columns.event})"
         named = (*(columns.stream if len(columns.stream) == 1 else ()), columns.event, columns.id, *columns.metadata)
@@ -101,7 +101,7 @@ class Mapping:
             event_id = f"{self._id}{row.number:09x}" if names.id is None else self._own_id(_at(data, paths[names.id]))
             if names.time:
                 _put(data, paths[names.time[0]], self._iso(data))
-            # an empty cell says nothing
+            # an empty cell is no metadata
             metadata = {name: cell for name in names.metadata if (cell := _at(data, paths[name])) not in (None, "")}
             whole = data if names.data is None else self._whole(data)
             for column in self._taken:
@@ -124,7 +124,7 @@ class Mapping:
         if names:
             stream = names[0] if len(names) == 1 else dumps(names, ensure_ascii=False)
             _named(f"the stream ({', '.join(self._columns.stream)})", stream)
-        # Postgres writes a UUID in lower case, and the store takes no other
+        # Postgres writes a UUID in lower case, and the store accepts no other form
         return stream.lower() if _is_uuid(stream) else stream
 
     def _own_id(self, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
@@ -149,7 +149,7 @@ class Mapping:
         return found
 
     def _whole(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the object that is the data, with the time, if that is not within."""
+        """Return the object that is the data, with the time added if it lacks that."""
         within = self._paths[self._columns.data or ""]
         whole: dict[str, Any] = _at(data, within)
         beside = {name: _at(data, self._paths[name]) for name in self._columns.time[:1]}
@@ -176,7 +176,7 @@ def _named(what: str, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
 
 
 def name_fault(what: str, name: str | None) -> str | None:
-    """Return the reason why a text cannot name a stream, an event or a source; None if it can."""
+    """Return why a text cannot name a stream, an event or a source; None if it can."""
     if name is None or not name.strip():
         return f"{what} is missing or neither text nor a whole number"
     try:
@@ -195,10 +195,10 @@ def _members(values: dict[str, Any]) -> str:
 
 
 def _name(value: Any) -> str | None:  # noqa: ANN401 - a cell has any type
-    """Return text, or the digits of a whole number; nothing else can name a stream or an event."""
+    """Return a text, or the digits of a whole number; no other value can name a stream or an event."""
     if isinstance(value, str):
         return value
-    # where a column of ids has a gap, pandas makes them doubles: beyond, these are not each a number of their own
+    # pandas turns a column of ids with gaps into doubles; beyond 2**53 two ids may be the same double
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
@@ -211,7 +211,7 @@ def _at(data: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - a cell has a
 
 
 def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:  # noqa: ANN401 - a cell has any type
-    """Change a value where it is; the objects on the way are the row's, so they are copied."""
+    """Replace a value in its place; the objects on the path are the row's, so they are copied."""
     for key in path[:-1]:
         data[key] = data[key].copy()
         data = data[key]

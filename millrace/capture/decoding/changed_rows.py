@@ -1,4 +1,4 @@
-"""The rows of a captured table as JSON: its key, its image, what a change says about them."""
+"""The rows of a captured table as JSON: its key, its image, and the changes of a row."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from millrace.errors import MillraceError
 
 
 class TableUnfit(MillraceError):
-    """A captured table does not fit its declaration: a column is not there, or other columns name its rows.
+    """A captured table does not fit its declaration: a column is missing, or other columns identify its rows.
 
     Attributes:
         table: Its name.
@@ -36,11 +36,11 @@ class TableUnfit(MillraceError):
 
 
 def why_unfit(table: CapturedTable, relation: Relation) -> str | None:
-    """Return why a table of this description is not as it is declared, a sentence; None if it is.
+    """Return why a table of this description does not fit its declaration, as a sentence; None if it does.
 
     Args:
-        table: What is captured, with the columns of its key.
-        relation: Its description.
+        table: The declaration, with the columns of its key.
+        relation: The table's description.
     """
     names = [column.name for column in relation.columns]
     if lost := [name for name in (*(table.key or ()), *table.hidden, *(table.columns or ())) if name not in names]:
@@ -56,7 +56,7 @@ class RowChange(NamedTuple):
 
     Attributes:
         action: inserted, updated or deleted.
-        decider_id: The row's key as a JSON array; None if it cannot be decoded, or nothing names the table's rows.
+        decider_id: The row's key as a JSON array; None if it cannot be decoded, or no columns identify a row.
         body: The beginning of a JSON object, open for more keys; None if it cannot be decoded.
         fault: Why key or body cannot be decoded, a sentence; None if both can.
     """
@@ -79,14 +79,14 @@ class TableRows:
     """The rows of one table.
 
     Args:
-        table: What is captured, and its key where the replica identity names none.
+        table: The declaration, with the key if the replica identity has none.
         relation: The table's description, in force for the rows that follow it.
 
     Attributes:
         decider: The decider of its events.
         width: How many columns a row has.
-        hides: Whether it has values that never leave the source: its messages are not kept either.
-        keyless: Whether nothing names its rows.
+        hides: Whether it has values that never leave the source. If so, its messages are not stored either.
+        keyless: Whether no columns identify its rows.
     """
 
     def __init__(self, table: CapturedTable, relation: Relation) -> None:
@@ -100,7 +100,7 @@ class TableRows:
         self._record = _record(self._labels)
         self._columns = list(zip(self._labels, self._encoders, strict=True))
         self._unfit: str | None = None
-        # with FULL every column is marked as key, with NOTHING none: then the declaration names the key
+        # FULL marks every column as key, and NOTHING marks none: then the declaration defines the key
         named = not table.keyless and relation.identity in "di"
         key = [at for at, column in enumerate(relation.columns) if column.is_key and named]
         if not key and table.key is None:
@@ -110,12 +110,12 @@ class TableRows:
                 self._unfit = f"table {table.name} has no column {', '.join(missing)}, which its key names"
             key = [at for at, name in enumerate(self._names) if name in table.key]
         if lost := [name for name in table.hidden if name not in self._names]:
-            # under another name it would be told
+            # a renamed column would reach the store unhidden
             self._unfit = f"table {table.name} has no column {', '.join(lost)}, which is masked or hashed"
         self._key = key
         self._key_columns = [(at, *self._columns[at]) for at in key]
         beside_key = [name for at, name in enumerate(self._names) if at not in key]
-        # the other columns are not null: the log does not hold them
+        # the other columns are unavailable, not null: the log does not hold them
         self._key_record = _record([self._labels[at] for at in key]) + _unavailable(beside_key).replace("%", "%%")
 
     def images(self, rows: Sequence[WholeRow]) -> "Images":
@@ -126,11 +126,11 @@ class TableRows:
             keys = [None] * len(rows) if self.keyless else _keys([columns[at] for at in self._key])
             return Images(keys, bodies, [None] * len(rows))
         except Undecodable:
-            # it is one of them, and says why by itself
+            # one of the rows is faulty: decoded one by one, that row gets the fault
             return _listed([self._with_image("inserted", tuple(row)) for row in rows])
 
     def endings(self, rows: Sequence[WholeRow]) -> "Images":
-        """Return key, body and fault of many rows that are gone, of which the key is known, as `deleted` gives them."""
+        """Return key, body and fault of many deleted rows with known keys, each as `deleted` gives them."""
         try:
             columns = self._encoded(rows, self._key)
             bodies = [self._key_record % row for row in zip(*columns, strict=True)]
@@ -139,7 +139,7 @@ class TableRows:
             return _listed([self._without(tuple(row), whole=False) for row in rows])
 
     def _encoded(self, rows: Sequence[WholeRow], columns: Sequence[int]) -> list[list[str]]:
-        """Return the JSON of some columns: a column at a time, for what is done for each value costs the most."""
+        """Return the JSON of some columns: one column at a time, because the work for each value costs the most."""
         if self._unfit:
             raise Undecodable(self._unfit)
         whole = list(zip(*rows, strict=True)) or [()] * self.width
@@ -150,7 +150,7 @@ class TableRows:
         return self._with_image("inserted", message.new)
 
     def updated(self, message: Update) -> list[RowChange]:
-        """Return a row's change to its new image; if it moved to another key, before it the deletion at the old key."""
+        """Return a row's change to its new image; if its key changed, the deletion at the old key comes first."""
         old, new = message.old, message.new
         if old is None:
             return [self._with_image("updated", new)]
@@ -186,7 +186,7 @@ class TableRows:
         """Return the key of a row as a JSON array.
 
         Raises:
-            Undecodable: The table has no key, or these values do not hold it.
+            Undecodable: The table has no key, or these values lack it.
         """
         self._check_fit(values)
         if self.keyless:
@@ -226,7 +226,7 @@ class TableRows:
             return RowChange("deleted", decider_id, None, str(bad))
 
     def _image(self, values: Values) -> str:
-        """Write the beginning of the data: the record, and which columns it lacks."""
+        """Write the beginning of the data: the record, and the columns that it lacks."""
         parts = []
         unavailable: list[str] = []
         try:
@@ -243,7 +243,7 @@ class TableRows:
         return record + _unavailable(unavailable) if unavailable else record
 
     def _filled(self, old: Values, new: Values, *, whole: bool) -> Values:
-        """Return the new row; a value that the message does not hold is the old row's, if that has it."""
+        """Return the new row; a value that the message lacks comes from the old row, if that has it."""
         return tuple(
             old[at] if value is UNCHANGED and (whole or at in self._key) else value for at, value in enumerate(new)
         )
@@ -282,7 +282,7 @@ def _encoder(table: CapturedTable, column: RelationColumn) -> Encoder:
 
 
 def _record(labels: Sequence[str]) -> str:
-    """Return how a record with these columns is written."""
+    """Return the template of a record with these columns."""
     return '{"record": {' + ", ".join(label.replace("%", "%%") + "%s" for label in labels) + "}"
 
 

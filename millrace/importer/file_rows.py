@@ -1,4 +1,4 @@
-"""The shapes that the readers of event files share: a format, a row, an open file, a row's greatest size."""
+"""The types that the readers of event files share: a format, a row, an open file, the size limit of a row."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,21 +10,21 @@ from millrace.errors import ImportRefused
 
 Format = Literal["csv", "jsonl", "xes", "parquet"]
 
-# No row may need more memory than this, in characters; the store's own limit for data is 1 MiB by default.
+# No row may need more memory than this, in characters; the store's limit for data is 1 MiB by default.
 ROW_LIMIT = 8 * 1024 * 1024
 
 
 class Row(NamedTuple):
     """One row: its values by column, or its fault.
 
-    A named tuple, since one is made for each row: a frozen dataclass takes three times as long.
+    A named tuple, because each row makes one: a frozen dataclass takes three times as long.
 
     Attributes:
-        number: From 1, unreadable rows included, blank lines left out.
+        number: From 1; unreadable rows count, blank lines do not.
         line: The line of the file where it begins; for XES and Parquet its number.
         raw: Its text in the file; empty for XES and Parquet.
         size: About how many bytes it has.
-        values: By column.
+        values: Its values, by column.
         fault: The reason why it is unreadable, as a clause about "it"; None for a readable row.
     """
 

@@ -25,13 +25,13 @@ def by_decider(events: Iterable[DeclaredEvent]) -> Mapping[str, list[DeclaredEve
 
 
 def taken(model: ReadModel, events: Iterable[DeclaredEvent]) -> list[DeclaredEvent]:
-    """Return the declared events that a read model names the decider of; none where it takes all deciders."""
+    """Return the declared events of the deciders that a read model names; none if it takes all deciders."""
     named = [event for event in events if event.decider in (model.deciders or ())]
     return [event for event in named if model.events is None or event.event in model.events]
 
 
 def event_specs(events: Iterable[DeclaredEvent]) -> list[dg.AssetSpec]:
-    """Make an asset of each decider: services append its events, nothing here does."""
+    """Make an asset of each decider; only services append its events."""
     return [
         dg.AssetSpec(
             asset_key(decider),
