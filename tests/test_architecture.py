@@ -68,9 +68,9 @@ PURE = (
 )
 # the most lines of Python in a room; who raises one says here why
 BUDGETS = {
-    "assets": 2150,
+    "assets": 2200,  # `defs`: each file and component by itself
     "examples": 1300,
-    "platform_defs": 6350,
+    "platform_defs": 6300,
     "resources": 200,
     "millrace": 3300,  # its own modules, without the rooms
     "millrace/archive": 2150,
