@@ -203,7 +203,7 @@ def decide_anew(command: int, _: int) -> list[Emit]:
 def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
     accounts: PlatformStore, monkeypatch: pytest.MonkeyPatch, call: int, after_a_conflict: bool, decision: Decide
 ) -> None:
-    """The other command commits before the n-th call of a try; a repeated decision is refused or differs."""
+    """The same command completes elsewhere before the n-th call of a try; decided again, it is refused or differs."""
     account, command_id = replace(ACCOUNT, decide=decision), uuid4()
     racing, calls, led = PlatformStore(accounts.connection), list[str](), list[Any]()
     behind = 3 if after_a_conflict else 0  # the calls of the try that meets another writer
@@ -229,7 +229,7 @@ def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
         watch(name)
     pay(accounts, 50)
     done = handle(racing, replace(account, decide=conflicting), "a-1", -50, command_id=command_id)
-    if call > 3:  # the other did nothing, so this one was the first
+    if call > 3:  # there was no such call, so this one was the first
         assert (led, len(calls)) == ([], behind + 3)
         led.append(handle(accounts, account, "a-1", -50, command_id=command_id))
     told = [([(event.event_id, event.data) for event in each.events], each.state) for each in (done, *led)]

@@ -1,4 +1,4 @@
-"""Values and models at the ends of what they may be, in a round: what is built is what was appended."""
+"""Extreme values and models in a round: the rows hold the appended values."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -114,7 +114,7 @@ def test_models_of_more_fields_than_a_select_has_columns(lab: Lab) -> None:
 def test_a_view_with_nothing_left_to_read_is_committed(lab: Lab) -> None:
     only = replace(Everything, name="only", view="only", events=("broken",))
     lab.share([only])
-    # as if its registration had wanted more than its declaration
+    # as if the registered view had a wider filter than the declaration
     lab.execute("update event_store.views set events = null where view = 'only'")
     append_events(lab, [thing("a", text="x")])
     assert lab.share([only]) == {"only": None}

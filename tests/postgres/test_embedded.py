@@ -1,6 +1,6 @@
-"""The embedded server through starts, kills and odd folders. Not here: what is stored in it.
+"""The embedded server through starts, kills and odd folders. Not here: its contents.
 
-Where a server is started again, it is the one of this file, or one in an odd folder: each first start takes a second.
+A restarted server is the one of this file, or one in an odd folder: each first start takes a second.
 """
 
 import os
