@@ -15,7 +15,7 @@ from tests.support.sql_calls import get_events
 
 
 def read_rows(source: Source, *read: captures.ReadRow, key: str | None = None) -> EmittedRows:
-    """Store rows that were read; `key` None marks the last ones."""
+    """Store rows that were read; with a `key` they are the last ones."""
     now = f"{source.xid}:{source.xid}:"
     return source.store.emit_backfill(
         "c", source.token, "public", "t", now, source.lsn, captures.as_read(read), key, done=key is not None
