@@ -100,7 +100,7 @@ def test_events_that_the_view_does_not_want_are_passed_over(orders: PlatformStor
 def test_a_claim_that_finds_nothing_writes_nothing(bulk: PlatformStore, connect: Connect) -> None:
     idle = PlatformStore(connect(autocommit=False))
     for store in (bulk, idle):
-        set_clock(store.connection, "2030-01-01 00:00:00+00")  # far ahead: the sequencer need not record its call
+        set_clock(store.connection, "2030-01-01 00:00:00+00")  # the sequencer need not record its call
     append_to(bulk, "o-1")
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     assert idle.claim_batch("v", "me") == []

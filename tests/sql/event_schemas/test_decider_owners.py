@@ -76,7 +76,7 @@ def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: Platform
     refused = refusal(DeciderCaptured, lambda: captures.register_capture("c", "slot", "publication", [table]))
     assert "registered for every writer" in str(refused.detail)
     assert value(orders.connection, "select count(*) from event_store.captured_tables") == 0
-    # an operator cannot give it to a capture by mistake either
+    # an operator cannot make it a capture's by mistake either
     refusal(Malformed, lambda: orders.set_decider_owner(table.decider, "event_store_owner"))
     # decider names of captures are reserved for them
     refusal(Malformed, lambda: writer.register_decider_event(TABLE.decider, "updated", ""))

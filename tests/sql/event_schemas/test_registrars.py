@@ -231,7 +231,7 @@ def test_a_registration_that_is_withdrawn_at_the_same_time_waits(store: Platform
     store.register_event_upcast("sale", "placed", 2, TIMES_100)
     first = connect(autocommit=False)
     PlatformStore(first).withdraw_registration("sale", "placed", 2, "upcast")
-    # an uncommitted registration blocks no other session, and a rollback leaves the others in place
+    # an uncommitted withdrawal blocks no other session, and a rollback removes nothing
     assert store.register_event_upcast("sale", "placed", 2, TIMES_100).to_version == 2
     first.rollback()
     assert not PlatformStore(first).withdraw_registration("sale", "placed", 3, "upcast")

@@ -231,7 +231,7 @@ WAYS: dict[str, Way] = {
     "append_event": lambda store, new, previous: append(
         store, new.decider_id, previous, event_id=new.event_id, command_id=new.command_id
     ),
-    "append_events": lambda store, new, _: append_events(store, [new_event("another"), new]),  # at the stream's end, wherever that is
+    "append_events": lambda store, new, _: append_events(store, [new_event("another"), new]),  # at the stream's end
     "insert": lambda store, new, previous: insert(store.connection, ("placed", new.event_id, new.decider_id, previous)),
     "expecting event": lambda store, new, previous: append_event(
         store,

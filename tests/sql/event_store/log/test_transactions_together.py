@@ -60,7 +60,7 @@ class Sessions(RuleBasedStateMachine):
         self.operator.connection.execute("select event_store_platform.sequence_events()")
         self.connections = [self.connect(autocommit=False) for _ in range(WRITERS)]
         for connection in self.connections:
-            connection.execute("set lock_timeout = '20ms'")  # a blocked append gives up: another session holds the stream
+            connection.execute("set lock_timeout = '20ms'")  # a blocked append gives up: the stream is locked
             connection.commit()
         self.prepared: list[str] = []
         self.run_id = uuid.uuid4().hex[:8]
