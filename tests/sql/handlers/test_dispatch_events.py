@@ -18,7 +18,7 @@ def waiting(store: PlatformStore) -> list[str]:
 
 
 def assert_nothing_falls_between(store: PlatformStore, acked: int = -1) -> None:
-    """Assert that every event below a checkpoint is acknowledged (all up to an offset are), or its stream has a lock."""
+    """Assert that each event below a checkpoint is acknowledged (all up to `acked` are), or its stream has a lock."""
     lost = factories.rows(
         store.connection,
         """

@@ -172,7 +172,7 @@ def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: PlatformStore
     view.lease_events("v", 2, 60)
     factories.set_clock(view.connection, "2030-01-01 00:01:00+00")
     factories.pump(view, "v", "new")
-    # the call passes parked streams: an empty result would mean that no event is due
+    # an empty answer would tell the consumer that no event is due
     assert [event.decider_id for event in view.lease_events("v", 1)] == ["new"]
     assert len(view.dead_letters("v")) == 2
 

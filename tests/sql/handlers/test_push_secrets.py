@@ -1,4 +1,4 @@
-"""Secrets that sign a view's pushes: the current one, and the previous one for a while; readable by drains only."""
+"""Secrets that sign a view's pushes: the current one, and the previous one for a while; shown nowhere else."""
 
 from functools import partial
 
