@@ -26,7 +26,7 @@ def test_a_long_stream_costs_as_few_pages_as_a_short_one(orders: PlatformStore, 
     orders.sequence_events()
     if analyzed:
         orders.connection.execute("vacuum analyze")
-    play(orders, short)  # the first call of a session reads the catalog, too
+    play(orders, short)  # the first call of a session reads the catalog too
     few = play(orders, short)
     assert {name: (few[name], pages) for name, pages in play(orders, long).items() if pages > few[name] + SLACK} == {}
 

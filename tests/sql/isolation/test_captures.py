@@ -62,7 +62,7 @@ def test_of_two_claims_one_wins(source: Source, snapshot: Session) -> None:
 def test_what_was_stored_since_is_not_emitted(source: Source, snapshot: Session) -> None:
     one = late(source, snapshot)
     source.commit(inserted(1), faulty(2))
-    # no change was stored, and then no emission is written
+    # the old snapshot has no stored change, so nothing is written
     assert one.emit().emitted == 0
     one.store.connection.rollback()
     assert one.emit().emitted == 1

@@ -1,4 +1,4 @@
-"""Streams that a read model cannot be built from: how they are made, seen and corrected."""
+"""Streams that fail a read model's build: making, finding and correcting them."""
 
 from collections.abc import Collection
 from typing import cast
@@ -36,7 +36,7 @@ TOTALS, WORTHS = cast("list[ReadModel]", [Amounts, Worths])
 
 
 def correct(connection: psycopg.Connection, decider_id: str, data: str) -> None:
-    """Change an event behind the store's back: stands for whatever makes the reason of a failure go away."""
+    """Change an event behind the store's back: stands for anything that removes the cause of a failure."""
     connection.execute("alter table event_store.events disable trigger user")
     connection.execute("update event_store.events set data = %s where decider_id = %s", (data, decider_id))
     connection.execute("alter table event_store.events enable trigger user")
