@@ -28,7 +28,7 @@ PROGRAM = "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.sup
 
 @dataclass(frozen=True)
 class Built:
-    """The rows that a session read; the file, folder and Python from which its tasks imported our code; its sizes.
+    """The rows that a session read; the file of our code, the folder and the Python of its tasks; its sizes.
 
     The sizes are the partitions of a shuffle, the cores, the tasks for a million events, and the events of a batch.
     """
@@ -40,7 +40,7 @@ class Built:
 
 
 def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapping[str, str], partition: int) -> Built:
-    """Run this program in an environment and a folder, which then holds its output; return the rows read."""
+    """Run this program in an environment and a folder, which then holds its output; return its results."""
     words = (PROGRAM.format(str(PROJECT)), dsn, json.dumps(dict(configuration)), partition)
     ran(sys.executable, "-c", *words, cwd=folder, env=dict(env), patiences=8)
     return Built(**json.loads((folder / "built.json").read_text()))
@@ -72,7 +72,7 @@ def main(dsn: str, configuration: str, partition: str) -> None:
 
 
 def origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return, for mapInArrow, the task's process and the file of its copy of our code."""
+    """Yield, for mapInArrow, the file of a task's copy of our code, its folder and its Python."""
     import sys
     from pathlib import Path
 

@@ -154,7 +154,7 @@ def left(captured: Captured, table: str) -> list[dict[str, Any]]:
 
 
 def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | None = None) -> None:
-    """Assert that events leave the rows of these tables; `without` maps new names of renamed tables to captured ones."""
+    """Assert that events leave the rows of these tables; `without` maps renamed tables to their captured names."""
     renamed = without or {}
     rows_left: dict[tuple[str, str], dict[str, Any]] = {}
     for decider, key, action, data in rows(

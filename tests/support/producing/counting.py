@@ -6,7 +6,7 @@ from tests.support.factories import new_event, value
 
 
 class Counting:
-    """Work that adds 1 to a total, appends an event, and knows how often it ran."""
+    """Work that adds 1 to a total, appends an event, and counts its runs."""
 
     def __init__(self) -> None:
         self.runs = 0
