@@ -70,7 +70,7 @@ LARGE: tuple[tuple[list[str | None], dict[str, object], bool, str, int, str], ..
     # a column is refused before it is decoded, even if the footer lies about its size
     (["x" * (CHUNK_BYTES + MIB)], {}, False, "TooLarge 0", MIB, "Column data has"),
     (["x" * (CHUNK_BYTES + MIB), "y"], {}, True, "TooLarge 0", MIB, r"Column data has 269,\d{3},\d{3} bytes at once"),
-    # many pages whose total is too large
+    # many pages with too large a total
     (["x" * 9 * MIB] * 30, {"use_dictionary": False, "write_batch_size": 1}, True, "TooLarge 0", MIB, "Column data has"),
 )  # fmt: skip
 

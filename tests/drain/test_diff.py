@@ -60,7 +60,7 @@ def test_a_diff_with_itself_is_empty_while_events_come(lab: Lab, tmp_path: Path)
         position = lab.rows("select min(position) from event_store.checkpoints where partition = %s", partition)[0][0]
         ArchiveStore(lab.connection).raise_low_water_mark(partition, position)
         ArchiveStore(lab.connection).purge_events(partition)
-    # a sample of a model whose rows add up over log partitions
+    # a sample of a model that adds up rows over log partitions
     for model, sample in (*((model, None) for model in ALL), (Crossing, busy)):
         diff = diff_with_serving(lab.dsn, model, lab.session, partition=sample, archive=tmp_path)
         assert not found(diff).differs, found(diff)

@@ -172,7 +172,7 @@ def test_where_only_all_together_fail_nobody_is_named() -> None:
 
 
 class Crashing(Simulated):
-    """A batch whose poison crashes the process: an event may or may not be the reason."""
+    """A batch with poison that crashes the process: an event may or may not be the reason."""
 
     def build(self, part: Part) -> set[tuple[Stream, int]]:
         try:

@@ -143,7 +143,7 @@ def test_wherever_a_rebuild_dies_rows_are_what_their_parts_add_up_to(lab: Lab, c
 
 
 def dying(observer: Connection, step: int) -> type[psycopg.Cursor[Any]]:
-    """Return a cursor class whose session ends before its statement number `step`."""
+    """Return a cursor class that loses its session before statement number `step`."""
     statements = itertools.count(1)
 
     class Dying(psycopg.Cursor[Any]):

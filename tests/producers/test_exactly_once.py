@@ -162,7 +162,7 @@ def test_a_session_that_is_killed_is_replaced_and_the_work_counts_once(
         terminate(observer, pid)
         holder.rollback()
     answer = done.result(patience())
-    # a commit whose reply is lost counts, and a retry gets its answer
+    # a commit counts even if its reply is lost, and a retry gets its answer
     assert (answer.result, answer.duplicate) == ({"total": 2}, where == "after the commit")
     assert (work.runs, total(once)) == (2 if where == "after the commit" else 3, 2)
 

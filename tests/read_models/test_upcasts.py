@@ -1,4 +1,4 @@
-"""Read models read events in their newest shape; a new shape rebuilds the models whose columns it touches."""
+"""Read models read events in their newest shape; a new shape rebuilds the models if it touches their columns."""
 
 import json
 from collections.abc import Callable

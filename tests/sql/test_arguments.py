@@ -125,7 +125,7 @@ def test_null_for_what_may_be_left_out_is_as_if_left_out(view: PlatformStore) ->
 
 @pytest.fixture
 def stream(orders: PlatformStore) -> dict[str, Any]:
-    """Return arguments for a stream whose first event is in flight for the view `v`, and free for `other`."""
+    """Return arguments for a stream; its first event is in flight for the view `v`, and free for `other`."""
     decider_id = uuid4()
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     placed = append(orders, str(decider_id))

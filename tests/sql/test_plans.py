@@ -45,7 +45,7 @@ def large(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture
 def session(large: str) -> Iterator[PlatformStore]:
-    """Yield a session whose changes are undone."""
+    """Yield a session; undo its changes at the end."""
     with psycopg.connect(large) as connection:
         connection.execute("select")
         yield PlatformStore(connection)

@@ -143,7 +143,7 @@ def everything(store: SqlFunctions) -> dict[str, list[Any]]:
             store.connection,
             "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'read_models')",
         )
-        if name != "sequencer"  # it says when somebody last looked for new events
+        if name != "sequencer"  # it has the time of the last search for new events
     }
 
 

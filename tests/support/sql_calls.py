@@ -1,4 +1,4 @@
-"""Calls of SQL functions, argument by argument, whose client methods have another form: to test the functions."""
+"""Calls of SQL functions, argument by argument, to test functions with other forms of client methods."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

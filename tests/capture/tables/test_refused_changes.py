@@ -1,4 +1,4 @@
-"""A publication never blocks the application's changes: a table whose changes it would break is stopped."""
+"""A publication never blocks the application's changes: a table is stopped if publishing would break its changes."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

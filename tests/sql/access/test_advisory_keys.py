@@ -101,7 +101,7 @@ def test_a_session_that_says_it_is_a_captures_is_left(orders: PlatformStore, str
     source.begin()
     former = psycopg.connect(orders.connection.info.dsn, autocommit=True, application_name="millrace capture c")
     CaptureStore(former).join_capture("c", source.lease.lease_token)
-    # nor is a session with the pid and the name of the capture's former session
+    # a session with the pid and the name of the capture's former session is not ended either
     before = "update event_store.capture_sessions set session_began_at = session_began_at - interval '1 s'"
     orders.connection.execute(before)
     assert source.store.end_capture_sessions("c", source.lease.lease_token) == 0

@@ -90,7 +90,7 @@ def test_consumers_beside_end_locks_count_each_event_once(view: PlatformStore, c
     for result in at_once([consume, consume, consume, operate, operate]):
         result.result()
     assert sorted(acked) == rows(view.connection, 'select decider_id, "offset" from event_store.events order by 1, 2')
-    # only consumers whose lock was ended are refused
+    # a consumer is refused only if its lock was ended
     assert len(refused) <= sum(ended)
     assert sum(lag.lag for lag in view.view_lag("v")) == 0
     assert_rising(entry.audit_id for entry in reversed(view.audit_log("v")))

@@ -36,7 +36,7 @@ def kept(source: Source) -> Sequence[tuple[int, Lsn, int]]:
 
 @pytest.fixture
 def read(source: Source) -> Source:
-    """Make a capture whose table's schema was read at 0x1000 and whose backfill has ended."""
+    """Make a capture of a table: its schema was read at 0x1000, and its backfill has ended."""
     keep(source, said(ID, V, leaves=[1]), read_lsn=START)
     source.backfill(1)
     source.finish()

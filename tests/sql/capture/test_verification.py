@@ -39,7 +39,7 @@ class Verifying:
 
 @pytest.fixture
 def read(source: Source) -> Source:
-    """Make a table whose backfill has ended: rows 1 to 3."""
+    """Make a table with an ended backfill: rows 1 to 3."""
     source.backfill(1, 2, 3)
     source.finish()
     return source

@@ -89,7 +89,7 @@ def members(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def records(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw a typical schema: an object whose properties have a type and a rule; some properties are required."""
+    """Draw a typical schema: an object; its properties have a type and a rule, and some are required."""
     numeric = st.fixed_dictionaries({"type": st.sampled_from(["number", "integer"])}, optional={"minimum": bounds})
     textual = st.fixed_dictionaries({"type": st.just("string")}, optional={"maxLength": lengths, "pattern": patterns})
     return st.fixed_dictionaries(

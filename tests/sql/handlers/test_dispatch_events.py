@@ -112,7 +112,7 @@ def test_an_event_dispatched_beside_a_sweep_is_not_lost(view: PlatformStore, con
     factories.pump(view, "v", first)
     (event,) = view.stream_events("v", 10)
     view.ack_event("v", first, event.offset)
-    # the remover waits in its delete statement, whose snapshot is as old as the wait
+    # the remover waits in its delete statement; the snapshot of that statement is older than the wait
     view.connection.execute(
         """
         create function pause() returns trigger language plpgsql as $$

@@ -161,7 +161,7 @@ def test_views_registered_amid_appends_get_exactly_what_comes_after(orders: Plat
             store.sequence_events()
 
     def known() -> set[str]:
-        """Return the streams whose event is in the log."""
+        """Return the streams with an event in the log."""
         logged: LiteralString = 'select decider_id from event_store.event_log join event_store.events using ("offset")'
         return {decider_id for (decider_id,) in rows(watcher, logged)}
 

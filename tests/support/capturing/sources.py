@@ -1,4 +1,4 @@
-"""Databases whose changes are captured, for tests: each with a slot and a publication of all its tables."""
+"""Source databases for tests of captures: each with a slot and a publication of all its tables."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Work whose effects can be counted."""
+"""Work with countable effects."""
 
 from millrace.event_store import Json
 from millrace.producers.exactly_once import ExactlyOnce, Transaction

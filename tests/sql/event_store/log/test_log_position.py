@@ -28,7 +28,7 @@ def test_an_event_that_is_not_stored_has_no_place(orders: PlatformStore, connect
     assert place is not None
     assert place.position is None
     assert orders.log_position(uuid4()) is None
-    # nor does a purged event, which leaves no gap
+    # a purged event has no position either, and leaves no gap
     first, _ = append_to(orders, *ids_of_one_partition(orders.connection, 2))
     orders.sequence_events()
     assert purge(orders, 0, 1) == 1
