@@ -15,7 +15,7 @@ from tests.support.project import PROJECT
 
 PRODUCT = ("examples", "platform_defs", "assets", "resources", "millrace")
 OTHERS = ("tests", "benchmarks", "scripts")
-# from top to bottom: a room imports what is in its own line or below; `platform_defs` is what no longer name is of
+# from top to bottom: a room imports from its own line or below; `platform_defs` is its modules without a longer name
 LAYERS = (
     ("examples",),
     ("platform_defs.definitions", "platform_defs.cli"),

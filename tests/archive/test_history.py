@@ -146,7 +146,7 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
 ) -> None:
     dice = random.Random(seed)
     if seed:
-        # most events are not looked at before their file is written
+        # the writer looks at only a part of the events before it writes their file
         monkeypatch.setattr(files, "SMALL_RANGE", 3)
         monkeypatch.setattr(files, "LOOKED_AT", 4)
     register_orders(store)

@@ -1,4 +1,4 @@
-"""What a backup keeps of change capture, and how a restored store continues."""
+"""The state of change capture in a backup, and captures of a restored store."""
 
 from pathlib import Path
 from typing import LiteralString

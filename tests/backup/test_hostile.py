@@ -48,7 +48,7 @@ def another_column(body: Body) -> None:
     body["tables"][0]["columns"].append("transaction_id")
 
 
-# where a manifest is changed, and to what
+# a place in the manifest, and its false value
 LIES: tuple[tuple[tuple[str | int, ...], object], ...] = (
     (("tables", 0, "path"), "/etc/passwd"),
     (("tables", 0, "path"), "state/../../deciders.parquet"),

@@ -84,7 +84,7 @@ def test_a_drain_goes_on_while_an_emission_takes_long(filled: Captured, monkeypa
     thrice = threading.Event()
 
     def wait() -> None:
-        # one step for what came, and two for the emission
+        # one step for the new changes, and two for the emission
         assert thrice.wait(patience())
 
     def step(report: CaptureReport) -> None:

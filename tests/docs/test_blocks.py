@@ -27,7 +27,7 @@ READ = [
     for chapter, blocks in chapters(page).items()
     if {block.language for block in blocks} & EXECUTED
 ]
-# blocks of text that show what a folder, or a function, looks like
+# blocks of text that show a folder or a function
 SHOWN = {
     # for the owner of another database: `capture/tables/test_rights.py` tests it
     ("docs/change_capture.md", "Prepare the source"),

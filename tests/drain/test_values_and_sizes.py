@@ -41,7 +41,7 @@ class KeysAtTheEnds:
     events = count()
 
 
-# a text of a time, and what Postgres says that it is
+# a text of a time, and its value in Postgres
 MOMENTS = {
     "0001-01-01T00:00:00Z": "0001-01-01 00:00:00", "0001-01-01T00:00:00-14:00": "0001-01-01 14:00:00",
     "9999-12-31T23:59:59.999999Z": "9999-12-31 23:59:59.999999",

@@ -152,13 +152,13 @@ class Float(BaseModel):
 
 
 class Function(BaseModel):
-    """What no schema describes."""
+    """A type that no schema describes."""
 
     call: Callable[[int], int]
 
 
 class Later(BaseModel):
-    """What is declared further below."""
+    """A type that is not declared yet."""
 
     what: "NotYet"  # type: ignore[name-defined]  # noqa: F821
 

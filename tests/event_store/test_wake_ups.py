@@ -1,4 +1,4 @@
-"""Waiting for new positions: a notification ends a wait; if none can come, or one is lost, polling ends it.
+"""Waiting for new positions: a notification ends a wait; if none can come or one is lost, polling ends it.
 
 Not here: behind a pooler (tests/processes/event_store/test_servers.py).
 """

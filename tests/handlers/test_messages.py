@@ -109,7 +109,7 @@ def test_without_a_secret_a_push_is_not_signed(pushed: PlatformStore, dsn: str, 
     assert all("webhook-signature" not in headers for headers in receiver.given)
 
 
-# CloudEvents 1.0, where a view says so ------------------------------------------------------------------------------
+# CloudEvents 1.0, if a view wants them ------------------------------------------------------------------------------
 
 # the specification's rule for names of attributes
 NAME = re.compile(r"[a-z0-9]{1,20}")

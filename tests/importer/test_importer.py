@@ -27,7 +27,7 @@ from tests.support.import_logs import TIME, many_rows, rejected, run, stored, wr
 from tests.support.patience import patience
 from tests.support.sql_calls import BatchEvent, append_events
 
-# What a row becomes ----------------------------------------------------------------------------------------
+# The event of a row ----------------------------------------------------------------------------------------
 
 
 def test_a_csv_cell_is_text_and_an_empty_one_null(dsn: str, store: PlatformStore, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Logs that lack a column, have several for one, or have ids and data of their own.
 
-Not here: what a row becomes without such options (`test_importer`).
+Not here: the event of a row without such options (`test_importer`).
 """
 
 from pathlib import Path

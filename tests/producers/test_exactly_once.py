@@ -85,7 +85,7 @@ def test_an_instance_is_fenced_by_the_next_one(once: ExactlyOnce, other: Exactly
     assert other.process(ProducerStamp("p", 0, 2, 0), work).result == {"total": 1}
 
 
-# What passes -----------------------------------------------------------------------------------------------------
+# Retries ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_serialization_failure_is_retried(once: ExactlyOnce, work: Counting) -> None:

@@ -58,7 +58,7 @@ BOTH = [ORDER, PAYMENT]
 # a stream of this name ends with an event that no model can read
 BAD = "bad"
 
-# both sides of changed clocks, a midnight that there was not, equal times, and none
+# both sides of a change of clocks, a skipped midnight, equal times, and none
 TIMES = [
     *(f'"2024-03-31T0{hour}:30:00+0{offset}:00"' for hour, offset in ((0, 1), (1, 1), (3, 2), (4, 2))),
     *(f'"2024-10-27T0{hour}:30:00+0{offset}:00"' for hour, offset in ((2, 2), (2, 1), (3, 1), (0, 2))),

@@ -116,7 +116,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: PlatformSt
         for plans, session in sessions.items():
             set_clock(session, clock)
             for call in calls:
-                rows(session, f"select * from {call}")  # to warm the session's caches
+                rows(session, f"select * from {call}")  # warms the session's caches
             ((transaction,),) = rows(
                 session, "select transaction_id from event_store.begin_transaction('p', 0, 1, %s)", next(life.sent)
             )
@@ -128,7 +128,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: PlatformSt
         return pages
 
     life.go_on(FIRST)
-    # free streams are searched from where the oldest lock is
+    # the search for free streams starts at the oldest lock
     query = """
         select free_from, (select min(locked_until) from event_store.stream_locks) from event_store.dispatches
         where view = 'rows'

@@ -83,7 +83,7 @@ def append_to(store: PlatformStore, *decider_ids: str) -> list[BatchedEvent]:
 
 
 def pump(store: PlatformStore, view: str, *decider_ids: str) -> list[BatchedEvent]:
-    """Append one event to each stream named, and sequence and dispatch what is committed, as a service's loop does."""
+    """Append one event to each named stream; sequence and dispatch committed events, as a service's loop does."""
     appended = append_to(store, *decider_ids) if decider_ids else []
     store.sequence_events()
     store.dispatch_events(view)

@@ -49,7 +49,7 @@ def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: PlatformSto
     is_refused("a", appended[0].offset, f"acknowledged up to {appended[0].offset}")
     view.stream_events("v", 10)
     is_refused("a", appended[0].offset)  # backwards
-    is_refused("a", appended[2].offset)  # beyond what was delivered
+    is_refused("a", appended[2].offset)  # beyond the delivered events
     is_refused("b", appended[1].offset)  # in flight in another stream
     is_refused("never", appended[1].offset)
     is_refused("a", 10**9)

@@ -114,7 +114,7 @@ def test_a_stream_that_is_not_sequenced_keeps_nobody_waiting(view: PlatformStore
 
 
 def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: PlatformStore) -> None:
-    """Also where the planner knows nothing of the tables yet."""
+    """Even if the planner has no statistics of the tables yet."""
     set_clock(view.connection, "2030-01-01 00:00:00+00")  # another session dispatched within the second
     pump(view, "v", *[f"o-{n}" for n in range(300)])
     for limit in [1] * 7 + [3] * 3:  # from the sixth call on, a session may plan anew

@@ -43,7 +43,7 @@ class Watched:
         return self.store.observe_incidents(source, [seen(each, wait_s) for each in late], complete, HOLD_S)
 
     def send(self, at: float | None = None, *, error: str | None = None) -> Sent:
-        """Claim and settle all due alerts; return for each what the previous alert told, and the subject."""
+        """Claim and settle all due alerts; return for each the state told before it, and the subject."""
         if at is not None:
             self.at(at)
         sent = []

@@ -190,7 +190,7 @@ def _sockets(process: psutil.Process, row: str, port: int) -> Iterator[Thing]:
 
 
 def _served(process: psutil.Process, row: str, number: int, port: int) -> tuple[str, str]:
-    """Say how to ask a port, and what it is."""
+    """Return how to query a port, and its row."""
     if number == port:
         return "ui", "UI"
     if row == "service sequence":

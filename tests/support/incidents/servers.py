@@ -60,7 +60,7 @@ def either(database: str, *servers: EmbeddedPostgres) -> str:
 def room(folder: Path, size: str) -> Iterator[Path]:
     """Mount a file system in memory of this size; unmount it at the end.
 
-    Skips the test where mounting is not allowed.
+    Skips the test if mounting is not allowed.
     """
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", "tmpfs", str(folder)]

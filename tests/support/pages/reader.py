@@ -3,7 +3,7 @@
     sh       runs in bash in the page's folder, with the installed `millrace`; `make` only has to be a verb of ours
     sql      runs statement by statement, and prints as psql prints; `-- in the database NAME` as its first line names
              another database of the server, made at its first use; its DSN is the environment's NAME_DSN
-    python   runs with the names of the blocks before it; where it asks for them, `spark` is a session, `dsn` the store.
+    python   runs with the names of the blocks before it; `spark` is a session and `dsn` the store if it uses them.
              One that begins with `# my_platform/read_models/NAME.py`, or captures, is that file
 
 Before a block reads a read model, or a block of SQL events of a captured table, its sensor's run is done.

@@ -115,10 +115,10 @@ class Life(Model, RuleBasedStateMachine):
         if consumer.transaction:
             self.end(consumer, commit=False)
 
-    # What the store says -----------------------------------------------------------------------------------
+    # The store's view --------------------------------------------------------------------------------------
 
     def read_log(self, connection: psycopg.Connection) -> dict[int, list[tuple[Name, Entry]]]:
-        """Read the log from where the model's knowledge ends, as this session sees it."""
+        """Read the part of the log that the model lacks, as this session sees it."""
         found: dict[int, list[tuple[Name, Entry]]] = {}
         for partition, position, offset, decider, decider_id in rows(
             connection,

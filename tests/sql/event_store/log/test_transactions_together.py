@@ -97,7 +97,7 @@ class Sessions(RuleBasedStateMachine):
         return stream[0], f"{stream[1]}-{self.run_id}"
 
     def last(self, writer: int, decider: str, decider_id: str) -> uuid.UUID | None:
-        """Return what the writer sees as the stream's last event."""
+        """Return the stream's last event that the writer sees."""
         found = get_last_event(PlatformStore(self.connections[writer]), decider_id, decider)
         return found.event_id if found else None
 
@@ -143,7 +143,7 @@ class Sessions(RuleBasedStateMachine):
     def prepare(self, writer: int) -> None:
         connection = self.connections[writer]
         self.prepared.append(str(uuid.uuid4()))
-        connection.execute("select")  # a transaction is there to prepare
+        connection.execute("select")  # begins a transaction to prepare
         connection.execute(f"prepare transaction '{self.prepared[-1]}'")
         connection.commit()
 
