@@ -191,7 +191,7 @@ def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect
     built = current_version(lab.connection, other)
     assert built is not None
     with snapshot(reader):
-        # its own process is gone: only its released lock shows that
+        # the maker's own process is gone: only its session's lock still shows the attempt
         making = start(lambda: keep_indexes(died, built))
         wait_until(lambda: maker(lab.connection), "the index waits for the reader")
         assert names(lab.connection, other) == [("btree (events)", False)]
@@ -250,7 +250,7 @@ def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, 
     left = [("btree (events)", True), ("btree (other, at)", True)] if model.name == "tagged" else []
     assert sorted(names(lab.connection, model)) == left
     assert not standing(lab.connection, model)[1]
-    # a rebuild writes the rows and does not need the index
+    # a rebuild writes the rows without the index
     assert lab.rebuild(model).failures == ()
     # after the declaration changed and changed back, the index is tried again
     lab.drain(replace(model, indexes=()))

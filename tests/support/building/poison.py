@@ -17,7 +17,7 @@ from tests.support.sql_calls import BatchEvent, get_events
 
 @read_model(view="amounts", deciders=[DECIDER], key=["owner"])
 class Amounts:
-    """One row per owner: what can overflow."""
+    """One row per owner, with a sum that can overflow."""
 
     owner = field("data.owner")
     units = sum_("data.units")
@@ -25,7 +25,7 @@ class Amounts:
 
 @read_model(view="worths", deciders=[DECIDER], key=["thing_id"])
 class Worths:
-    """One row per thing: what a single event can be no value for."""
+    """One row per thing, with a column that a single event can fail."""
 
     thing_id = stream_id()
     events = count()
