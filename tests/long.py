@@ -1,6 +1,6 @@
 """Tests that run only on request: `--long`.
 
-Belongs here: more seeds of a random test, more variants of a test whose promise another test covers. Not here: a
+Belongs here: more seeds of a random test, more variants of a test if another test covers its promise. Not here: a
 promise's only test.
 """
 

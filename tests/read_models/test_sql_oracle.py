@@ -149,7 +149,7 @@ class Lengths:
 
 @read_model(view="streams", deciders=BOTH, key=["id"], deletes=["paid"])
 class Streams:
-    """One row per id whose last event made something."""
+    """One row per id, unless its last event removed it."""
 
     id = stream_id()
     city = last("data.city")

@@ -84,7 +84,7 @@ class Going:
 
 @m.read_model(view="going_across", deciders=[DECIDER], key=["owner"], deletes=["broken", "used"])
 class GoingAcross:
-    """One row per owner whose last event made something, over all things."""
+    """One row per owner over all things, unless the owner's last event removed it."""
 
     owner = m.field("data.owner")
     events = m.count()
