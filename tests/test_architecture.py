@@ -1,6 +1,6 @@
-"""How the rooms of the house lie: which module may import which.
+"""The layers of the rooms: which module may import which.
 
-The rules read the sources, they import nothing. What is imported for a type checker only does not count.
+The rules read the sources and import nothing. Imports for a type checker only do not count.
 """
 
 import ast
@@ -15,7 +15,7 @@ from tests.support.project import PROJECT
 
 PRODUCT = ("examples", "platform_defs", "assets", "resources", "millrace")
 OTHERS = ("tests", "benchmarks", "scripts")
-# from top to bottom: a room imports what is in its own line or below; `platform_defs` is what no longer name is of
+# from top to bottom: a room imports from its own line or below; `platform_defs` is its modules without a longer name
 LAYERS = (
     ("examples",),
     ("platform_defs.definitions", "platform_defs.cli"),
@@ -34,7 +34,7 @@ LAYERS = (
     ("postgres",),
     ("errors", "patience", "signing", "settings", "processes", "redact", "times", "user_code", "late_imports"),
 )
-# packages whose `__init__.py` has names that others import
+# packages with names in `__init__.py` that others import
 FACES = {
     "archive",
     "capture",
@@ -47,7 +47,7 @@ FACES = {
     "assets",
     "platform_defs.cli",
 }
-# modules for users' own code, which nothing inside imports
+# modules for users' own code; no module of ours imports them
 FOR_USERS = {"millrace", "millrace.ops", "millrace.rows", "millrace.tracing"}
 # the rooms that know Dagster
 DAGSTER = ("examples", "platform_defs", "assets", "resources")
@@ -66,7 +66,7 @@ PURE = (
     "user_code",
     "platform_defs.gate",
 )
-# the most lines of Python in a room; who raises one says here why
+# the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
     "assets": 2200,  # `defs`: each file and component by itself
     "examples": 1300,
@@ -88,17 +88,17 @@ BUDGETS = {
     "millrace/read_models": 7200,
     "millrace/spark": 2350,
 }
-# what stands on private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` looks at each part
+# modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part
 ON_PRIVATE_PARTS = {
     "platform_defs.dagster_internals.*": "the folder",
     "assets.shown_partitions": "assets import no platform_defs: events in the form in which Dagster stores them",
     "assets.verdicts": "assets import no platform_defs: events in the form in which Dagster stores them",
     "platform_defs.local.answers": "asks the code server as it asks Spark, in plain bytes",
 }
-# constants of seconds: those of `patience`, and those that are no waits, such as leases and slices of work
+# constants of seconds: of `patience`, and those that are no waits, such as leases and slices of work
 MOST_SECONDS = 55
 IMPURE = {"psycopg", "pyspark", "requests", "adbc_driver_postgresql"}
-# where a statement of SQL may stand in Python, and why it is no function of sql/
+# modules that may have SQL statements, and why these are no functions of sql/
 SQL = {
     "postgres.connecting": "what another session of its own does",
     "postgres.sessions": "which session it is",
@@ -139,7 +139,7 @@ SQL = {
     "testing_servers": "makes databases",
     "examples.*": "what users write",
 }
-# what opens sessions by itself, and why its texts and times are right
+# modules that open sessions themselves, and why their texts and times are right
 OPENING = {
     "postgres.connecting": "the place",
     "spark.log_source.log": "reads numbers, in a folder that stands alone",
@@ -167,13 +167,13 @@ def sources(*rooms: str) -> Mapping[str, ast.Module]:
 
 @cache
 def product() -> Mapping[str, ast.Module]:
-    """Return the modules of the package `millrace`, but those for users."""
+    """Return the modules of the package `millrace`, except those for users."""
     users = {name.removeprefix("millrace.") for name in FOR_USERS}
     return {name: tree for name, tree in sources(*PRODUCT).items() if name not in users}
 
 
 def statements(tree: ast.AST, *, late: bool = True) -> Iterator[ast.AST]:
-    """Walk through a module, but not through what only a type checker sees; if not `late`, what runs at its import."""
+    """Walk through a module, except code for type checkers; if not `late`, only code that runs at its import."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
@@ -183,7 +183,7 @@ def statements(tree: ast.AST, *, late: bool = True) -> Iterator[ast.AST]:
 
 
 def imports(name: str, tree: ast.AST, *, late: bool = True) -> Iterator[tuple[str, str | None]]:
-    """Give the modules that a module imports, and the name that is taken from each, if one is."""
+    """Yield the modules that a module imports, and the name imported from each, if any."""
     package = name if is_package(name) else name.rpartition(".")[0]
     for node in statements(tree, late=late):
         if isinstance(node, ast.Import):
@@ -201,7 +201,7 @@ def is_package(name: str) -> bool:
 
 
 def imported(name: str, tree: ast.AST) -> set[str]:
-    """Return which of our own modules a module imports, by their names below `millrace`, but those for users."""
+    """Return our own modules that a module imports, by their names below `millrace`, except those for users."""
     found = set()
     for module, taken in imports(name, tree):
         if module.startswith("millrace.") and module not in FOR_USERS:
@@ -212,18 +212,18 @@ def imported(name: str, tree: ast.AST) -> set[str]:
 
 @cache
 def graph() -> dict[str, set[str]]:
-    """Return our modules with what each one imports of us."""
+    """Return our modules, each with the modules of ours that it imports."""
     return {name: imported(name, tree) for name, tree in product().items()}
 
 
 def within(module: str, names: Iterable[str]) -> str | None:
-    """Return the longest of these names that a module is, or is in; `.*` at their end is of all below."""
+    """Return the longest of these names that is the module or a parent of it; a final `.*` matches all below."""
     fitting = [n for n in names if module == n.removesuffix(".*") or module.startswith(n.removesuffix(".*") + ".")]
     return max(fitting, key=len, default=None)
 
 
 def level(module: str) -> int:
-    """Return how far below the top a module is."""
+    """Return the layer of a module, counted from the top."""
     rooms = {room: depth for depth, line in enumerate(LAYERS) for room in line}
     room = within(module, rooms)
     assert room is not None, f"{module} is in no layer"
@@ -258,7 +258,7 @@ def room_of(module: str) -> str:
 
 
 def circle(edges: Mapping[str, set[str]]) -> list[str]:
-    """Return the names that are left when those that import none of the others are taken away, again and again."""
+    """Return the names that remain after repeatedly removing names that import none of the others."""
     left = {name: set(others) & edges.keys() for name, others in edges.items()}
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:
@@ -328,7 +328,7 @@ def test_what_stands_on_private_parts_of_dagster_is_in_one_folder() -> None:
 
 
 def stands_on_private_parts(name: str, tree: ast.Module) -> bool:
-    """Return whether a module uses a package of Dagster's without promises, its forms, or names that are not ours."""
+    """Return whether a module uses a private package of Dagster's, its forms, or private names that are not ours."""
     packages = {module.partition(".")[0] for module, _ in imports(name, tree)}
     if packages & {"dagster_postgres", "dagster_webserver"} or any("api.DagsterApi" in text for text in texts(tree)):
         return True
@@ -341,7 +341,7 @@ def stands_on_private_parts(name: str, tree: ast.Module) -> bool:
         for node in attributes
         if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id in ours
     }
-    # a tuple with names has `_replace`, which is public
+    # a named tuple has `_replace`, which is public
     foreign = {node.attr for node in attributes} - made - {"_replace"}
     return "dagster" in packages and bool(foreign or "__class__" in texts(tree))
 
@@ -375,7 +375,7 @@ def test_sql_stands_in_python_only_where_no_function_can_do_it() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Give the texts of a module that are no docstrings."""
+    """Yield the string literals of a module except docstrings."""
     for node in ast.walk(tree):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Constant) and isinstance(child.value, str) and not isinstance(node, ast.Expr):
@@ -399,7 +399,7 @@ def test_a_command_in_a_message_quotes_the_names_that_others_chose() -> None:
 
 
 def test_no_error_is_classified_by_its_text() -> None:
-    # an event may say any word, and an error may quote the event
+    # an event may contain any word, and an error may quote the event
     told = re.compile(
         r"\bin str\(|str\((error|exc|e|refusal|failure)\)\s*(==|!=|\.startswith|\.endswith|\.find)"
         r"|\bin \w*(error|refusal|failure)\.(message|detail|args|diag\b)|message_primary\s*(==|!=|\.startswith)"

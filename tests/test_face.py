@@ -1,4 +1,4 @@
-"""The public modules: each has its names, `millrace` is cheap to import, and examples need nothing else."""
+"""The public modules: their names, a cheap import of `millrace`, and examples that need nothing else."""
 
 import ast
 import importlib
@@ -13,11 +13,11 @@ from tests.support.project import PROJECT
 
 PUBLIC = ("archive", "capture", "event_schemas", "ops", "producers", "read_models", "rows", "spark", "tracing")
 FACES = {"millrace", *(f"millrace.{module}" for module in PUBLIC)}
-# modules of which all is public
+# modules that are wholly public
 WHOLE = {"millrace.errors", "millrace.reports"}
 
 HEAVY = {"dagster", "pyspark", "psycopg", "pyarrow", "pandas", "requests"}
-# what a user's own code may need besides
+# packages that a user's own code may need in addition
 PACKAGES = {
     *["psycopg", "psycopg_pool", "pydantic", "dagster", "pyspark", "typer", "tenacity", "starlette", "standardwebhooks"]
 }
@@ -42,7 +42,7 @@ def test_a_tree_without_symbolic_links_says_so_at_its_first_import(tmp_path: Pat
 @pytest.mark.parametrize("name", sorted(FACES))
 def test_every_name_is_there_and_is_what_a_type_checker_takes_it_for(name: str) -> None:
     face = importlib.import_module(name)
-    # a module has no statements but these imports, and what looks up those for a type checker
+    # a module has only these imports and the function that looks up the lazy ones
     taken = {
         alias.name: importlib.import_module(str(node.module))
         for node in ast.walk(ast.parse(Path(str(face.__file__)).read_text()))
@@ -51,7 +51,7 @@ def test_every_name_is_there_and_is_what_a_type_checker_takes_it_for(name: str) 
     }
     assert sorted(taken.keys() - {"imported_late"}) == sorted(face.__all__)
     assert [each for each in face.__all__ if getattr(face, each) is not getattr(taken[each], each)] == []
-    # the next use of a name asks nobody
+    # the next use of a name needs no lookup
     assert set(face.__all__) <= vars(face).keys()
 
 

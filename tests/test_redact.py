@@ -1,4 +1,4 @@
-"""What of a text is shown: no password, nothing that a terminal does."""
+"""Redacted texts: no password, no control sequence of a terminal."""
 
 import io
 import json

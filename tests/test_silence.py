@@ -36,7 +36,7 @@ UNSEQUENCED = (
 
 
 def through(dsn: str) -> tuple[Relay, str]:
-    """Return a relay to a server, and the connection string that leads through it."""
+    """Return a relay to a server, and the connection string through it."""
     relay = Relay(f"{conninfo_to_dict(dsn)['host']}/.s.PGSQL.5432")
     plainly = {"sslmode": "disable", "gssencmode": "disable"}
     return relay, make_conninfo(dsn, host="127.0.0.1", port=relay.server_address[1], **plainly)
@@ -94,7 +94,7 @@ def test_a_service_goes_on_over_new_connections(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_ends_in_silence_when_told(service: str, orders: PlatformStore, relayed: tuple[Relay, str]) -> None:
-    """The time that an answer may take is far longer than the test may."""
+    """The answer timeout is far longer than the test's limit."""
     relay, dsn = relayed
     stop = threading.Event()
     append(orders, "a")

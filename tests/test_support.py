@@ -1,4 +1,4 @@
-"""What all tests stand on: stores in which nothing is left, CPU seconds of daemons, waits that grow with the load."""
+"""The helpers of all tests: stores without leftovers, CPU seconds of daemons, waits that grow with the load."""
 
 import os
 import subprocess

@@ -59,10 +59,10 @@ def plan_life(chance: random.Random, number: str) -> Life:
         number: The end of its ids.
     """
     order, payment, shipment = f"order-{number}", f"payment-{number}", f"shipment-{number}"
-    whom = chance.randint(1, CUSTOMERS)
-    customer = f"customer-{whom:03}"
+    buyer = chance.randint(1, CUSTOMERS)
+    customer = f"customer-{buyer:03}"
     # a customer has one name in all lives
-    name = f"{NAMES[whom % len(NAMES)]} {chr(ord('A') + whom // len(NAMES))}."
+    name = f"{NAMES[buyer % len(NAMES)]} {chr(ord('A') + buyer // len(NAMES))}."
     registered = Step("customer", customer, "customer_registered", {"name": name})
     whose = {"order_id": order, "customer_id": customer}
     start = [Step("order", order, "order_placed", {"customer_id": customer, "channel": chance.choice(CHANNELS)})]

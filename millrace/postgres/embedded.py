@@ -65,7 +65,7 @@ max_replication_slots = 20
 max_wal_senders = 20
 shared_buffers = 256MB
 max_wal_size = 2GB
-# a transaction that somebody forgot holds up the sequencer no longer than this
+# a forgotten transaction holds up the sequencer no longer than this
 idle_in_transaction_session_timeout = '5min'
 timezone = 'UTC'
 log_timezone = 'UTC'

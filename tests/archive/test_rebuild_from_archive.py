@@ -1,4 +1,4 @@
-"""Rebuilds from archive and tail: the rows of a clean run, from just the leased range, whatever happens meanwhile."""
+"""Rebuilds from archive and tail: the rows of a clean run, from the leased range only, whatever happens meanwhile."""
 
 import logging
 import threading
@@ -53,7 +53,7 @@ def archive(dsn: str, root: Path, *, tail: bool = False, partitions: range = ran
 
 
 def purge(store: PlatformStore) -> None:
-    """Give up what is archived of each log partition."""
+    """Purge the archived events of each log partition."""
     for info in store.partition_info():
         held = archived(store.connection, info.partition)
         if held.archived_position > held.earliest_position:
@@ -87,7 +87,7 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     refused = []
 
     def purging() -> "SparkSession":
-        """Extend the archive and try to give up all of it, while the rebuild knows what it will read."""
+        """Extend the archive and try to purge all of it, after the rebuild has planned its reads."""
         archive(dsn, tmp_path, tail=True, partitions=range(partition, partition + 1))
         with pytest.raises(HistoryNeeded, match="rebuilder reads it from 2") as refusal:
             ArchiveStore(things.connection).raise_low_water_mark(
@@ -106,7 +106,7 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     assert len(commit.leases) > 1
     assert commit.events == sum(lease.to_position for lease in commit.leases)
     assert close(rows_of(things.connection, Everything)) == expected
-    # and it goes on from there
+    # drains continue from there
     fill(things, 20, seed=2)
     events += all_events(things)[-20:]
     drain(dsn, spark)
@@ -120,7 +120,7 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     key = log_partition_key(partition)
     assert defs.resolve_job_def("rebuild").execute_in_process(partition_key=key).success
     assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
-    # and one that writes it records the moment
+    # a run that writes the archive records the moment
     assert defs.resolve_job_def("archive").execute_in_process(partition_key=key).success
     mark = things.marks_at(datetime.now(UTC))
     assert mark is not None
@@ -158,7 +158,7 @@ def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "S
         assert not is_ready_to_serve(things.connection, consumer.model)
     assert rows_of(things.connection, Narrow) == before
 
-    # where that one ended, another one goes on; what it cannot rebuild it names
+    # a second rebuild resumes where the first ended, and names each log partition that it cannot rebuild
     damaged = next(tmp_path.glob(f"p{unbuilt[0]:04}/*.parquet"))
     damaged.rename(tmp_path / "kept")
     with ViewDrain(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
@@ -179,7 +179,7 @@ def test_what_comes_later_is_not_in_it(things: PlatformStore, dsn: str, spark: "
     listed: list[LogHistory] = []
 
     def later(store: PlatformStore, root: Path, partitions: list[int]) -> LogHistory:
-        """Return what archive and log hold when both went on since the lease."""
+        """Return archive and log after both have grown since the lease."""
         fill(things, 60, seed=2)
         things.sequence_events()
         archive(dsn, root, tail=True)
@@ -223,7 +223,7 @@ def test_a_rebuild_names_the_streams_that_its_columns_do_not_hold(
     monkeypatch: pytest.MonkeyPatch,
     at_a_time: int,
 ) -> None:
-    # what a task tells of at once; the next build tells of more
+    # the number of failing streams that a task names at once; the next build names more
     monkeypatch.setattr(staging, "MOST_MISREAD", at_a_time)
     good, *bad = ids_of_one_partition(things.connection, 4, partition=3)
     for made in (partial(thing, worth=1), poison, partial(thing, worth=1)):
@@ -296,7 +296,7 @@ def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
     for root in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ForeignArchive):
             rebuild(dsn, lambda: spark, root, partition)
-    # nothing is held back
+    # no lease is left
     assert rows(things.connection, "select * from event_store.checkpoints where lease_owner is not null") == []
 
 
@@ -306,7 +306,7 @@ def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "Spa
         append_events(things, [thing(good), thing(bad, worth="a lot"), thing(bad, worth=1), thing(good), thing(good)])
     drain(dsn, spark)
     things.connection.execute("update event_store.stream_locks set parked_at = now(), locked_until = 'infinity'")
-    # as if the event had been good before, and the function that looks at it changed
+    # as if the event had been good before, and the function that reads it changed
     things.connection.execute("delete from event_store.stream_locks where decider_id = %s", (streams[7][0],))
     things.discard_dead_letter("everything", "thing", streams[6][0], "a test")
     drain(dsn, spark)
@@ -321,7 +321,7 @@ def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "Spa
     assert rows_of(things.connection, Everything) == expected
     assert rows(things.connection, "select * from event_store.stream_locks") == []
 
-    # in another version, too
+    # in another version of the model too
     changed = replace(Everything, columns={**Everything.columns, "again": count()})
     with (
         ViewDrain(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer,
@@ -334,7 +334,7 @@ def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "Spa
 
 @read_model(view="per_patient", deciders=["thing"], key=["patient"])
 class PerPatient:
-    """One row per patient, whom the first event of a visit names."""
+    """One row per patient; the first event of a visit names the patient."""
 
     patient = carried("data.patient")
     seen = count()

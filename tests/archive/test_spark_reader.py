@@ -1,4 +1,4 @@
-"""Parts of archived files as tasks read them: each row once, whatever the row groups, the shares and the cuts."""
+"""Parts of archived files as tasks read them: each row once for all row groups, shares and cuts."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from millrace.archive.spark_reader import FilePart, FileUnreadable, Wanted, rows
 from millrace.spark.log_source import LogRange
 
 WANTED = Wanted(None, None, ("position",), ())
-# of one log partition, with these row groups
+# files of one log partition with the sizes of their row groups
 FILES = {LogRange(0, 0, 10): [4, 3, 3], LogRange(0, 10, 11): [1], LogRange(0, 11, 30): [1, 17, 1]}
 
 

@@ -41,7 +41,7 @@ def test_a_restored_store_goes_on_as_the_first(
     results = []
     for store in (filled, restored):
         connection = store.connection
-        factories.set_clock(connection, "2100-01-01 00:00:00+00")  # leases of before have ended
+        factories.set_clock(connection, "2100-01-01 00:00:00+00")  # earlier leases have ended
         highest = value(connection, 'select max("offset") from event_store.events')
         tokens = value(connection, "select max(lease_token) from event_store.checkpoints")
         head = store.head("order", "o-1")
@@ -77,7 +77,7 @@ def test_odd_values_come_back(
     store.register_decider_event(odd, odd, "")
     kinds: list[Json] = ["", None, {"": [odd, 10**30, 1.5]}, [], odd]
     append_events(store, (BatchEvent(odd, odd, odd, uuid4(), data, uuid4()) for data in kinds))
-    # none of them fits, and a restore judges nothing
+    # none of the events fits the schema; a restore does not validate data
     store.register_event_schema(odd, odd, {"type": "object", "required": [odd], "properties": {odd: {"const": odd}}})
     store.register_event_upcast(odd, odd, 2, [{"move": "default", "path": [odd], "value": {odd: 1.5}}])
     store.register_view(odd, "2026-03-02T01:00:00Z", deciders=[odd, "x", "{a,b}", "null"], events=[odd])
@@ -171,7 +171,7 @@ def test_views_of_models_do_not_come(
 
 def test_a_restored_store_takes_backups_of_its_own(saved: Path, target: str) -> None:
     with psycopg.connect(target, autocommit=True) as connection:
-        # each database has an identity of its own; those of tests are copies of one
+        # each database has its own identity; test databases are copies of one
         connection.execute("update event_store.archive set archive_id = gen_random_uuid()")
     restore(target, saved)
     with pytest.raises(ForeignBackup, match="another event store"):
@@ -181,7 +181,7 @@ def test_a_restored_store_takes_backups_of_its_own(saved: Path, target: str) -> 
 # Each column of its tables ----------------------------------------------------------------------------------
 
 
-# what a store finds by itself, and why
+# columns that a store derives by itself
 LEFT_OUT = {"checkpoints": {"revision"}, "stream_locks": {"revision"}}
 
 

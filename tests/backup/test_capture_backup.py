@@ -1,4 +1,4 @@
-"""What a backup keeps of change capture, and how a restored store goes on."""
+"""The state of change capture in a backup, and captures of a restored store."""
 
 from pathlib import Path
 from typing import LiteralString
@@ -30,7 +30,7 @@ def test_captures_begin_anew(source: Source, dsn: str, restored: PlatformStore, 
     store = CaptureStore(restored.connection)
     for query in KEPT:
         assert rows(restored.connection, query) == rows(source.store.connection, query)
-    # the source goes on: 1 is deleted, 4 is new
+    # the source continues: 1 is deleted, 4 is new
     again = Source(store)
     assert again.lease.source_generation is None
     assert again.begin() == 4
@@ -40,7 +40,7 @@ def test_captures_begin_anew(source: Source, dsn: str, restored: PlatformStore, 
     again.commit(updated(4), deleted(3), faulty(4))
     again.emit()
     assert dict(events(store))["[3]"] == "deleted"
-    # numbers go on above those of before
+    # numbers continue above the backed-up ones
     assert store.record_gap("c", None, None, "x") > 2
     (first, *_) = store.quarantined_changes("c")
     store.repair_change(first.quarantine_id, "[2]", '{"record": {"id": 2, "v": "repaired"}}')

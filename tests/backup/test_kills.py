@@ -1,4 +1,4 @@
-"""Backups and restores killed anywhere: the one before is whole, and the next goes on."""
+"""Backups and restores killed anywhere: the previous one stays whole, and the next one succeeds."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ RESTORE_KILLED_AT = {
     "before it is finished": "BackupStore.finish_restore = die",
     "before the commit": "BackupStore.finish_restore = after(BackupStore.finish_restore)",
 }
-# each piece of work is done in a fork that kills itself at its point; this process has no threads
+# each task runs in a fork that kills itself at the given point; this process has no threads
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path

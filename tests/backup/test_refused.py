@@ -106,7 +106,7 @@ def test_a_backup_that_ends_meanwhile_disturbs_no_restore(
     monkeypatch.setattr("millrace.backup.restore.migrate", migrate_while_a_backup_is_taken)
     assert restore(target, saved).events == first.events
     assert tables(restored) == before
-    # what nobody reads any more goes with the next one
+    # the next backup removes the files that no backup reads any more
     last = backup(dsn, saved)
     assert last.events == first.events + 3
     assert files(saved) == {each.path for each in last.entries}

@@ -1,4 +1,4 @@
-"""Which facts lead to which steps, and which to a refusal. Without a database: the facts are made up."""
+"""Decisions from facts to steps or refusals. Without a database: the facts are made up."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -28,7 +28,7 @@ UNKNOWN = TimelinesUnknown("It does not say so.")
 SLOT = SlotState("s", "pgoutput", "shop", None, Lsn(0x40), Lsn(0x30), "reserved", None, None, None, None, 0, 0, 0)
 LEASE = CaptureLease("c", 7, NOW, 3, "77", "shop", "s", "s", Lsn(0x40), None, Lsn(0x40), -1, False, str(ONE))
 FACTS = Facts(LEASE, IDENTITY, ONE, Lsn(0x60), SLOT)
-# the log of another server, which went on without what is stored from 0/20 on
+# the log of another server, which continued without the stored changes from 0/20 on
 OTHER = Timelines.parse("1 0/10, 2 0/20, 3")
 
 
@@ -118,7 +118,7 @@ def test_where_a_capture_stands_says_what_is_to_be_done(case: str) -> None:
 
 def test_an_earlier_server_is_not_followed_if_some_changes_are_not_taken() -> None:
     assert deciding.decide(BEFORE, ("insert", "truncate")) == (elsewhere(0x20, came=OTHER),)
-    # what came later is in no store
+    # the later changes are not stored
     assert deciding.decide(replace(FACTS, timelines=TWO), ("insert",)) == (TAKEN,)
 
 

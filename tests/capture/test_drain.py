@@ -1,4 +1,4 @@
-"""A real source, its slot, the store: what happens to rows becomes events, once, in the order of commits."""
+"""A real source, its slot, the store: each change of a row becomes an event once, in the order of commits."""
 
 import subprocess
 import sys
@@ -142,7 +142,7 @@ print(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]
 
 
 def peak_kb(captured: Captured) -> int:
-    """Capture in a process of its own; return the most memory that it took."""
+    """Capture in a process of its own; return its peak memory."""
     done = subprocess.run(
         [sys.executable, "-c", PEAK, captured.dsn, captured.source.dsn],
         cwd=PROJECT, capture_output=True, text=True, check=True,

@@ -1,4 +1,4 @@
-"""Changes that are lost, until an operator begins the capture anew: slots, publications and identities of others."""
+"""Lost changes, until an operator restarts the capture: foreign slots, publications and replica identities."""
 
 import pytest
 
@@ -86,7 +86,7 @@ def test_another_replica_identity_for_a_while_leaves_no_other_streams(captured: 
         process.drain(budget_s=patience(), idle_s=0)
         assert captured.replayed() == captured.table()
         assert {change["record_pk"] for change in captured.changes()} == {"[1]"}
-        # one that stays is followed by the next run
+        # the next run follows a table that stays
         captured.run("alter table items replica identity using index items_name; update items set amount = 3")
         with pytest.raises(TableUnfit):
             process.drain(budget_s=patience(), idle_s=0)

@@ -1,4 +1,4 @@
-"""One process of a capture at a time: its lease, and what becomes of a former owner."""
+"""One process of a capture at a time: its lease, and the fencing of a former owner."""
 
 import threading
 from datetime import datetime
@@ -23,7 +23,7 @@ def test_a_second_process_is_refused_until_the_lease_of_the_first_ended(captured
         with pytest.raises(CaptureInUse, match="first"):
             captured.drain("second")
         captured.run("insert into items values (2)")
-        # its lease has ended for whoever looks: it said nothing for so long
+        # for other processes its lease has expired: it has not renewed it for too long
         captured.end_lease()
         captured.drain("second")
         captured.run("insert into items values (3)")

@@ -1,4 +1,4 @@
-"""Changes that cannot become events: they wait with the later ones of their row, are tried again or given up."""
+"""Changes that cannot become events: they wait with the later ones of their row, are retried or discarded."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Metrics, alert rules and the dashboard speak of what is there."""
+"""Metrics, alert rules and the dashboard name only existing metrics."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def test_what_is_told_of_metrics_is_what_there_is(dsn: str) -> None:
     shown = [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(shown) > 10
     assert named(" ".join([*expressions, *shown])) <= metrics
-    # the dashboard shows what there is of alerts
+    # the dashboard shows all metrics of alerts
     of_alerts = {name for name in metrics if name.startswith("millrace_alerts_")}
     assert len(of_alerts) > 2
     assert of_alerts <= named((FOLDER / "dashboard.json").read_text())

@@ -1,4 +1,4 @@
-"""The pictures of the documents: each one that a page shows is there, is small, and is shown."""
+"""The pictures of the documents: each picture on a page exists and is small, and each file is on a page."""
 
 from pathlib import Path
 
@@ -16,5 +16,5 @@ def test_the_pictures_are_those_that_are_shown_and_small() -> None:
     assert shown()
     assert [str(picture) for picture in shown() if not picture.is_file()] == []
     assert [str(picture) for picture in shown() if picture.stat().st_size > MOST_BYTES] == []
-    # and no other is kept
+    # no unused picture is kept
     assert {*(PROJECT / "docs").rglob("*.png")} - shown() == set()

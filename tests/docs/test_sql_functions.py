@@ -1,4 +1,4 @@
-"""docs/sql_functions.md, docs/platform_functions.md and docs/who_may_do_what.md say of each function what it is."""
+"""docs/sql_functions.md, docs/platform_functions.md and docs/who_may_do_what.md describe each function correctly."""
 
 import re
 

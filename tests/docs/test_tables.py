@@ -1,4 +1,4 @@
-"""The tables and links of the documents name what is there."""
+"""The tables and links of the documents name only existing things."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.pages.documents import PAGES, anchors, chapters, links, parse
 from tests.support.project import PROJECT
 
 MODELS = {"read_model", "fold", "recompute"}
-# columns that are no state
+# kinds of columns that store no state
 READ_ONLY = {"computed", "lookup"}
 
 

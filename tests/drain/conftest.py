@@ -1,4 +1,4 @@
-"""A store of things with and without Spark; no view leaves only because the machine has other work."""
+"""A store of things with and without Spark; no view leaves a shared drain only because the machine is busy."""
 
 import pytest
 

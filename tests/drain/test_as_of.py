@@ -1,4 +1,4 @@
-"""Read models as of recorded moments of the log: the rows of then, whatever came since, and whatever dies."""
+"""Read models as of recorded moments of the log: the rows of that moment, despite later events and kills."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -58,7 +58,7 @@ def filled(store: PlatformStore, number: int = 60, seed: int = 1) -> LogMark:
 
 @pytest.fixture
 def operator(things: PlatformStore) -> Iterator[str]:
-    """Return how a login connects that is a member of event_store_owner, and of nothing else."""
+    """Return the connection string of a login that is a member of event_store_owner only."""
     with logins(things.connection) as login:
         yield login("event_store_owner").info.dsn
 
@@ -83,12 +83,12 @@ def test_each_kind_has_the_rows_of_then_from_log_and_archive(lab: Lab, tmp_path:
         assert (built.model, built.mark_id, built.failed_streams) == (model.name, mark.mark_id, 0)
         assert built.rows == len(then[model.name])
         assert built.built_at is not None
-        # it is there
+        # it exists already
         assert build_as_of(lab.dsn, model, no_spark, mark).built_at == built.built_at
     views = lab.rows("select view from event_store.views order by view")
     assert views == sorted((model.view,) for model in ALL)
 
-    # nothing below the moment is in the log any more, and some above it
+    # the log no longer holds events below the moment, and only some above it
     for partition in range(16):
         archive_partition(lab.dsn, tmp_path, partition, max_events=3, min_events=1, tail=True)
         high = lab.partition_info()[partition].high_water_mark
@@ -122,7 +122,7 @@ def test_streams_that_fail_have_what_was_before(lab: Lab) -> None:
     assert lab.rows("select count(*) from event_store.stream_locks") == [(0,)]
 
 
-# each place between two transactions
+# each point between two transactions
 STEPS: list[tuple[object, str]] = [
     (as_of, "note"), (as_of, "ensure_version"), (Rebuild, "_history"), (Rebuild, "_build"), (as_of, "finish"),
 ]  # fmt: skip
@@ -148,7 +148,7 @@ def test_killed_anywhere_the_next_call_goes_on(
         patched.setattr(owner, name, dying)
         with pytest.raises(Killed):
             build_as_of(lab.dsn, Counted, lab.session, mark)
-    # the leases of a killed process end by themselves
+    # the leases of a killed process expire
     assert build_as_of(later(lab.dsn), Counted, lab.session, mark).rows == len(then)
     assert rows_at(lab.connection, Counted, mark) == then
     assert lab.rows("select view from event_store.views") == [("counted",)]
@@ -202,7 +202,7 @@ def test_who_gives_up_a_build_last_removes_its_view(lab: Lab, monkeypatch: pytes
 
 
 def test_another_declaration_is_built_anew(things: PlatformStore, spark: "SparkSession", operator: str) -> None:
-    """A login that only is an operator does all of it."""
+    """A login with only the operator role does all of it."""
     mark, dsn = filled(things), operator
     first = build_as_of(dsn, Counted, lambda: spark, mark, keep=timedelta(days=2))
     longer = build_as_of(dsn, Counted, no_spark, mark, keep=timedelta(days=9))

@@ -1,4 +1,4 @@
-"""Whose fault an error of Spark or Postgres is, and what it says, in one line that can be stored."""
+"""The blame for an error of Spark or Postgres, and its text in one line that can be stored."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ from millrace.spark.log_source.reading import HistoryShortened
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# what our own and Spark's errors say, as an event may say it
+# texts of our own and Spark's errors; an event may contain them
 WORDS = (
     "event_log: ", "No space left on device", "ExecutorLostFailure", "OutOfMemoryError",
     "Python worker exited unexpectedly", "HistoryShortened", "adbc_driver_manager.OperationalError: no",
@@ -63,7 +63,7 @@ def test_an_error_that_quotes_a_value_is_the_events_fault(spark: "SparkSession")
 
 
 class OfTheUser(Exception):
-    """What no process but the user's knows."""
+    """An exception that only the user's process can import."""
 
 
 def test_a_file_that_spark_cannot_read_is_no_events_fault(spark: "SparkSession", tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_the_source_a_plan_a_lost_worker_and_a_failing_sum_are_told_apart(spark:
 
     nowhere = "host=127.0.0.1 port=1"
     log = spark.read.format("event_log").option("dsn", nowhere)
-    # with both ends only the tasks ask Postgres
+    # with both ends stated, only the tasks connect to Postgres
     ends = {"startingOffsets": '{"0": 0}', "endingOffsets": '{"0": 1}'}
     stated = spark.read.format("event_log").option("dsn", nowhere).options(**ends)
     one = f.col("id") + 1
@@ -124,7 +124,7 @@ def test_in_a_local_session_a_class_is_found_too() -> None:
     from pyspark.errors import PythonException
 
     class Captured(PythonException):
-        """As Spark's own class that is made of an exception of the JVM, which there is none of here."""
+        """Stands for Spark's class for an exception of the JVM; there is none here."""
 
         def __str__(self) -> str:
             return (
@@ -138,7 +138,7 @@ def test_in_a_local_session_a_class_is_found_too() -> None:
 def test_of_a_stack_of_python_one_line_is_told_and_of_java_none() -> None:
     text = "Traceback (most recent call last):\n  File x\nValueError: no amount\n\nJVM stacktrace:\norg.apache.spark.X\n\tat a.b"
     assert cause(RuntimeError(text)) == "ValueError: no amount"
-    # of one that states a remedy, too
+    # the same for an error that states a remedy
     text = text.replace("no amount", "no amount\nWrite one.\n")
     assert cause(RuntimeError(text)) == "ValueError: no amount"
 

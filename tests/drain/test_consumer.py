@@ -1,4 +1,4 @@
-"""Drains that end as they are told, and what they leave: the model always equals a clean run."""
+"""Drains that end on request, and their results: the model always equals a clean run."""
 
 import signal
 import threading
@@ -69,7 +69,7 @@ def test_few_events_are_committed_without_staging(lab: Lab, monkeypatch: pytest.
     with lab.consumer(WORTHS) as consumer:
 
         def drained(*events: BatchEvent) -> list[tuple[int, bool]]:
-            """Return of each commit with new events how many, and whether a batch was staged since the beginning."""
+            """Return for each commit with new events their number, and whether a batch has been staged so far."""
             append_events(lab, events)
             found: list[tuple[int, bool]] = []
             before = lab.value(numbers)
@@ -121,7 +121,7 @@ def test_a_model_whose_key_crosses_streams_is_drained_by_two(lab: Lab) -> None:
 
 
 class Interrupted(BaseException):
-    """What Dagster raises in the thread of a run: no KeyboardInterrupt."""
+    """Stands for the exception that Dagster raises in a run's thread: no KeyboardInterrupt."""
 
 
 @pytest.fixture

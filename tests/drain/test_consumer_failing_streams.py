@@ -1,4 +1,4 @@
-"""Streams that cannot be built: they wait by themselves, in order, and all others go on; in drains and in rebuilds."""
+"""Streams that cannot be built: they wait alone, in order, and all others continue; in drains and in rebuilds."""
 
 import random
 from collections.abc import Sequence
@@ -51,19 +51,19 @@ def test_failing_streams_wait_and_are_dead_letters_at_last(
     reasons = dict(lab.rows("select decider_id, (last_offset, last_error) from event_store.stream_locks"))
     assert first <= int(reasons[bad][0]) < failing
     assert all("'a lot'" in error and "\n" not in error for _, error in reasons.values())
-    # neither there nor in the log of the drain
+    # neither in the reasons nor in the drain's log
     assert not [word for word in OF_JAVA if word in f"{reasons}{caplog.text}"]
 
-    # what follows waits behind it
+    # later events of the stream wait behind the failed one
     append_events(lab, [thing(bad, worth=3), thing("good", worth=3)])
     lab.at(1).drain(WORTHS)
     assert_holds_all_but(lab, [*offsets_of(lab, bad)[1:], *offsets_of(lab, other)], WORTHS)
     assert dict(locks(lab)) == {bad: 1, other: 1}
-    # of those that are tried again all fail again: that is theirs
+    # all retried streams fail again: the streams are to blame
     assert lab.at(5).drain(WORTHS).failed_streams == 2
     assert dict(locks(lab)) == {bad: 2, other: 2}
 
-    # two more would do the same
+    # as after two more retries
     lab.execute("update event_store.stream_locks set attempts = 4")
     assert lab.dead_letters(WORTHS.view) == []
     lab.at(20).drain(WORTHS)
@@ -79,7 +79,7 @@ def test_failing_streams_wait_and_are_dead_letters_at_last(
     assert (retried.batches, retried.failed_streams, locks(lab)) == (1, 0, [])
     assert_holds_all_but(lab, [failing], WORTHS)
 
-    # as where the declaration is wrong: if all new events fail, nobody is blamed
+    # as with a wrong declaration: if all new events fail, no stream is blamed
     append_events(lab, [poison(f"new-{n}") for n in range(3)])
     with pytest.raises(PartitionsFailed, match="'a lot'"):
         lab.at(3002).drain(WORTHS)
@@ -93,7 +93,7 @@ def test_a_rebuild_frees_streams_that_do_not_fail(lab: Lab) -> None:
     append_events(lab, [poison(freed), thing(failing, worth=1), poison(parked), thing(parked, worth=2), thing(good)])
 
     def park_what_fails() -> None:
-        """Let each failing stream be a dead letter, as after its last attempt."""
+        """Park each failing stream, as after its last attempt."""
         lab.execute(
             "update event_store.stream_locks set attempts = 5, parked_at = updated_at, locked_until = 'infinity'"
         )
@@ -189,7 +189,7 @@ def test_leases_are_kept_while_others_are_built(
 
 
 def refused(decider_id: str) -> BatchEvent:
-    """Make an event whose row Postgres refuses, which no single event tells of: no index holds such a key."""
+    """Make an event with a key too long for an index: Postgres refuses the row, and no single event is to blame."""
     return thing(decider_id, owner=random.Random(decider_id).randbytes(6000).hex(), units=1)
 
 
@@ -221,7 +221,7 @@ def test_a_search_out_of_time_sets_aside_those_that_it_named(
     offsets_of_part = LeasedParts.offsets
 
     def last_look(parts: LeasedParts, part: Part) -> Sequence[int]:
-        """Answer, and end the time of the first search with its first failing event."""
+        """Answer, and exhaust the first search's time budget at its first failing event."""
         found = offsets_of_part(parts, part)
         if not searches:
             parts._until = 0.0
@@ -250,7 +250,7 @@ def test_a_search_that_named_nobody_fails_its_partition(lab: Lab, monkeypatch: p
     said = "The search for failing streams had not ended after 0 s, and named none: "
     assert said in str(failed.value) + (failed.value.detail or "")
     assert locks(lab) == []
-    # the others were built by themselves
+    # the other log partitions were built without the failing one
     assert lab.rows_of(TOTALS) == [("p", 1)]
     with lab.at(100).consumer(TOTALS, "rebuilder") as consumer, pytest.raises(PartitionsFailed) as failed:
         consumer.rebuild(3)
@@ -269,6 +269,6 @@ def test_a_search_that_gives_up_moves_nothing(lab: Lab, monkeypatch: pytest.Monk
     correct(lab.connection, "bad", "{}")
     with lab.at(100).consumer(model) as consumer:
         report = staged(consumer).drain(budget_s=patience(), idle_s=0)
-    # two positions: the checkpoint was at the beginning
+    # both positions: the checkpoint was at the beginning
     assert (report.events, report.failed_streams, locks(lab)) == (2, 0, [])
     assert lab.rows(counted) == [("bad", 2)]

@@ -1,4 +1,4 @@
-"""Drains that fail, in Spark, in the merge or for want of a server: what failed is named, the rest goes on."""
+"""Drains that fail in Spark, in the merge or without a server: the failed part is named, the rest continues."""
 
 import os
 import threading
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def test_a_failing_partition_is_named_and_holds_up_no_others(lab: Lab) -> None:
-    # no stream's fault: a trigger of an operator's
+    # no stream is to blame: an operator's trigger fails
     two = ids_of_one_partition(lab.connection, 2, partition=3)
     (good,) = ids_of_one_partition(lab.connection, 1, partition=5)
     ensure_version(lab.connection, TOTALS)
@@ -88,7 +88,7 @@ def test_a_spark_that_does_not_start_is_tried_once_in_each_drain(things: Platfor
 def test_a_postgres_that_refuses_writes_ends_the_drain(lab: Lab) -> None:
     append_events(lab, [thing(ids_of_one_partition(lab.connection, 1, partition)[0]) for partition in (3, 5)])
     ensure_version(lab.connection, Counted)
-    # stands for a full disk: an OperationalError of a connection that is well
+    # stands for a full disk: an OperationalError on a healthy connection
     lab.execute(
         "create function refuse() returns trigger language plpgsql as"
         " $$ begin raise exception 'could not extend file: No space left on device' using errcode = '53100'; end $$"
@@ -107,7 +107,7 @@ def test_a_postgres_that_refuses_writes_ends_the_drain(lab: Lab) -> None:
 def test_time_limits_of_a_login_end_no_drain(
     lab: Lab, connect: Connect, observer: Connection, table: str, statement: str
 ) -> None:
-    """Neither in a task nor in its commit."""
+    """They apply neither in a task nor in its commit."""
     lab.fill(50)
     limited = f"{lab.dsn}&options=-c%20statement_timeout%3D1s"
     with ViewDrain(limited, Everything, lab.session, "limited") as consumer:
@@ -172,7 +172,7 @@ def test_after_spark_died_the_next_drain_goes_on(lab: Lab, spark_remote: str, mo
     with (
         spark_session() as session,
         ViewDrain(lab.dsn, Counted, lambda: session, "next") as consumer,
-        # it gives up by itself, whatever its budget is
+        # it gives up by itself, with any budget
         pytest.raises(Unreachable, match="Spark"),
     ):
         consumer.drain(budget_s=float("inf"), idle_s=0, batch_events=20, on_commit=lambda _: relay.cut())
@@ -215,7 +215,7 @@ def test_each_commit_is_told_and_no_failed_one_is_built_twice(lab: Lab, monkeypa
 
 
 class Clock(threading.Event):
-    """A clock that goes on where a drain waits, and the event that it waits for."""
+    """A clock that advances when a drain waits, and the event that it waits for."""
 
     def __init__(self, on_wait: Callable[[], object] = lambda: None) -> None:
         super().__init__()

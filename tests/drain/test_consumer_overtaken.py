@@ -1,4 +1,4 @@
-"""Drains and rebuilds whose leases others take, or share the work with: nothing is consumed twice."""
+"""Drains and rebuilds that lose leases to others or share work with them: no event is consumed twice."""
 
 import threading
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -53,12 +53,12 @@ def test_a_zombie_from_before_a_reset_is_refused_by_its_token(lab: Lab) -> None:
     others: list[ViewDrain] = []
 
     def reset() -> None:
-        # it did not say for long that it is at work
+        # it has not renewed its attachment for long
         zombie._store.connection.execute("delete from event_store.consumers")
         with psycopg.connect(later(lab.dsn), autocommit=True) as connection:
             reset_model(connection, Counted)
         others.append(lab.consumer(Counted, "B"))
-        # B holds the new leases while A comes to commit what it leased before the reset
+        # B holds the new leases when A commits the range that it leased before the reset
         lab.claim_batch(Counted.view, "B", 1_000, 600)
 
     with ViewDrain(lab.dsn, Counted, lab.once(reset), "A") as zombie:
@@ -100,7 +100,7 @@ def test_two_drains_of_one_view_share_the_work(lab: Lab) -> None:
             return lab.spark
 
         with ViewDrain(lab.dsn, Counted, both_have_claimed, owner) as consumer:
-            # a poll during the other's claim finds nothing: it has to ask once more
+            # a poll during the other's claim finds nothing, so the drain must poll again
             return consumer.drain(budget_s=patience(), idle_s=2, batch_events=20)
 
     reports = [start(lambda owner=owner: work(owner)) for owner in ("A", "B")]  # type: ignore[misc]
@@ -119,7 +119,7 @@ END_ALL: LiteralString = (
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
 def test_what_a_second_build_did_not_read_comes_later(lab: Lab, monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
     good, bad = ids_of_one_partition(lab.connection, 2, partition=3)
-    # an event follows the one that no column holds, so the round is built again
+    # an event follows the one that no column can hold, so the round is built again
     append_events(lab, (thing(name, worth=worth) for name, worth in ((good, 1), (bad, "a lot"), (bad, 2), (good, 3))))
     again = one_round.Rounds._again
 
@@ -130,7 +130,7 @@ def test_what_a_second_build_did_not_read_comes_later(lab: Lab, monkeypatch: pyt
 
     monkeypatch.setattr(one_round.Rounds, "_again", late)
     if shared:
-        # the first drain may end before it asks for that view again
+        # the first drain may end before it polls that view again
         for _ in range(2):
             assert lab.share([WORTHS, Counted]) == {"worths": None, "counted": None}
     else:

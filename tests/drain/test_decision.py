@@ -1,4 +1,4 @@
-"""Whether a view is drained now, and by which run: decided by what is known, without a database."""
+"""Whether a view is drained now, and by which run: decided from known facts, without a database."""
 
 from dataclasses import replace
 
@@ -13,25 +13,25 @@ CONSUMED = replace(ORDERS, consumers=1)
 RETRIED = replace(ORDERS, retries=2)
 IDLE, BUSY = DrainState("orders"), DrainState("orders", "a run", since_s=3.0)
 ALONE, TOGETHER = Start.ALONE, Start.TOGETHER
-# of a view that is drained by itself, and how its drain stands: why no run starts; none where one does
+# a view that is drained by itself, the state of its drain, and why no run starts (None: a run starts)
 DECIDED: tuple[tuple[ViewPoll, DrainState, str | None], ...] = (
     (ORDERS, IDLE, None),
     (replace(ORDERS, due=0), IDLE, "orders: nothing is due"),
     (replace(ORDERS, enabled=False), IDLE, "orders: the view is disabled"),
     (replace(ORDERS, pooling_delay_s=None), IDLE, "its client polls by itself"),
-    # one with a URL is pushed to, also without a delay
+    # a view with a URL is pushed to, even without a delay
     (PUSHED, IDLE, None),
     (ORDERS, BUSY, "orders: a drain is in flight, 5 due"),
     (CONSUMED, BUSY, "orders: a drain is in flight, 5 due"),
     # the delay is kept between drains
     (replace(ORDERS, pooling_delay_s=60), replace(IDLE, ended_s=59.0), "pooling_delay_s of 60"),
     (replace(ORDERS, pooling_delay_s=60), replace(IDLE, ended_s=60.0), None),
-    # what the store counts to its bound is said so
+    # a count at the store's limit is shown as "or more"
     (replace(ORDERS, due=999), BUSY, "orders: a drain is in flight, 999 due"),
     (replace(ORDERS, due=1000), BUSY, "orders: a drain is in flight, 1000 or more due"),
     (replace(ORDERS, due=1500, retries=1000), BUSY, "1500 or more due"),
     (replace(ORDERS, due=1500, retries=700), BUSY, "in flight, 1500 due"),
-    # after failures the store says how long to wait
+    # after failures the store states the backoff
     (
         ORDERS,
         replace(IDLE, failures=2, error="a bad value", wait_s=4.2, ended_s=6.0),
@@ -63,31 +63,31 @@ JOINED = replace(BEGAN, since_s=JOIN_S)
 FAILED = DrainState("orders", failures=1, error="a bad value", ended_s=9.0)
 WAITS = replace(FAILED, failures=3, wait_s=4.0)
 FAILING = DrainState("", failures=decision.SHARED_FAILURES, ended_s=REST_S - 1)
-# its row, how its own drain stands and that of all views: who drains a view now, and what is said
+# the view's row, the state of its own drain and of the shared drain, which drain starts, and the reason
 SHARED: tuple[tuple[ViewPoll, DrainState, DrainState, Start | None, str], ...] = (
     (ORDERS, IDLE, NONE, TOGETHER, "orders: 5 due"),
     (CONSUMED, IDLE, JOINED, None, "orders: drained together with other views, 5 due"),
-    # one that starts, or joins its views, is waited for
+    # a shared drain that is starting or joining its views: wait for it
     (ORDERS, IDLE, ASKED, None, "orders: a drain of all views starts, 5 due"),
     (ORDERS, IDLE, BEGAN, None, "orders: a drain of all views starts, 5 due"),
-    # those that it does not consume
+    # views that the shared drain does not consume
     (ORDERS, IDLE, JOINED, ALONE, "orders: 5 due, by itself: the drain of all views does not consume it"),
-    # those that it left, also where it began just now or has ended, until a try ends well
+    # views that left the shared drain, even if it has just begun or has ended, until a try succeeds
     *((ORDERS, FAILED, shared, ALONE, "by itself: the last try ended with: a bad value") for shared in (NONE, BEGAN, JOINED)),
     (ORDERS, WAITS, JOINED, None, "3 drains failed in a row"),
-    # one that it takes on again is served
+    # a view that the shared drain consumes again needs no run of its own
     (CONSUMED, FAILED, JOINED, None, "drained together"),
     # failures of the shared run back off
     (ORDERS, IDLE, DrainState("", failures=2, wait_s=4.0, ended_s=6.0), None, "2 drains failed in a row"),
-    # some in a row make each view try by itself; after some minutes one is tried, which the others wait for
+    # after some failures in a row each view tries by itself; after some minutes a shared run is tried again
     (ORDERS, IDLE, FAILING, ALONE, "by itself: 3 drains of all views failed in a row"),
     (ORDERS, IDLE, replace(FAILING, ended_s=REST_S), TOGETHER, "orders: 5 due"),
     (ORDERS, IDLE, replace(FAILING, ended_s=REST_S, since_s=3.0), None, "a drain of all views starts"),
-    # rounds leave streams to try again; its own run is enough
+    # rounds leave retries to the view's own run, and one such run is enough
     (replace(RETRIED, consumers=1), IDLE, JOINED, ALONE, "orders: 5 due, by itself: 2 streams are tried again"),
     (RETRIED, BUSY, JOINED, None, "orders: a drain is in flight, 5 due"),
     (ORDERS, BUSY, NONE, None, "orders: a drain is in flight, 5 due"),
-    # one that rests asks for nothing
+    # an idle or disabled view needs no run
     (replace(ORDERS, due=0), FAILED, NONE, None, "orders: nothing is due"),
     (replace(RETRIED, enabled=False), IDLE, NONE, None, "orders: the view is disabled"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a changed declaration does to the rows that serve: the rows that differ and no others, whatever dies."""
+"""The effect of a changed declaration on the serving rows: exactly the rows that differ, despite kills."""
 
 import re
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_a_diff_with_itself_is_empty_while_events_come(lab: Lab, tmp_path: Path)
         position = lab.rows("select min(position) from event_store.checkpoints where partition = %s", partition)[0][0]
         ArchiveStore(lab.connection).raise_low_water_mark(partition, position)
         ArchiveStore(lab.connection).purge_events(partition)
-    # a sample of rows that add up over log partitions
+    # a sample of a model that adds up rows over log partitions
     for model, sample in (*((model, None) for model in ALL), (Crossing, busy)):
         diff = diff_with_serving(lab.dsn, model, lab.session, partition=sample, archive=tmp_path)
         assert not found(diff).differs, found(diff)
@@ -85,7 +85,7 @@ def summed(
 def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
     lab.fill(60)
     append_events(lab, [thing("bad", amount="no number")])
-    # after this event nothing comes that the serving declaration takes: it stands before events that the other takes
+    # the serving declaration takes no later event: it stands before events that the other one takes
     serving = summed(taken=("made", "used"))
     lab.drain(serving)
     mark = lab.mark_log("before")
@@ -108,7 +108,7 @@ def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
         columns={name: len(keys) for name, keys in (("events", counted), ("latest", last_ones)) if keys},
         added=["amounts"], failed_streams=1,
     )  # fmt: skip
-    # nulls are compared, too
+    # nulls are compared too
     assert any(before[key][1] is not None and after[key][1] is None for key in last_ones)
     assert "thing-1" in before.keys() - after.keys()
     kept = lab.rows(f"select * from read_models.{diff.name}")
@@ -121,7 +121,7 @@ def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
     assert len(shown) == len(kept) < 20
     assert {(one.before is None, one.after is None) for one in shown if one.change == "gone"} == {(False, True)}
 
-    # as of the moment before, what came since counts for neither
+    # as of the earlier moment, later events count for neither
     past = diff_with_serving(lab.dsn, summed(taken=("made", "used")), lab.session, mark=mark)
     assert (found(past).rows_before, found(past).differs, past.marks) == (len(before), False, mark.marks)
     other = replace(Counted, keys={"owner": field("data.owner")})
@@ -132,7 +132,7 @@ def test_what_was_changed_is_found_and_nothing_else(lab: Lab) -> None:
         diff_with_serving(lab.dsn, machines, no_spark)
 
 
-# each place between two transactions, and after the last one
+# each point between two transactions, and after the last one
 STEPS: list[tuple[object, str, bool]] = [
     (diffing, "take", False), (as_of, "ensure_version", False), (Rebuild, "_build", False), (diffing, "compare", False),
     (diffing, "compare", True),
@@ -154,14 +154,14 @@ def test_killed_anywhere_the_next_call_goes_on(lab: Lab, monkeypatch: pytest.Mon
             patched.setattr(owner, name, dying)
             with pytest.raises(Killed):
                 diff_with_serving(lab.dsn, Counted, lab.session)
-        # the leases of a killed process end by themselves
+        # the leases of a killed process expire
         lab.execute("update event_store.checkpoints set leased_until = '-infinity' where leased_until > now()")
-    # what was copied first was compared in the end
+    # the first copy is the one that was compared
     (diff,) = diffs(lab.connection, "counted")
     assert (found(diff).differs, found(diff).rows_before) == (False, len(served))
     assert relations(lab.connection) - before == {diff.name}
     assert lab.rows("select view from event_store.views") == [("counted",)]
-    # whoever asks again is told of what serves now
+    # the next diff compares with the rows that serve now
     declared = with_upcasts(lab.connection, Counted)
     assert take(lab.connection, declared, None).number > diff.number
 
@@ -169,7 +169,7 @@ def test_killed_anywhere_the_next_call_goes_on(lab: Lab, monkeypatch: pytest.Mon
 def test_of_several_calls_all_find_the_same_and_what_died_is_removed(
     things: PlatformStore, spark: "SparkSession"
 ) -> None:
-    """A login that only is an operator does all of it."""
+    """A login with only the operator role does all of it."""
     with logins(things.connection) as login:
         dsn = login("event_store_owner").info.dsn
         fill(things, 30)

@@ -1,4 +1,4 @@
-"""The search for failing streams: it names what fails, builds all else once, and ends soon, whatever fails."""
+"""The search for failing streams: it names them, builds all others once, and ends soon for any failure."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -16,7 +16,7 @@ Poison = dict[Stream, set[int]]
 
 
 class Simulated:
-    """A batch of events in memory; what it builds is the set of events."""
+    """A batch of events in memory; its result is the set of events."""
 
     def __init__(self, events: Events, poison: Poison, retried: frozenset[Stream] = frozenset()) -> None:
         self.events = events
@@ -53,7 +53,7 @@ class Simulated:
 
     def offsets(self, part: Part) -> Sequence[int]:
         (offsets,) = self.of(part).values()
-        # as where there are too many to be listed
+        # as if there were too many offsets to list
         return range(offsets[0], offsets[-1] + 1) if len(offsets) > 5 else offsets
 
 
@@ -112,7 +112,7 @@ def test_where_many_fail_it_ends_with_those_that_it_found() -> None:
 @settings(max_examples=60, deadline=None)
 @given(builds=st.lists(st.booleans(), min_size=1, max_size=12), others=st.integers(0, 5))
 def test_with_the_named_event_a_stream_fails_and_without_it_does_not(builds: list[bool], others: int) -> None:
-    """Whatever makes a stream fail: also its full length alone, or a sum that leaves its bounds and comes back."""
+    """For any cause of failure, even its full length alone, or a sum that leaves its bounds and comes back."""
     events = {stream(n): [1000 * k + n for k in range(len(builds))] for n in range(others + 1)}
 
     class OfWhatever(Simulated):
@@ -172,7 +172,7 @@ def test_where_only_all_together_fail_nobody_is_named() -> None:
 
 
 class Crashing(Simulated):
-    """A batch whose poison makes a process crash: nobody knows whether an event is the reason."""
+    """A batch with poison that crashes the process: an event may or may not be the reason."""
 
     def build(self, part: Part) -> set[tuple[Stream, int]]:
         try:
@@ -208,13 +208,13 @@ def test_where_no_batch_comes_after_it_each_is_named() -> None:
     assert found.builds > failing_streams.MOST_BUILDS
     assert {failure.stream: failure.offset for failure in found.failures} == first_of(batch.poison)
     assert flat(found) == before(events, batch.poison)
-    # a shared cause blames nobody, here too
+    # a shared cause blames no stream, here too
     poison: Poison = {one: set(offsets) for one, offsets in events.items()}
     assert find_failing_streams(Simulated(events, poison), retries=False, to_the_end=True).end is End.ALL
 
 
 class Hurried(Simulated):
-    """A batch that can be looked at so often, until the time of the search is over."""
+    """A batch that can be tried a limited number of times before the search's time budget ends."""
 
     def __init__(self, events: Events, poison: Poison, left: int) -> None:
         super().__init__(events, poison)

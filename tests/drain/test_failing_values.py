@@ -1,4 +1,4 @@
-"""Whatever JSON holds, and whatever a model reads it as: taken, or its stream fails alone, in the same batch."""
+"""Any JSON value read as any type: the model takes it, or its stream fails alone, in the same batch."""
 
 import json
 from collections.abc import Callable
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# by type: values that it holds
+# by type: values that the type holds exactly
 GOOD: dict[str, tuple[object, ...]] = {
     "bigint": (1, -(2**40), "12", " 7 "), "int": (1, "0", -5), "double": (1.5, "2e3", 7), "boolean": (True, "no", "T"),
     "date": ("2024-02-29", " 2024-1-5 "), "timestamp": ("2024-02-29", "2024-02-29 10:00:00.5", "2024-02-29T10:00:00Z"),
     "decimal(5,2)": (1.5, "100.250", 7), "decimal(38,0)": (10**30, 5),
 }  # fmt: skip
-# and values that it does not hold exactly; some speak as a lost server does
+# by type: values that it does not hold exactly; some look like errors of a lost server
 BAD: dict[str, tuple[object, ...]] = {
     "bigint": (
         "a lot", 2**63, 1.5, "", "it's \\ so", "x" * 3000, "a\nb",
@@ -62,7 +62,7 @@ BAD: dict[str, tuple[object, ...]] = {
 
 @read_model(view="typed", deciders=[DECIDER], key=["owner", "born"])
 class Typed:
-    """One row per owner and day: a column of each type, in one way or another."""
+    """One row per owner and day: each type as the type of some column."""
 
     owner = field("data.owner", type="int")
     born = field("data.born", type="date")
@@ -75,13 +75,13 @@ class Typed:
     c_timestamp = set_union("data.timestamp", type="timestamp")
     c_decimal_5_2 = avg("data.decimal(5,2)", type="decimal(5,2)")
     c_decimal_38_0 = min_("data.decimal(38,0)", type="decimal(38,0)")
-    # these read nothing of a made event's field
+    # these columns read no field of a made event
     counted = count("data.any")
     of_used = last("data.used", type="bigint", events=["used"])
 
 
 def typed_events() -> tuple[list[BatchEvent], dict[str, str]]:
-    """Make streams of three events, each with a row of its own; return them, and by failing stream the failing type."""
+    """Make streams of three events, each with its own row; return the events, and the failing type by stream."""
     owners = numbers()
     events: list[BatchEvent] = []
     fails: dict[str, str] = {}
@@ -101,7 +101,7 @@ def typed_events() -> tuple[list[BatchEvent], dict[str, str]]:
     stream("no key", {"owner": "a lot"})
     stream("no keys", {"owner": "a lot", "born": "a lot"})
     fails |= {"no key": "int", "no keys": "int"}
-    # an event without a key fails at no field, also not at its other key
+    # an event without a key fails at no field, not even at its other key
     stream("no owner", {"owner": None, "born": "a lot", "bigint": "a lot"})
     stream("no day", {"born": None, "owner": "a lot"})
     stream("counted", {"any": "a lot"})
@@ -112,7 +112,7 @@ def typed_events() -> tuple[list[BatchEvent], dict[str, str]]:
 
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count how often a part of a batch is staged."""
+    """Collect an entry each time a part of a batch is staged."""
     times: list[int] = []
     stage = staging.stage_events
 
@@ -131,13 +131,13 @@ def test_a_value_that_does_not_fit_fails_its_stream_alone(lab: Lab, staged: list
     append_events(lab, events)
     report = lab.at(0).drain(model)
     assert (report.batches, report.failed_streams, report.failed) == (1, len(fails), {})
-    # by a round
+    # built by a round
     assert len(staged) == 0
     assert {*locks(lab)} == {(name, 1) for name in fails}
     told = lab.rows("select decider_id, last_error from event_store.stream_locks")
     wrong = [(name, error) for name, error in told if fails[name] not in error or "\n" in error or len(error) > 2000]
     assert wrong == []
-    # the event before the failing one is taken, those behind it are not; of the others those that have a key
+    # a failing stream's first event is taken, later ones are not; of other streams the events with a key
     taken = lab.rows("select events, count(*) from read_models.typed group by 1 order by 1")
     assert taken == [(1, len(fails)), (2, 2), (3, 3)]
 
@@ -145,7 +145,7 @@ def test_a_value_that_does_not_fit_fails_its_stream_alone(lab: Lab, staged: list
     lab.execute("delete from read_models.typed_state_parts")
     commit = lab.at(1).rebuild(model)
     assert {failure.stream.decider_id for failure in commit.failures} == fails.keys()
-    # all, and all others
+    # staged with all streams, then without the failing ones
     assert len(staged) == 2
     assert lab.rows("select events, count(*) from read_models.typed group by 1 order by 1") == taken
 
@@ -156,15 +156,15 @@ def test_misread_events_at_the_end_take_one_pass(lab: Lab, staged: list[int], mo
     bad = {f"bad {n}": value for n, value in enumerate(BAD["bigint"])}
     append_events(lab, [thing(name, **key, bigint=1) for name in ("good", *bad)])
     append_events(lab, [thing(name, **key, bigint=value) for name, value in bad.items()])
-    # what the model does not take does not count
+    # events that the model does not take do not count
     append_events(lab, [replace(thing(name, bigint=1), event="used") for name in bad])
     report = lab.at(0).drain(model)
     assert (report.batches, report.failed_streams, report.failed) == (1, len(bad), {})
-    # a round
+    # built by a round
     assert len(staged) == 0
     assert {*locks(lab)} == {(name, 1) for name in bad}
 
-    # of a list that is full nobody knows who else fails
+    # a full list may omit further failing streams
     monkeypatch.setattr(staging, "MOST_MISREAD", 2)
     commit = lab.at(1).rebuild(model)
     assert {failure.stream.decider_id for failure in commit.failures} == bad.keys()
@@ -178,7 +178,7 @@ def test_every_way_to_look_finds_the_same_failing_streams(lab: Lab, monkeypatch:
     failing = random.sample(names, 3)
     for _ in range(3):
         for name in random.sample(names, 7):
-            # rows are of several streams
+            # a row has events of several streams
             data: dict[str, object] = {"owner": random.choice((1, 2, 3, None)), "born": "2024-02-29"}
             data |= {type_: random.choice(values) for type_, values in GOOD.items() if random.random() < 0.5}
             if name in failing and random.random() < 0.6:
@@ -199,7 +199,7 @@ def test_every_way_to_look_finds_the_same_failing_streams(lab: Lab, monkeypatch:
 
     monkeypatch.setattr(one_round.Rounds, "_collected", lambda *_: False)
     assert found() == told  # of a batch
-    # of one that a task tells little of
+    # if a task names few failing streams
     monkeypatch.setattr(staging, "MOST_MISREAD", 1)
     assert found() == told
 

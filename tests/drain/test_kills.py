@@ -40,7 +40,7 @@ STATE, PARTS = "read_models.crossing_state", "read_models.crossing_state_parts"
 NAMES = {"everything": "Everything", "machines": "machines", "uses": "uses"}
 
 
-# folds read stored states and functions whole streams: a kill must leave both as they were
+# folds read stored states, and functions read whole streams: a kill must leave both as they were
 @pytest.mark.usefixtures("spark_remote")
 @pytest.mark.parametrize(("model", "step"), [(machines, lease_taken), (Everything, rows_staged), (Uses, some_commits)])
 def test_after_a_kill_at_a_step_the_next_run_is_clean(
@@ -143,7 +143,7 @@ def test_wherever_a_rebuild_dies_rows_are_what_their_parts_add_up_to(lab: Lab, c
 
 
 def dying(observer: Connection, step: int) -> type[psycopg.Cursor[Any]]:
-    """Return cursors whose session ends before its statement of a number."""
+    """Return a cursor class that loses its session before statement number `step`."""
     statements = itertools.count(1)
 
     class Dying(psycopg.Cursor[Any]):

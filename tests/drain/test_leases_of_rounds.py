@@ -1,4 +1,4 @@
-"""Leases of a round that takes long, that others take over, or that several kinds of consumers want at once."""
+"""Leases of a long round, leases that others take over, and leases that several kinds of consumers want at once."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_of_leases_that_end_while_it_looks_a_task_reads_nothing(lab: Lab) -> Non
     lab.drain()
     append_events(lab, [thing("bad", text="it waits with the one before")])
     ((lease,),) = lab.claim_views(["everything"], "rounds").values()
-    # a clock that goes on by a second with each look, and a lease that ends after the first one
+    # a clock that advances by a second at each reading, and a lease that ends after the first
     lab.execute(
         "create or replace function event_store_private.clock() returns timestamptz language plpgsql volatile as $$"
         " declare n int := coalesce(nullif(current_setting('a.look', true), ''), '0');"

@@ -1,4 +1,4 @@
-"""Shared drains: which views leave them and why, when they come back, and that no other view notices."""
+"""Shared drains: which views leave and why, when they return, and that other views are unaffected."""
 
 import threading
 from contextlib import ExitStack
@@ -41,7 +41,7 @@ ALL_WELL: dict[str, str | None] = {**TWO_WELL, "other": None}
 
 @fold(view="stumbling", deciders=[DECIDER], key="thing_id", columns={"seen": "bigint"})
 def stumbling(state: State | None, event: FoldEvent) -> State:
-    """One row per thing, but of one it makes nothing."""
+    """One row per thing, but none for one thing."""
     if event.decider_id == "stone":
         raise ValueError("a stone")
     return {"seen": (state or {"seen": 0})["seen"] + 1}
@@ -54,7 +54,7 @@ def swelling(_: State | None, event: FoldEvent) -> State:
 
 
 Stumbling, Swelling = (cast("ReadModel", each) for each in (stumbling, swelling))
-# its stored states are read, and somebody locks them
+# another session locks the stored states that this model reads
 Remembering = replace(Waiting, name="remembering", view="remembering")
 
 
@@ -75,10 +75,10 @@ def at(store: PlatformStore, *models: ReadModel) -> list[int]:
 
 def test_each_view_that_cannot_go_on_leaves_with_its_reason(lab: Lab, connect: Connect) -> None:
     reasons = {
-        # of a function
+        # faults of a function
         "swelling": "its rows of a round are more than",
         "bound": "pickle",
-        # of its tables
+        # faults of the tables
         "other": "lock timeout",
         "remembering": "lock timeout",
         "unmade": '"unmade" is not a view',
@@ -97,16 +97,16 @@ def test_each_view_that_cannot_go_on_leaves_with_its_reason(lab: Lab, connect: C
         away = why_away(shared)
         assert {view: why for view, why in away.items() if reasons.get(view, "") not in (why or "")} == {}
         assert {view for view, why in away.items() if why is not None} == reasons.keys()
-        # of the one without tables no version was made
+        # the model without tables has no version
         attached = {view: consumers(lab, view) for view in away if view != "unmade"}
         assert attached == {view: int(away[view] is None) for view in attached}
         assert lab.owned_leases("rounds") == {}
-    # the store knows it as a failed try
+    # the store records a failed try
     tries = {view: (state.failures, state.error) for view, state in lab.drain_states(*away).items()}
     assert tries == {view: (int(why is not None), why and why[:500]) for view, why in away.items()}
     assert at(lab, *(model for model in models if model.view in reasons)) == [0] * len(reasons)
     assert at(lab, Everything, TOTALS, Counted, Third, WORTHS) == [42] * 5
-    # a value that its column does not hold fails its stream alone, and so does an event of a fold
+    # a value that its column cannot hold fails only its stream, and so does a failing event of a fold
     assert lab.rows("select view, decider_id from event_store.stream_locks order by 1") == [
         ("everything", "bad"), ("machines", "bad"), ("stumbling", "stone"), ("worths", "bad"),
     ]  # fmt: skip
@@ -117,7 +117,7 @@ def test_a_fold_that_fails_at_an_event_stays(lab: Lab) -> None:
     assert lab.share([Counted, Stumbling]) == {"counted": None, "stumbling": None}
     ((name, error),) = lab.rows("select decider_id, last_error from event_store.stream_locks")
     assert (name, "read model stumbling failed at thing 'stone'" in error, "a stone" in error) == ("stone", True, True)
-    # not even a state that says nothing
+    # not even an empty state
     assert lab.rows("select thing_id, seen from read_models.stumbling_state") == [("sand", 2)]
     assert at(lab, Counted, Stumbling) == [4, 4]
 
@@ -136,7 +136,7 @@ def test_a_view_that_left_comes_back_after_its_own_run(lab: Lab, monkeypatch: py
         append_events(lab, [thing("sand")])
         lab.sequence_events()
         assert at(lab, Swelling) == [40]
-        # it comes back when the store was told that its own run ended well
+        # it returns once the store has recorded that its own run succeeded
         shared.run(budget_s=patience(), idle_s=0)
         assert "its rows of a round" in (why_away(shared)["swelling"] or "")
         lab.end_drain("swelling", "a run of its own")
@@ -148,7 +148,7 @@ def test_a_view_that_left_comes_back_after_its_own_run(lab: Lab, monkeypatch: py
 
 def test_a_slow_function_commits_once_more_and_then_leaves(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     with lab.together([machines]) as shared:
-        # a round of very many events: it may take as much longer
+        # a round of very many events may take proportionally longer
         monkeypatch.setattr(one_round, "SLOW_S", 1e-9)
         monkeypatch.setattr(one_round, "ROUND_EVENTS", 1e-15)
         lab.fill(40)
@@ -167,7 +167,7 @@ def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: p
     with lab.together(THREE) as shared, ExitStack() as own:
 
         def one_more(seed: int) -> str | None:
-            """Let some events come; return why the view is away then."""
+            """Append some events and drain; return why the view is away then."""
             lab.fill(10, seed)
             shared.run(budget_s=patience(), idle_s=0)
             return why_away(shared)["other"]
@@ -185,7 +185,7 @@ def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: p
         assert at(lab, *THREE) == [40, 30, 40]
         assert lab.drain_states("other")["other"].failures == 0
         own.close()
-        # the session of the run that ended is known to be over a moment later
+        # the server notices the end of the run's session a moment later
         wait_until(lambda: consumers(lab, "other") == 0, "the run of its own is over")
         assert one_more(5) is None
         lab.is_clean(*THREE)
@@ -212,7 +212,7 @@ def test_a_view_that_is_removed_after_the_claim_harms_no_other(lab: Lab) -> None
 def test_a_view_whose_next_events_are_lost_leaves(lab: Lab) -> None:
     lab.share(THREE)
     lab.fill(60).share([Counted, Third])
-    # as an operator's mistake, or a restore, could leave it
+    # a state that an operator's mistake or a restore could leave
     lab.execute("update event_store.log_partitions set earliest_position = 1, archived_position = 1")
     away = lab.fill(20, seed=2).share(THREE)
     assert "begins at position 1" in (away.pop("other") or "")

@@ -1,4 +1,4 @@
-"""Folds that return what no table holds, or fail in odd ways: a round takes what a drain of the view's own takes."""
+"""Folds that return values no table holds, or fail in odd ways: a round accepts the same as the view's own drain."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def in_itself() -> list[Any]:
     return found
 
 
-# what a fold may return, or do, when an event says so
+# results and faults of a fold, by the text of an event
 ODDITIES: dict[str, Callable[[], Any]] = {
     "nan": lambda: {"n": float("nan")}, "infinite": lambda: {"x": float("inf")}, "huge": lambda: {"n": 10**400},
     "beyond digits": lambda: {"x": 10**5000}, "half a surrogate in the state": lambda: {"t": "ok", "hidden": "\ud800"},
@@ -41,7 +41,7 @@ ODDITIES: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-# of these a stream waits: no table holds them, or JSON would change them
+# with these a stream waits: no table holds them, or JSON would change them
 REFUSED = {
     "nan", "infinite", "huge", "beyond digits", "half a surrogate in a column", "nul in a column", "in itself",
     "before time", "a tuple", "no dict", "keys of numbers", "a wrong type", "a boolean number", "a digit more", "a number too small",
@@ -79,7 +79,7 @@ def test_whatever_a_fold_returns_both_doors_take_the_same(lab: Lab) -> None:
         assert "\n" not in why
         assert len(why.encode()) <= 4000
 
-    # the others again, by the other door: what a round takes, that takes, too
+    # a drain of the view's own accepts the same values as a round
     taken = sorted({*ODDITIES} - REFUSED)
     append_events(lab, [thing(f"{told} staged", text=told) for told in taken])
     with lab.consumer(Odd, "by itself") as consumer:

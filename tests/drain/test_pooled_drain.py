@@ -1,4 +1,4 @@
-"""A drain needs sessions of its own: behind a pool in transaction mode it says so, and gives nobody its settings."""
+"""A drain needs its own sessions: behind a pool in transaction mode it refuses, and leaks no session settings."""
 
 import tempfile
 from collections.abc import Callable
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not instal
 
 def test_behind_a_pool_in_transaction_mode_nothing_is_built(lab: Lab) -> None:
     mark = lab.mark_log("now")
-    # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach
+    # not pytest's tmp_path: its path is too long for a unix socket, and another account cannot reach it
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, pooled(lab.dsn, Path(folder), 1) as address:
         doors: list[Callable[[], object]] = [
             lambda: drain(address, lab.spark, Counted),

@@ -1,4 +1,4 @@
-"""Rounds build what a loop in Python makes of the events: every kind of column, type, filter and key at random."""
+"""Rounds build the same rows as a loop in Python: every kind of column, type, filter and key at random."""
 
 import random
 

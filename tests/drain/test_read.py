@@ -1,4 +1,4 @@
-"""Spark's tasks read what leases deliver: the same events as `read_batch`, without the streams that have a lock."""
+"""Spark's tasks read the leased events: the same as `read_batch`, without the streams that have a lock."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_it_reads_ranges_without_locked_streams(
     expected = delivered(bulk, leases)
     assert [decider_id for decider_id, _ in expected] == sorted([due, due, due, good, elsewhere])
 
-    # whatever is appended now is not in it
+    # events appended now are not in it
     append_to(bulk, due, good)
     bulk.sequence_events()
 
@@ -65,9 +65,9 @@ def test_it_reads_ranges_without_locked_streams(
     assert read() == expected
     assert {decider_id for decider_id, _ in read(retries=False)} == {good, elsewhere}
     assert {decider_id for decider_id, _ in read(new=False)} == {due}
-    # a task for what is tried again, beside that for ranges
+    # a task for retries beside the one for ranges
     assert len(leased_events(spark, dsn, work).reader.parts) == 2
-    # but where only one may read
+    # but only one task if only one may read
     assert len(leased_events(spark, dsn, work, Limits(live_readers=1)).reader.parts) == 1
     alone = leased_events(spark, dsn, work, Limits(live_readers=1), streams=True).frame
     assert sorted((row["decider_id"], row["offset"]) for row in alone.collect()) == expected

@@ -1,4 +1,4 @@
-"""Rebuilds of log partitions beside drains, readers and each other: no reader sees a half, nothing deadlocks."""
+"""Rebuilds of log partitions beside drains, readers and each other: no partial results, no deadlocks."""
 
 import itertools
 import random
@@ -141,7 +141,7 @@ def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: PlatformStore,
 
     def session() -> psycopg.Connection:
         opened = connect(autocommit=True)
-        # as a login may have it: who waited would find that what it read has changed
+        # a login may have this default; a session that waited would then fail because its read rows have changed
         opened.execute("set default_transaction_isolation = 'repeatable read'")
         return opened
 
@@ -186,7 +186,7 @@ def test_commits_and_rebuilds_of_shared_rows_lose_nothing(things: PlatformStore,
     for partition in (14, 15):
         with transaction(things, model):
             replace_partition(things.connection, model, partition, next_batch(things.connection), [])
-    # with their last part go the keys of the rebuilders alone
+    # the rebuilders' own keys are gone with their last part
     left = rows(things.connection, public)
     assert left == rows(things.connection, merged)
     assert {text for text, *_ in left} == {f"k-{number}" for number in range(12)}

@@ -1,4 +1,4 @@
-"""Shared drains: many views in one job, each with its own commit, through faults of whatever they stand on."""
+"""Shared drains: many views in one job, each with its own commit, through faults of servers and connections."""
 
 import threading
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_a_recomputed_model_takes_no_part(dsn: str, spark: "SparkSession") -> No
 
 
 def test_each_view_gets_the_events_from_its_position_on(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    # so few that one view's range ends in the middle of another's
+    # so few events that one view's range ends in the middle of another's
     monkeypatch.setattr(one_round, "ROUND_EVENTS", 60)
     monkeypatch.setattr(one_round, "MOST_EVENTS", 60)
     lab.fill(60).share([Crossing])
@@ -103,7 +103,7 @@ def test_what_is_large_for_all_views_comes_in_small_rounds(lab: Lab, monkeypatch
     with lab.together(declared, on_commit=lambda _, commit: commits.append(commit.events)) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         assert {*why_away(shared).values()} == {None}
-    # four events of 6 kB fit once, and not eight times
+    # four events of 6 kB fit once, but not for eight views
     assert sum(commits) == 4 * 8 < len(commits) * 4
     for number in range(8):
         found = lab.rows(f"select thing_id, text from read_models.text{number} order by 1")
@@ -200,5 +200,5 @@ def test_a_drain_that_is_told_to_stop_ends_soon(lab: Lab) -> None:
         lab.fill(20)
         running.result(patience())
     assert lab.owned_leases("rounds") == {}
-    # the server notices a closed session by itself
+    # the server itself notices a closed session
     wait_until(lambda: not any(consumers(lab, model.view) for model in FEW), "the drain is attached no more")

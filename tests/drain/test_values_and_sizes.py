@@ -1,4 +1,4 @@
-"""Values and models at the ends of what they may be, in a round: what is built is what was appended."""
+"""Extreme values and models in a round: the rows hold the appended values."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -41,7 +41,7 @@ class KeysAtTheEnds:
     events = count()
 
 
-# a text of a time, and what Postgres says that it is
+# a text of a time, and its value in Postgres
 MOMENTS = {
     "0001-01-01T00:00:00Z": "0001-01-01 00:00:00", "0001-01-01T00:00:00-14:00": "0001-01-01 14:00:00",
     "9999-12-31T23:59:59.999999Z": "9999-12-31 23:59:59.999999",
@@ -114,7 +114,7 @@ def test_models_of_more_fields_than_a_select_has_columns(lab: Lab) -> None:
 def test_a_view_with_nothing_left_to_read_is_committed(lab: Lab) -> None:
     only = replace(Everything, name="only", view="only", events=("broken",))
     lab.share([only])
-    # as if its registration had wanted more than its declaration
+    # as if the registered view had a wider filter than the declaration
     lab.execute("update event_store.views set events = null where view = 'only'")
     append_events(lab, [thing("a", text="x")])
     assert lab.share([only]) == {"only": None}

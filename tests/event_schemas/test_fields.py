@@ -1,4 +1,4 @@
-"""What a schema says of a field by its path, and how its fields are shown."""
+"""The statements of a schema about a field by its path, and how its fields are shown."""
 
 from typing import Any
 

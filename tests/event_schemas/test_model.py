@@ -1,4 +1,4 @@
-"""An event declared as a Pydantic model: what it is called, what its schema takes, what is refused at once."""
+"""An event declared as a Pydantic model: its name, the data that its schema accepts, models refused at once."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,7 +86,7 @@ def test_its_schema_has_no_words_so_that_better_ones_are_no_other_schema() -> No
         "many": {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
         "named": {"type": "object", "additionalProperties": {"type": "integer"}},
     }
-    # what the model itself says has them still
+    # the model's own schema still has the defaults
     assert OrderPlaced.model_json_schema()["properties"]["title"]["default"] == "none"
 
 
@@ -108,7 +108,7 @@ def test_what_an_object_makes_is_stored_and_read_again(orders: PlatformStore) ->
     ]
 
 
-# a decimal, and the texts and numbers that it may be
+# a decimal type, the texts and numbers that it accepts, and those that it refuses
 DECIMALS: tuple[tuple[Any, list[object], list[object]], ...] = (
     (Decimal, ["12.50", "-1", 12.5, 7, "123456789012345678901234567890.5"], ["a", "1.", "1E+3", "", True]),
     (Annotated[Decimal, Field(ge=0, decimal_places=2)], ["12.50", "0", 0, 0.07, 12.5], ["12.505", 12.505, "-1", -1]),
@@ -152,13 +152,13 @@ class Float(BaseModel):
 
 
 class Function(BaseModel):
-    """What no schema describes."""
+    """A type that no schema describes."""
 
     call: Callable[[int], int]
 
 
 class Later(BaseModel):
-    """What is declared further below."""
+    """A type that is not declared yet."""
 
     what: "NotYet"  # type: ignore[name-defined]  # noqa: F821
 

@@ -1,4 +1,4 @@
-"""Declared events in a store: those that are new are set, those that cannot be cost no other, a history is judged."""
+"""Declared events in a store: new ones are registered, a refused one affects no other, a history is judged."""
 
 from dataclasses import replace
 from typing import Any
@@ -147,12 +147,12 @@ def test_a_history_is_judged_before_its_schema_is_set(store: PlatformStore, conn
     append_events(store, [BatchEvent("cart", "d", "noted", data=[1])])
     assert unfit_history(store, *declared(Noted)).events == 0
     history(store, {"b": [{"cents": 1}, {"cents": "1"}, {}], "a": [None], "c": [{"cents": 2}]})
-    history(store, {"b": [{"cents": "2"}]}, version=2)  # of another version, which this one is not asked for
+    history(store, {"b": [{"cents": "2"}]}, version=2)  # of another version, which is not judged
     found = unfit_history(store, judged)
     assert (found.events, found.streams) == (3, 2)
     assert found.first == [UnfitStream("a", 1, 1), UnfitStream("b", 2, 2)]
     assert store.connection.execute("select from event_store.event_schemas").fetchall() == []
-    # what is set is not judged again, and says the same
+    # a registered schema is not judged again, and gives the same result
     register_events(PlatformStore(connect()), [ItemAdded])
     assert unfit_history(store, judged) == found
     with pytest.raises(SchemaDiffers):

@@ -1,4 +1,4 @@
-"""`append`, `append_all` and what they take. Not here: what is stored and refused (tests/sql/event_store)."""
+"""`append`, `append_all` and their arguments. Not here: the stored rows and the refusals (tests/sql/event_store)."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Positions of events that were just appended, as soon as somebody has sequenced them."""
+"""Positions of just appended events, as soon as a sequencer has given them."""
 
 import asyncio
 from uuid import uuid4
@@ -24,7 +24,7 @@ def test_positions_of_what_was_appended_are_told(orders: PlatformStore, dsn: str
     placed = orders.positions(appended)
     assert [(each.partition, each.position) for each in placed] == [(3, 0), (7, 0), (3, 1)]
     assert [(each.event_id,) for each in placed] == [each.event_ids for each in appended]
-    # a connection that does not commit by itself has no transaction afterwards
+    # a connection without autocommit has no open transaction afterwards
     connection = connect(autocommit=False)
     own = EventStore(connection).append("order", three, NewEvent("placed"))
     connection.commit()

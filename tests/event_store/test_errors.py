@@ -1,4 +1,4 @@
-"""Every SQLSTATE of ours has its exception, with the database's own words."""
+"""Every SQLSTATE of ours has its exception, with the database's own message."""
 
 import re
 
@@ -38,7 +38,7 @@ def test_each_refusal_becomes_its_exception(connect: Connect) -> None:
 
 def test_every_sqlstate_of_the_functions_is_known_and_none_else() -> None:
     used = {code for path in function_files() for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
-    # Postgres' own, which its clients repeat the transaction for
+    # Postgres' own SQLSTATEs, for which clients retry the transaction
     assert used - {"serialization_failure", "lock_not_available"} == set(BY_SQLSTATE)
 
 

@@ -1,4 +1,4 @@
-"""Following the log: each event once, in order, whatever happens to the connection.
+"""Following the log: each event once, in order, despite lost connections.
 
 Not here: servers that restart or fail over meanwhile (tests/processes/event_store/test_servers.py).
 """
@@ -158,7 +158,7 @@ def test_what_was_purged_before_it_was_shown_is_an_error(orders: PlatformStore, 
 
 
 def test_a_word_of_new_positions_shows_them(orders: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # it looks by itself only after ten minutes, so what comes was told
+    # it polls only after ten minutes, so earlier events come by notification
     monkeypatch.setattr("millrace.event_store.following.PAUSE_S", 600)
     with following(dsn) as screen:
         append_to(orders, "a")

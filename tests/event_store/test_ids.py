@@ -1,4 +1,4 @@
-"""Ids of events rise, and follow from what they are made of."""
+"""Ids of events rise, and are determined by their parts."""
 
 import time
 from uuid import UUID, uuid4, uuid5

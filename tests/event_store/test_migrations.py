@@ -1,4 +1,4 @@
-"""Migrators: at once, killed, behind, ahead."""
+"""Migrators: concurrent, killed, behind, ahead."""
 
 from pathlib import Path
 from typing import LiteralString
@@ -60,7 +60,7 @@ def test_what_a_killed_migrator_was_at_is_undone_and_the_next_one_does_it(empty:
     killed_migrator(empty, "create table event_store.streams ()")
     with psycopg.connect(empty) as connection:
         assert value(connection, "select count(*) from pg_class where relnamespace = 'event_store'::regnamespace") == 0
-    # within the functions, which belong to the last migration
+    # killed within the functions, which belong to the last migration
     killed_migrator(empty, "create function event_store.view_lag(text) returns int language sql as 'select 1'")
     assert applied(empty) == list(range(1, VERSIONS))
     with pytest.raises(SchemaMismatch, match="behind the code"):

@@ -1,4 +1,4 @@
-"""Functions and privileges that a migrator replaces: nothing is left behind, and running sessions notice nothing."""
+"""Functions and privileges that a migrator replaces: no old ones are left, and running sessions are unaffected."""
 
 from dataclasses import replace
 from itertools import count
@@ -37,7 +37,7 @@ def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: C
         f"drop function event_store.offset_for_timestamp, {EXPIRED_LEASES}, event_store.stream_partition",
         "create function event_store.stream_partition(other text, names bigint) returns int language sql as 'select 1'",
         f"create function {EXPIRED_LEASES}() returns text language sql as $$ select 'another result' $$",
-        # an older form for text has none for UUIDs
+        # an old function for text has no form for UUIDs
         "create function event_store.extend_lock(v_decider_id text) returns int language sql as 'select 1'",
         "drop trigger guard_append on event_store.events",
         "create view public.theirs as select event_store.gone()",
@@ -74,7 +74,7 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
         wait_until(lambda seen=seen: consuming.done() or progress > seen + 5, "the consumer goes on")  # type: ignore[misc]
         with admin.transaction():
             make_stale(admin)
-            # other signatures, which cannot be replaced but must be dropped and made anew
+            # other signatures, which cannot be replaced but must be dropped and created again
             admin.execute("create function event_store.ack_event(int) returns int language sql as 'select 1'")
             admin.execute(f"drop function {EXPIRED_LEASES}()")
             admin.execute(f"create function {EXPIRED_LEASES}() returns int language sql as 'select 1'")
@@ -100,7 +100,7 @@ def test_an_open_transaction_delays_only_migrators(dsn: str, connect: Connect, m
     migrating = start(lambda: migrate(dsn))
     wait_until(lambda: rows(observer, f"select {WAITING}") == [()], "the migrator waits for the open transaction")
     append_to(other, "o-2")
-    # each waits for the other here, and the migrator gives way
+    # a deadlock; the migrator gives way
     PlatformStore(long).register_decider_event("order", "returned", "order was returned")
     append_to(PlatformStore(long), "o-3")
     assert not migrating.done()
@@ -143,7 +143,7 @@ def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeyp
     assert given in functions["expired_leases"]
     fewer = functions["expired_leases"].replace(given, "to event_store_consumer, event_store_owner")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        # what somebody gave by hand to a role of Millrace goes; a role of their own keeps it
+        # a privilege granted by hand to a role of Millrace goes; a user's own role keeps it
         connection.execute("grant execute on function event_store.commit_batch to public, event_store_reader")
         connection.execute("grant execute on function event_store_private.clock to public, event_store_reader")
         connection.execute("grant execute on function event_store_platform.expired_leases to pg_monitor")

@@ -132,6 +132,6 @@ def test_events_of_a_producer_are_caused_by_what_is_handled(orders: PlatformStor
         producers.add_events(begun.transaction_id, [on("order", "staged", NewEvent("placed"))])
     producers.commit_transaction(begun.transaction_id)
     led = {"correlation_id": "request-7", "causation_id": str(first.event_id)}
-    # beside the message that each is of
+    # beside the id of the event's message
     assert metadata_of(orders, "whole") == [{**led, "message_id": "p/0/0"}]
     assert metadata_of(orders, "staged") == [{**led, "message_id": "p/0/1"}]

@@ -1,4 +1,4 @@
-"""JSON that Postgres holds and Python cannot read: a failure of its own event, never of the rows beside it."""
+"""JSON that Postgres holds and Python cannot read: only its own event fails, never the rows beside it."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4

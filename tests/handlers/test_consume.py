@@ -1,4 +1,4 @@
-"""Functions that are called for events: plain, async, with a connection; in order, in parallel, each once."""
+"""Functions called for events: plain, async, with a connection; in order, in parallel, each event once."""
 
 import asyncio
 import logging
@@ -131,7 +131,7 @@ def test_with_a_connection_nothing_stays_of_a_lost_lock(orders: PlatformStore, d
     with consuming(dsn, handled_by(handle, concurrency=1)) as running:
         assert begun.wait(patience())
         operator = PlatformStore(connect(autocommit=False))
-        # in one transaction: the consumer itself would get it again
+        # in one transaction: else the consumer itself would lease the event again
         assert operator.end_locks("v") == 1
         (other,) = operator.lease_events("v")
         operator.connection.commit()
@@ -153,7 +153,7 @@ def test_a_transaction_that_lost_a_race_is_tried_again_at_once(orders: PlatformS
         connection.execute("update counted set n = %s", (n + 1,))
 
     orders.sequence_events()
-    # two that collide in turns: of more, one may lose each try
+    # two handlers collide in turns; with more, one may lose every try
     with consuming(dsn, handled_by(handle, concurrency=2)):
         wait_waking(orders, lambda: owed(orders, "v") == 0, "all are counted")
     assert value(orders.connection, "select n from counted") == 20
@@ -339,11 +339,11 @@ def test_what_a_handler_appends_is_caused_by_its_event(orders: PlatformStore, ds
     assert rows(orders.connection, causes) == [(True,)] * 9
 
 
-# Words: beside a sequencer it need not poll for what is new --------------------------------------------------------
+# Wake-ups: beside a sequencer it need not poll for new events ------------------------------------------------------
 
 
 def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
-    """Say whether a consumer, and not the other one, has asked for nothing for a while; these are what it asks last."""
+    """Return whether a consumer's session, not the other one, has been idle for a while after its last polls."""
     query = """
         select from pg_stat_activity where datname = current_database() and state = 'idle' and pid <> %s
           and query ~ 'select event_store_platform.(dispatch_events|is_attended)'
@@ -353,7 +353,7 @@ def is_quiet(connection: psycopg.Connection, other: psycopg.Connection) -> bool:
 
 
 def test_a_word_wakes_it(orders: PlatformStore, dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    # by polling alone nothing would come in time
+    # polling alone would be too slow
     for name in ("LOOK_S", "ASK_S", "GROWTH"):
         monkeypatch.setattr(consuming_of, name, 60_000.0)
     observer, seen, stop = connect(), Seen(), threading.Event()

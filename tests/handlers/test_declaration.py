@@ -1,4 +1,4 @@
-"""Subscriptions as they are declared: what cannot work is refused before anything runs."""
+"""Declarations of subscriptions: an unworkable one is refused before anything runs."""
 
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What breaks around a consumer: handlers that hang, events nobody can read, sessions that end.
+"""Faults around a consumer: handlers that hang, unreadable events, sessions that end.
 
 Not here: servers that restart, poolers (tests/processes/handlers/test_servers.py).
 """
@@ -30,7 +30,7 @@ from tests.support.views.consuming import Seen, consuming, fill, owed, wait_cons
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Callable[[str], list[str]]:
-    """Return how the log lines are found that begin with some words."""
+    """Return a function that finds the log lines with a given beginning."""
     caplog.set_level(logging.INFO, "millrace.consumers")
     return lambda words: [line for line in caplog.messages if line.startswith(words)]
 
@@ -171,7 +171,7 @@ def test_a_process_full_of_handlers_that_do_not_return_ends_and_says_so(orders: 
 
 
 def _plain(function: Callable[[Delivery], object]) -> Callable[[Delivery], object]:
-    """Decorate a function as is done by whoever expects a plain one."""
+    """Decorate a function with a decorator that expects a plain one."""
 
     @wraps(function)
     def called(event: Delivery) -> object:
@@ -181,7 +181,7 @@ def _plain(function: Callable[[Delivery], object]) -> Callable[[Delivery], objec
 
 
 async def _works(event: Delivery) -> None:
-    """Do what nobody waits for."""
+    """Do work that is never awaited."""
 
 
 def _yields(event: Delivery) -> Iterator[Delivery]:
@@ -266,7 +266,7 @@ def test_nothing_that_a_handler_raises_ends_a_worker(orders: PlatformStore, dsn:
     async def handle_async(event: Delivery) -> None:
         handle(event)
 
-    # one thread: a worker that ended would leave the others' events
+    # one thread: if the worker ended, the other streams' events would stay
     handler = handled_by(handle_async if is_async else handle, concurrency=1, max_attempts=1)
     with consuming(dsn, handler) as running:
         wait_until(lambda: owed(orders, "v") == len(raised), "the good ones are handled")
@@ -299,7 +299,7 @@ def test_suspects_of_a_crash_are_begun_one_at_a_time(orders: PlatformStore, dsn:
     earlier = {stream for stream, _, _ in begun[:6]}
     assert earlier == {f"s-{n}" for n in range(6)}
     for stream, in_hand, attempt in begun[:6]:
-        # one that was handled before may wait for its acknowledgement
+        # an event handled before may still wait for its acknowledgement
         assert stream in in_hand
         assert set(in_hand) <= {each for each, _, _ in begun[: begun.index((stream, in_hand, attempt)) + 1]}
         assert attempt == 1
@@ -405,7 +405,7 @@ def test_a_stop_waits_for_handlers_and_gives_back_what_none_began(orders: Platfo
 
 
 def test_a_call_that_exceeds_a_limit_of_the_server_is_not_sent_again(dsn: str) -> None:
-    """Each time it would, as a row does that is too long for an index."""
+    """It would exceed the limit every time, like a row that is too long for an index."""
     line = LastingConnection(dsn, "v", Counters())
     too_long = "do $$ begin raise exception 'too long' using errcode = '54000'; end $$"
     failing = start(lambda: line(lambda store: store.connection.execute(too_long)))

@@ -1,4 +1,4 @@
-"""What a push carries: a signature as Standard Webhooks says, a trace, and a CloudEvent where a view asks for one."""
+"""The content of a push: a signature as in Standard Webhooks, a trace, and a CloudEvent if the view wants one."""
 
 import re
 from dataclasses import replace
@@ -109,9 +109,9 @@ def test_without_a_secret_a_push_is_not_signed(pushed: PlatformStore, dsn: str, 
     assert all("webhook-signature" not in headers for headers in receiver.given)
 
 
-# CloudEvents 1.0, where a view says so ------------------------------------------------------------------------------
+# CloudEvents 1.0, if a view wants them ------------------------------------------------------------------------------
 
-# what the specification asks of names of attributes
+# the specification's rule for names of attributes
 NAME = re.compile(r"[a-z0-9]{1,20}")
 
 

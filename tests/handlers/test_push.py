@@ -1,4 +1,4 @@
-"""Events of a rows view pushed to a real HTTP server: what acknowledges, what redelivers, in which order."""
+"""Events of a rows view pushed to a real HTTP server: acknowledgement, redelivery, order."""
 
 import hashlib
 import threading
@@ -29,13 +29,13 @@ def sha(said: bytes) -> str:
     return hashlib.sha256(said).hexdigest()[:12]
 
 
-# no refusal: the receiver is not there; 0 hangs up
+# no refusals: the receiver is unavailable; 0 hangs up
 NOT_THERE = (500, 503, 408, 425, 429, 302, 307, 304, 0, 600)
 REFUSALS = (400, 401, 404, 409, 418, 422, 499)
 
 
 def test_an_answer_2xx_acknowledges_and_others_redeliver(pushed: PlatformStore, dsn: str, receiver: Receiver) -> None:
-    """Each stream is answered by the status of its name: those that are not 2xx twice, at their second event."""
+    """Each stream is answered with the status in its name: a status other than 2xx twice, at the second event."""
     pushed.connection.execute("update event_store.views set max_attempts = 1")
     place(pushed, "200", "202", *map(str, NOT_THERE))
 
@@ -149,7 +149,7 @@ def test_late_is_redelivered(
     receiver.answer = too_late_once
     assert deliver(dsn) == 1
     answered.set()
-    # more often, where the machine is so busy that the next answer is late, too
+    # more deliveries, if a busy machine delays the next answer too
     assert received(receiver, "a")[:2] == ["placed", "placed"]
 
 
@@ -181,7 +181,7 @@ def test_no_receiver_listens(
     receiver.server_close()
     assert deliver(dsn) == 0
     assert locks(pushed.connection) == []
-    # the same as of a port that nobody answers at: what is reachable is no business of readers
+    # the same as for a port without a server: readers must not learn which addresses are reachable
     waits = {*rows(pushed.connection, "select last_error, attempts from event_store.stream_locks")}
     assert waits == {("No answer.", 0)}
 
@@ -227,7 +227,7 @@ def test_who_may_not_disable_the_view_says_so(pushed: PlatformStore, dsn: str, r
     place(pushed, "a", "b", "c", events=("placed",))
     receiver.answer = lambda _: 410
     said: list[str] = []
-    # a login with less than drains have
+    # a login with fewer privileges than drains
     grant = "grant execute on function event_store_platform.push_secrets(text) to event_store_consumer"
     pushed.connection.execute(grant)
     deliver(make_conninfo(dsn, options="-c role=event_store_consumer"), concurrency=1, said=said.append)
@@ -274,7 +274,7 @@ def test_probes_of_a_dead_receiver_come_later_and_later(monkeypatch: pytest.Monk
         assert not is_probe
         now[0] += wait
         assert pusher._pause() == (0, True)
-        # the others wait for what it finds
+        # the others wait for the probe's result
         assert pusher._pause() == (2 * BUSY_S, False)
         pusher._note(away=True, is_probe=True)
     assert waits == [5, 10, 20, 40, 60, 60]

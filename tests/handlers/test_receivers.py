@@ -1,4 +1,4 @@
-"""Where pushes may go, how long they take, and what of this account they carry along: nothing."""
+"""Allowed receivers of pushes, their timeouts, and no credentials of this account in a request."""
 
 import ipaddress
 import re
@@ -35,13 +35,13 @@ def no_content(to: socket.socket) -> None:
 def raw(
     answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None = None
 ) -> Iterator[tuple[int, list[bytes]]]:
-    """Serve connections by hand; yield the port and what was received."""
+    """Serve connections by hand; yield the port and the received requests."""
     requests: list[bytes] = []
 
     def serve_one(connection: socket.socket) -> None:
         with connection:
             said = b""
-            # the body, too: a connection that is closed with something unread loses the answer
+            # read the body too: closing a connection with unread data loses the answer
             while not is_whole(said):
                 piece = connection.recv(65536)
                 if not piece:
@@ -121,7 +121,7 @@ def test_no_other_variable_is_sent_and_no_secret_to_another_host() -> None:
             assert "The URL " in answer.error
 
 
-# as they are written in all ways
+# internal addresses in all notations
 INWARDS = (
     "127.0.0.1", "127.8.8.8", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
     "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1",
@@ -150,7 +150,7 @@ def test_public_addresses_and_listed_networks_and_hosts_are_allowed() -> None:
 
 
 def test_the_address_that_was_judged_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    # a name that leads elsewhere each time it is asked for
+    # a name that resolves to another address each time
     asked: list[str] = []
     real = socket.getaddrinfo
 
@@ -167,7 +167,7 @@ def test_the_address_that_was_judged_is_the_one_that_is_connected_to(monkeypatch
     head = requests[0].decode().split("\r\n")
     assert head[0] == "POST /a?b=c HTTP/1.1"
     assert f"Host: rebinding.example:{port}" in head
-    # the second time it leads to an address that is not listed
+    # the second time it resolves to an address that is not allowed
     assert "MILLRACE_PUSH_ALLOW" in ask(f"http://rebinding.example:{port}/", "127.0.0.1").error
 
 
@@ -179,7 +179,7 @@ def test_no_proxy_and_no_netrc_of_this_account_is_used(tmp_path: Path, monkeypat
     with raw(no_content) as (port, requests):
         assert ask(f"http://127.0.0.1:{port}/", "127.0.0.1").status == 204
         assert b"authorization" not in requests[0].lower()
-        # what the URL itself says is sent
+        # credentials in the URL itself are sent
         assert ask(f"http://me:secret@127.0.0.1:{port}/", "127.0.0.1").status == 204
         assert b"authorization: Basic bWU6c2VjcmV0" in requests[1]
         assert f"Host: 127.0.0.1:{port}\r\n".encode() in requests[1]
@@ -204,12 +204,12 @@ def test_a_receiver_has_the_name_that_it_shows(tmp_path: Path, monkeypatch: pyte
     with raw(no_content, context) as (port, requests):
         for host, status in (("hooks.example.com", 204), ("other.example.com", 0)):
             assert ask(f"https://{host}:{port}/mails", "127.0.0.1").status == status, host
-    # one that sees another name than it asked for hangs up
+    # a client that finds another name in the certificate hangs up
     assert len(requests) == 1
 
 
 def test_a_receiver_that_drips_is_left_at_the_deadline() -> None:
-    """Nothing else would end it: the receiver drips until the answer is there."""
+    """Only the deadline ends it: the receiver drips until the answer is complete."""
     head = b"HTTP/1.1 500 No\r\n"
     begins = {b"": 0, b"HTTP/1.1 ": 0, head + b"X-Header: ": 500, head + b"Content-Length: 99999\r\n\r\n": 500}
     for begin, status in begins.items():
@@ -273,7 +273,7 @@ def test_a_connection_is_kept_and_a_closed_one_renewed(receiver: Receiver, monke
             assert [endpoint.post(b"{}", JSON, patience()).status for _ in range(3)] == [204] * 3
         assert len(opened) == connections, version
     assert len(receiver.bodies) == 6
-    # one that does not say so has closed the first connection when it answers on the second
+    # a server that closes without announcing it has closed the first connection when it answers on the second
     with raw(no_content) as (port, _):
         url = f"http://127.0.0.1:{port}/"
         with Endpoint(url, Allowed(["127.0.0.1"])) as endpoint:

@@ -1,4 +1,4 @@
-"""Subscriptions in tests: given events, when they are handled, then their effect is there."""
+"""Subscriptions in tests: given events, when they are handled, then this effect."""
 
 import psycopg
 import pytest

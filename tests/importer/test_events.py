@@ -1,4 +1,4 @@
-"""The event of a row: its id, and its text, which is what Python's own JSON and UUIDs would make of it."""
+"""The event of a row: its id and its text, the same as from Python's own JSON and UUIDs."""
 
 import json
 from typing import Any

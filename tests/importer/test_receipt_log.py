@@ -1,6 +1,6 @@
-"""A real log as a new user takes it: imported, and then own read models.
+"""A real log as a new user would use it: imported, then with their own read models.
 
-What the read models must hold is computed from the file by Python's csv module.
+The expected rows of the read models are computed from the file with Python's csv module.
 """
 
 import csv
@@ -44,7 +44,7 @@ class ReceiptEvents:
     occurrences = count()
 
 
-# mypy does not see that the decorator makes it another type
+# mypy does not see that the decorator changes the type
 MODELS = cast("tuple[ReadModel, ...]", (ReceiptCases, ReceiptEvents))
 
 

@@ -1,4 +1,4 @@
-"""What cannot be imported: rows, which are set aside with their reason, and files, which are refused as a whole."""
+"""Bad rows are set aside with their reason; bad files are refused as a whole."""
 
 import gzip
 import json
@@ -71,7 +71,7 @@ def test_bad_csv_rows_are_rejected_with_their_lines(dsn: str, store: PlatformSto
         (11, "it is not CSV"),
         (15, "the stream (case) has 1025 bytes; at most 1024 are allowed"),
         (16, "the store refuses it"),
-        # of two faults the first is told
+        # of two faults the first is reported
         (18, "it contains a NUL byte"),
         (19, "it is not UTF-8"),
         (20, "it has a quote that is not closed before the end of the file, so it may be half-written"),
@@ -152,7 +152,7 @@ def test_a_csv_row_above_8_mib_is_one_reject(tmp_path: Path, lines: list[str], r
     assert found.keys() == rejects.keys()
     assert all(text in (found[line] or "") for line, text in rejects.items())
     assert all(len(row.raw) <= 1000 for row in rows)
-    # whatever is between quotes has become no row
+    # no text between quotes has become a row
     assert [(row.line, row.values["n"]) for row in rows if not row.fault] == [
         (2, "1"),
         *[(len(lines) + 2, "7")] * lines[-1].endswith('"7"'),

@@ -1,4 +1,4 @@
-"""Sessions at the store: texts and times in one form, whatever the login is set to."""
+"""Sessions at the store: texts and times in one form, for any settings of the login."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
-"""The embedded server through starts, kills and odd folders. Not here: what is stored in it.
+"""The embedded server through starts, kills and odd folders. Not here: its contents.
 
-Where a server is started again, it is the one of this file, or one in an odd folder: each first start takes a second.
+A restarted server is the one of this file, or one in an odd folder: each first start takes a second.
 """
 
 import os
@@ -91,7 +91,7 @@ def test_starting_and_creating_a_database_again_leave_both_alone(postgres: Embed
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """Yield a server, in a deep folder with odd characters, where an initdb was killed before."""
+    """Yield a server in a deep folder with odd characters, in which an initdb was killed before."""
     deep = tmp_path_factory.mktemp("postgres") / "a folder's name & 100%" / ("deep" * 30)
     (deep / "data.new").mkdir(parents=True)
     (deep / "data.new" / "half").touch()

@@ -1,4 +1,4 @@
-"""The connection that sensors share: it outlives a tick, and is replaced where it is lost."""
+"""The connection that sensors share: it outlives a tick, and is replaced when lost."""
 
 from collections.abc import Callable
 from threading import Thread

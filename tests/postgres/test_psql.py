@@ -1,4 +1,4 @@
-"""Which psql is started, and that it reaches the database. Not here: the command that does so."""
+"""Which psql is started, and that it reaches the database. Not here: the command that starts it."""
 
 import subprocess
 from pathlib import Path

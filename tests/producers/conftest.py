@@ -1,4 +1,4 @@
-"""Producers of a store whose events are orders."""
+"""Producers of a store of orders."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A number names one message: another content under it is refused, where senders say by digests what they sent."""
+"""A number names one message: other content under it is refused if senders state digests."""
 
 from hashlib import sha256
 

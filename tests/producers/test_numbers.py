@@ -1,4 +1,4 @@
-"""The numbers of a producer's messages: unique and rising; threads share it, and none is lost or used twice."""
+"""The numbers of a producer's messages: unique and rising across threads; none is lost or used twice."""
 
 from uuid import UUID
 
@@ -62,7 +62,7 @@ def test_a_number_is_not_given_back_where_a_later_one_was_issued(once: ExactlyOn
 def test_a_number_in_doubt_is_kept_for_its_message(
     once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection is really lost, right after the commit, and no new one can be had."""
+    """The connection is really lost right after the commit, and a new one is not available."""
     producer = once.register("p")
     observer = connect()
     commit = ProducerStore.commit_transaction
@@ -110,7 +110,7 @@ def test_a_doubt_is_cleared_before_the_next_message(
 
 
 def test_work_that_lost_its_session_gives_its_number_back(once: ExactlyOnce, work: Counting, connect: Connect) -> None:
-    """What its first attempt had opened is ended over the new connection."""
+    """The new connection ends the transaction that the first attempt opened."""
     producer = once.register("p")
     observer = connect()
     work.fails = [ValueError("no")]

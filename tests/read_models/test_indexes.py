@@ -1,4 +1,4 @@
-"""Given declared indexes of a read model, when they change, cannot be made or are in the way, then rows go on."""
+"""Given declared indexes, when they change, cannot be created or are in the way, then rows are still written."""
 
 import logging
 import threading
@@ -72,7 +72,7 @@ def indexed(model: ReadModel, *indexes: Declared) -> ReadModel:
 
 
 def names(connection: Connection, model: ReadModel) -> list[tuple[str, bool]]:
-    """Return the indexes of the version of a declaration: what each is of, and whether it is whole."""
+    """Return the indexes of a declaration's version: the definition of each, and whether it is valid."""
     built = current_version(connection, model)
     assert built is not None
     return [(one.definition, one.valid) for one in stored_indexes(connection, built)]
@@ -80,7 +80,7 @@ def names(connection: Connection, model: ReadModel) -> list[tuple[str, bool]]:
 
 @contextmanager
 def snapshot(connection: Connection) -> Iterator[None]:
-    """Have a snapshot, as a long report has: whoever makes an index meanwhile waits for its end."""
+    """Hold a snapshot, as a long report does: creating an index concurrently waits for its end."""
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
         connection.execute("select from event_store.events limit 1")
@@ -88,7 +88,7 @@ def snapshot(connection: Connection) -> Iterator[None]:
 
 
 def maker(connection: Connection) -> list[int]:
-    """Return the sessions that make an index and wait for something."""
+    """Return the sessions that create an index and wait."""
     found = rows(
         connection,
         "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -191,7 +191,7 @@ def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect
     built = current_version(lab.connection, other)
     assert built is not None
     with snapshot(reader):
-        # its own process is gone: nothing says so but its lock
+        # the maker's own process is gone: only its session's lock still shows the attempt
         making = start(lambda: keep_indexes(died, built))
         wait_until(lambda: maker(lab.connection), "the index waits for the reader")
         assert names(lab.connection, other) == [("btree (events)", False)]
@@ -250,9 +250,9 @@ def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, 
     left = [("btree (events)", True), ("btree (other, at)", True)] if model.name == "tagged" else []
     assert sorted(names(lab.connection, model)) == left
     assert not built_and_next(lab.connection, model)[1]
-    # a rebuild writes what is there, and does not ask for it
+    # a rebuild writes the rows without the index
     assert lab.rebuild(model).failures == ()
-    # declared otherwise, and then so again, it is tried again
+    # after the declaration changed and changed back, the index is tried again
     lab.drain(replace(model, indexes=()))
     built = current_version(lab.connection, model)
     assert built is not None
@@ -325,7 +325,7 @@ def test_a_drain_makes_those_of_a_view_that_joins(lab: Lab, connect: Connect, mo
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
 def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> None:
     lab.drain(OWNERS)
-    # a key that is too long for its index fails its stream, as ever
+    # a key that is too long for its index fails its stream, as before
     append_events(lab, [thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")])
     commit = lab.rebuild(OWNERS)
     assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
@@ -336,7 +336,7 @@ def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> 
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
 def test_a_key_that_is_too_long_takes_no_index_away(lab: Lab, text: str) -> None:
     lab.drain(OWNERS)
-    # what Postgres compresses fits
+    # a compressible text fits
     append_events(lab, [thing("a", owner=text, text="x" * 3_000), thing("b", owner="bob", text="y")])
     assert lab.drain(OWNERS).failed_streams == 1
     assert names(lab.connection, OWNERS) == [("btree (text)", True)]

@@ -1,4 +1,4 @@
-"""Elements of arrays as rows: what Postgres' `jsonb_array_elements` and `#>>` say of the same texts."""
+"""Elements of arrays as rows: the same as Postgres' `jsonb_array_elements` and `#>>` of the same texts."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Names of a declaration that the store does not know are told; names that it knows are not."""
+"""Names of a declaration that the store does not know are reported; known names are not."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""Functions of whole streams: what a declaration refuses, what a wrong result says, which rows are replaced."""
+"""Functions of whole streams: refused declarations, messages for wrong results, replaced rows."""
 
 import time
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def test_two_rows_of_one_key_or_an_unknown_stream_fail_their_stream(lab: Lab) ->
         lab.drain(model)
         query: LiteralString = "select last_error from event_store.stream_locks where view = %s"
         assert sentence in lab.value(query, model.view)
-    # what came before the event that made it two is there
+    # the row from before the second event is there
     assert lab.rows("select * from read_models.twice order by 1") == [("a", "made")]
 
 
@@ -142,7 +142,7 @@ def test_a_function_that_fails_or_has_other_columns_ends_the_drain(lab: Lab) -> 
 def endless(_: "DataFrame") -> "DataFrame":
     """One row per thing and number."""
     while True:
-        # what it catches by itself ends nothing
+        # an exception that the function catches does not end it
         with suppress(Exception):
             time.sleep(3600)
 

@@ -1,4 +1,4 @@
-"""Given one log of good, odd and hostile values, when models are built by any door, then these rows."""
+"""Given one log of good, odd and hostile values, when models are built in any way, then these rows."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -93,7 +93,7 @@ def test_a_value_that_its_type_holds_is_stored_as_it_is(values: dict[str, dict[s
 
 
 def normal(name: str, said: str | bool) -> object:
-    """Return what may be said in several ways in one of them."""
+    """Normalize a value that has several notations."""
     text = str(said).lower() if name == "boolean" else str(said)
     if name == "timestamp":
         text = text.replace(" ", "T", 1).replace("+00:00", "+00")
@@ -101,7 +101,7 @@ def normal(name: str, said: str | bool) -> object:
 
 
 def test_extremes_first_and_last_values_of_every_type_merge_in_postgres(catalogue: Catalogue) -> None:
-    """The low values came when the high ones were stored."""
+    """The low values came after the high ones were stored."""
     wrong = [
         (kind, name)
         for name in TYPES
@@ -144,7 +144,7 @@ def test_a_value_that_its_type_does_not_hold_holds_its_stream_up(catalogue: Cata
     assert wrong == []
     assert "data.money is '12.345', which is not exactly a decimal(18,2)" in said[f"refused-{9:03}"]
     assert len(said) == len(REFUSED)
-    # what came before, and others
+    # the streams' earlier events, and other streams
     built = rows(connection, "select * from read_models.refusing")
     assert len(built) == len(REFUSED) + 5
     assert {tuple(each for each in row[1:] if each is not None) for row in built} == {("good",)}

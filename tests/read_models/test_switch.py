@@ -1,4 +1,4 @@
-"""The moment in which another version of a read model begins to serve: readers, consumers and deaths in it."""
+"""The switch to another version of a read model: readers, consumers and kills during it."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Finding a Java: which one is taken, and what is said where there is none that Spark runs on."""
+"""Finding a Java: which one is taken, and the error if there is none that Spark runs on."""
 
 import os
 from pathlib import Path

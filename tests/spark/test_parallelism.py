@@ -1,4 +1,4 @@
-"""How many tasks and connections a build takes: by the session's cores on a cluster, within limits everywhere."""
+"""The numbers of tasks and connections of a build: by the session's cores on a cluster, within limits everywhere."""
 
 import os
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def told(spark: "SparkSession", **settings: str) -> Iterator[None]:
-    """Tell a session some settings until the block ends."""
+    """Set some settings of a session until the block ends."""
     names = {name: f"spark.{name.replace('_', '.')}" for name in settings}
     before = {name: spark.conf.get(names[name]) or "" for name in settings}
     for name, value in settings.items():
@@ -39,7 +39,7 @@ def told(spark: "SparkSession", **settings: str) -> Iterator[None]:
 
 
 def read_by(events: "DataFrame") -> tuple[int, int]:
-    """Return how many tasks read events, and how many events that are."""
+    """Return the number of tasks that read events, and the number of events."""
     from pyspark.sql import functions as f
 
     found = events.groupBy(f.spark_partition_id()).count().collect()
@@ -92,7 +92,7 @@ def test_a_deployment_says_its_cores_and_how_long_a_build_may_take() -> None:
 
 def test_the_number_of_cores_can_be_said(spark: "SparkSession") -> None:
     class OfACluster:
-        """A session as a cluster's, which has no size of tasks."""
+        """Stands for a cluster's session, which has no configured task size."""
 
         class conf:  # noqa: N801 - Spark's name
             @staticmethod

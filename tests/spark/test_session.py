@@ -1,4 +1,4 @@
-"""Sessions: which one is opened, who closes it, what stays on the server."""
+"""Sessions: which one is opened, which call closes it, what stays on the server."""
 
 import os
 import socket
@@ -47,7 +47,7 @@ def test_sessions_that_share_their_name_leave_no_processes_behind(spark_remote: 
     for _ in range(5):
         with spark_session() as spark:
             assert count_in_python(spark) == 10
-    # each would leave one; other tests use the server, too, and may begin a session of their own meanwhile
+    # each session would leave one; other tests use the server too, and may begin sessions meanwhile
     assert python_daemons(port) < before + 5
 
 
@@ -131,7 +131,7 @@ def test_a_spark_that_starts_says_nothing_and_then_errors_alone() -> None:
         text=True, timeout=patience(), check=True,
     )  # fmt: skip
     *_, first, last = done.stderr.splitlines()
-    # the first is Java's own, before it runs anything
+    # the first line is Java's own, before it runs anything
     assert ("incubator" in first, last.partition(" ERROR ")[2]) == (True, "test: it is broken")
     # the machine's own name need not resolve
     assert done.stdout == "localhost\n"

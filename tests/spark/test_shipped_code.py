@@ -1,4 +1,4 @@
-"""The code that a session brings to Spark: ours, the user's, what lies beside it; and what runs after it changed."""
+"""The code that a session ships to Spark: ours, the user's, and modules beside it; and the code run after a change."""
 
 import io
 import os
@@ -104,7 +104,7 @@ def test_source_beside_a_package_comes_along(tmp_path: Path, monkeypatch: pytest
     }  # fmt: skip
     assert left == {"with_data": [tmp_path / "with_data"]}
 
-    # what does not come along is imported anew all the same: its state has a session of its own
+    # modules that are not shipped are imported anew too: each of their states has its own session
     before = zip_of({}, left)
     assert zip_of({}, left) == before
     (tmp_path / "with_data" / "rates.json").write_text('{"eur": 1}')

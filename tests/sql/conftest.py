@@ -1,4 +1,4 @@
-"""What tests of the SQL functions share: views, a capture, a producer, logins."""
+"""Fixtures that tests of the SQL functions share: views, a capture, a producer, logins."""
 
 from collections.abc import Iterator
 
@@ -17,6 +17,6 @@ __all__ = ["bulk", "producer", "source", "streams", "view"]
 
 @pytest.fixture
 def login(orders: PlatformStore) -> Iterator[Login]:
-    """Yield what opens a session as a new user with some roles, and nothing else."""
+    """Yield an opener of sessions as a new user with only the given roles."""
     with logins(orders.connection) as made:
         yield made

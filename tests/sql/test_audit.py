@@ -1,4 +1,4 @@
-"""Every change of settings leaves a line, with who did it, and no line is ever changed or removed."""
+"""Every change of settings leaves a line with its author, and no line is ever changed or removed."""
 
 from itertools import product
 from typing import LiteralString

@@ -1,4 +1,4 @@
-"""What no function takes: each is refused with its own class, the values and the remedy, and changes nothing."""
+"""Invalid arguments of functions: each is refused with its own class, the values and the remedy, and no change."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ SCHEMA = (
     '{"schema": "public", "table": "t", "identity": "default", "commit_lsn": "0/1", "commit_idx": 0, "columns": ['
     '{"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": true}]}'
 )
-# the calls, in which ? stands for each of the texts behind them; %(offset)s is in flight, %(partition)s leased,
+# calls; ? stands for each of the texts behind the call; %(offset)s is in flight, %(partition)s leased, and
 # %(transaction)s open
 REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     # events

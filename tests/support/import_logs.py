@@ -1,4 +1,4 @@
-"""What a test of the importer needs, in one line each: a log in a file, an import, a look at what it did."""
+"""Helpers for tests of the importer: a log in a file, an import, checks of its results."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What a test of the migrator needs: a database without a store, what was applied to it, who waits."""
+"""Helpers for tests of the migrator: a database without a store, its applied migrations, waiting sessions."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def applied(dsn: str) -> list[int]:
 
 
 def consume_rows(connection: psycopg.Connection) -> list[int]:
-    """Take all that the view invoices is given, event by event."""
+    """Consume all events of the view invoices one by one."""
     delivered = []
     while batch := rows(connection, """select decider_id, "offset" from event_store.stream_events('invoices', 5)"""):
         for decider_id, offset in batch:

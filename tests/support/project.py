@@ -1,4 +1,4 @@
-"""The checkout that the tests are in."""
+"""The checkout of the project."""
 
 from pathlib import Path
 

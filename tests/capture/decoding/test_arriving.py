@@ -1,4 +1,4 @@
-"""What a look into the slot gives, in batches, and in pieces that end where a transaction does."""
+"""Messages of one read of the slot: in batches, and in pieces that end at the end of a transaction."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ class Watched(ChangeDecoder):
 
 
 def transaction(lsn: int, *keys: int, text: bytes = b"a") -> list[bytes]:
-    """Write a transaction that inserts so many rows: three messages beside them."""
+    """Return the messages of a transaction that inserts a row per key: three messages beside the inserts."""
     rows = [insert(str(key).encode(), text) for key in keys]
     return [begin(lsn), encode(T), *rows, commit(lsn)]
 

@@ -1,4 +1,4 @@
-"""Messages and rows that cannot be decoded: a change with a fault where its table is known, an error otherwise."""
+"""Messages and rows that cannot be decoded: a change with a fault if the table is known, else an error."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The columns of tables through the log: what is met at a position is the same whenever that position comes."""
+"""The columns of tables along the log: a position gives the same columns every time it is read."""
 
 from millrace.capture.decoding.pgoutput import Lsn, Relation, RelationColumn
 from millrace.capture.decoding.schemas import Position, Schema, Schemas, TableSchema
@@ -37,7 +37,7 @@ def test_what_is_stored_is_told_again_and_not_kept_again() -> None:
 
 def test_the_first_that_is_met_of_a_table_tells_nothing_and_is_kept() -> None:
     schemas = Schemas([], 1, {})
-    # an older version of this program stored it
+    # stored by an older version of this program
     assert schemas.meet(described("id"), Lsn(99), 0, STORED) is None
     assert schemas.take() == []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The connection to a source, what any source can be asked, and which way its log came."""
+"""The connection to a source, facts about any source, and the timelines of its log."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
     [
         ("1", "1", None), ("1 0/10, 2", "1 0/10, 2", None), ("1", "1 0/10, 2", "0/10"),
         ("1", "1 0/10, 2 0/20, 3", "0/10"), ("1 0/10, 2", "1 0/10, 2 0/20, 3", "0/20"),
-        # both were promoted, each by itself
+        # both servers were promoted independently
         ("1 0/10, 2", "1 0/18, 2", "0/10"), ("1 0/10, 2", "1 0/10, 3", "0/10"),
         ("1 0/10, 2 0/20, 4", "1 0/10, 3 0/30, 4", "0/10"),
         # histories without a common beginning

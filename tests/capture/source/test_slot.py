@@ -1,4 +1,4 @@
-"""Slots of a real source: made, read, advanced, dropped, held by others, lost."""
+"""Slots of a real source: made, read, advanced, dropped, held by another session, lost."""
 
 import subprocess
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def consumed(connection: Connection, slot: str) -> Lsn | None:
 
 @contextmanager
 def reader(source: Source, postgres: EmbeddedPostgres) -> Iterator[int]:
-    """Another program that holds the slot; gives the pid of its session."""
+    """Start another program that holds the slot; yield the pid of its session."""
     held = subprocess.Popen(
         [PROGRAMS / "pg_recvlogical", "--start", "-S", source.slot, "-d", source.dsn, "-f", "-", "-o", "proto_version=1",
          "-o", f"publication_names={source.slot}"],

@@ -1,4 +1,4 @@
-"""Masked and hashed columns: their values never reach the store, by no way that a change or a row takes."""
+"""Masked and hashed columns: no path of a change or a row takes their values to the store."""
 
 import hmac
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.support.patience import patience
 
 KEY = "a key of sixteen characters or more"
 PEOPLE = CapturedTable("people", mask=("iban", "born"), hash=("email",), hash_key=lambda: KEY)
-# what no store may have
+# values that the store must not hold
 SECRETS = ("DE-secret", "DE-other", "1970-01-01", "1980-02-03", "ada@secret", "eve@secret", KEY)
 
 
@@ -41,7 +41,7 @@ def records(captured: Captured) -> list[dict[str, Any]]:
 
 
 def told(captured: Captured) -> list[str]:
-    """Return which secrets any table of the store has, in text or in bytes."""
+    """Return the secrets found in any table of the store, as text or bytes."""
     tables = captured.rows(
         "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where c.relkind = 'r' and n.nspname in ('event_store', 'event_store_private')"

@@ -1,4 +1,4 @@
-"""Tables that are captured because their names fit: those that come, those that go, those that are excepted."""
+"""Tables that are captured by a name pattern: new, dropped and excepted ones."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from tests.support.factories import rows
 
 @pytest.fixture
 def fitting(captured: Captured) -> Captured:
-    """Declare all tables but those of the audit; one of them otherwise than the others."""
+    """Declare all tables but those of the audit; one with its own options."""
     captured.run(
         "create schema sales", "create table sales.orders (id int primary key, name text)",
         "create table audit_rows (id int primary key, name text)", "create table big (id int primary key, at int) ",

@@ -1,4 +1,4 @@
-"""A captured table that has another name for a while: its changes are its own, and nobody need begin anew."""
+"""A captured table that has another name for a while: its changes stay its own, and no restart is needed."""
 
 import logging
 from typing import LiteralString
@@ -46,7 +46,7 @@ def test_a_filtered_table_that_had_another_name_keeps_its_changes(captured: Capt
     )  # fmt: skip
     parts.drain()
     assert left(parts, "parts") == [{"id": 11, "name": "a"}, {"id": 2, "name": "b"}]
-    # the events themselves, not only what a new reading makes of them
+    # by their own events, not only by a new backfill
     assert sorted(did(parts)) == [("deleted", "[1]"), ("inserted", "[11]"), ("inserted", "[2]")]
 
 

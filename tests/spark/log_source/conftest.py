@@ -8,5 +8,5 @@ from tests.support.building.event_log_reads import fill
 
 @pytest.fixture
 def log(store: PlatformStore) -> PlatformStore:
-    """Log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
+    """Return a store: log partition 0 holds five events, partition 1 three, partition 2 one, all others none."""
     return fill(store)

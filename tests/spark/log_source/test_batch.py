@@ -1,4 +1,4 @@
-"""The data source `event_log` in batches: which events are read, by which tasks, and what is refused."""
+"""The data source `event_log` in batches: which events are read, by which tasks, and refused options."""
 
 import traceback
 from datetime import datetime
@@ -84,7 +84,7 @@ def test_removed_history_is_refused_or_warned_of(
     kept = [(0, 2), (0, 3), (0, 4)]
     holds = "to 5 of log partition 0 are to be read, and it holds positions 2 to 5 of log partition 0"
     assert positions(read(dsn, partitions=[0])) == kept
-    # a time that it may have had is asked for, too
+    # a start time after the purged events loses nothing
     assert positions(read(dsn, startingTimestamp="2100-01-01T00:00:00Z", partitions=[0])) == []
     asked: list[dict[str, object]] = [
         {"startingOffsets": {"0": 1}, "partitions": [0]},
@@ -160,7 +160,7 @@ def test_tasks_are_few_and_have_a_slice_of_every_log_partition(dsn: str) -> None
         (4, [[(0, 0, 1), (1, 0, 1), (2, 0, 1)], [(0, 1, 3), (1, 1, 2)], [(0, 3, 5), (1, 2, 3)]]),
     ):
         assert tasks(dsn, maxRecordsPerPartition=str(records)) == expected
-    # one large log partition is read by as many as are wanted
+    # one large log partition is read by as many tasks as are wanted
     for wanted, records, sizes in ((1, 100, [9]), (2, 100, [4, 5]), (4, 8, [2, 2, 2, 3]), (100, 100, [1] * 9)):
         found = tasks(dsn, minPartitions=str(wanted), maxRecordsPerPartition=str(records))
         assert sorted(sum(end - start for _, start, end in task) for task in found) == sizes
@@ -257,7 +257,7 @@ def test_times_choose_the_events_between_them(dsn: str) -> None:
 @pytest.mark.usefixtures("log")
 def test_the_user_of_spark_sees_which_option_is_wrong(dsn: str, spark: "SparkSession") -> None:
     wrong: list[tuple[dict[str, object], str]] = [
-        # when the schema is asked for, when tasks are planned, when a task reads
+        # at the schema, at the planning of tasks, at a task's read
         ({"columns": ["amount"]}, "event_log: option 'columns' is '[\"amount\"]'; allowed: JSON list of partition"),
         ({"partitions": [99]}, "event_log: option 'partitions' is 99; allowed: log partitions 0, 1"),
         ({"endingOffsets": {"0": 99}}, "event_log: option 'endingOffsets' is 99; allowed: positions 0 to 5 of log"),

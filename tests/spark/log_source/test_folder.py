@@ -1,4 +1,4 @@
-"""The folder of the source is all that a user of Spark needs."""
+"""A user of Spark needs only the folder of the source."""
 
 import importlib
 import re

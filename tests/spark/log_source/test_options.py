@@ -1,4 +1,4 @@
-"""The options of the source: every wrong one is refused by its name; the tables of options are true."""
+"""The options of the source: every wrong one is refused by its name; the documented tables are right."""
 
 import re
 
@@ -17,7 +17,7 @@ WHOLE = "a whole number from 1 to 9223372036854775807"
 NO_COUNTS = ("0", "-1", "1.5", "many", "true", "", "²", "9223372036854775808", "1" * 5000)
 
 
-# an option, what it may not be, and what it may
+# an option, a wrong value, and the allowed values
 WRONG = [
     ("dsn", "", "a Postgres connection string"),
     ("startingOffsets", "first", 'earliest, latest, or JSON {"<log partition>": <position>, …}'),
@@ -68,7 +68,7 @@ WRONG = [
     ("extract", '{"a": [1]}', "JSON {column: [key, …]}"),
     *((name, wrong, WHOLE) for name in COUNTS for wrong in NO_COUNTS),
 ]
-# an option where it does not apply, and what is said
+# an option where it does not apply, and the error
 ELSEWHERE: list[tuple[Mode, str, str, str]] = [
     ("stream", "endingOffsets", "latest", "only with spark.read, not with spark.readStream"),
     ("stream", "endingTimestamp", "0", "only with spark.read, not with spark.readStream"),

@@ -1,4 +1,4 @@
-"""How the source shares ranges over tasks and batches: each position once, whatever the limits."""
+"""How the source divides ranges into tasks and batches: each position once, for any limits."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How tasks read: a connection that gives Arrow, and one plan for events that lie close together and one for others."""
+"""How tasks read: a connection that gives Arrow, one plan for dense events and one for scattered events."""
 
 import subprocess
 import sys
@@ -137,7 +137,7 @@ def test_what_is_appended_after_the_cut_stays_away(log: PlatformStore, dsn: str,
     late = connect(autocommit=False)
     append_to(
         PlatformStore(late), *ids_of_one_partition(late, 1, 3)
-    )  # takes its offset now, and its position when it commits
+    )  # draws its offset now, and gets its position after its commit
     append_to(log, *ids_of_one_partition(log.connection, 2, 5))
     log.sequence_events()
     reader = reader_of(dsn)
@@ -159,7 +159,7 @@ def test_events_that_lie_apart_are_looked_up(store: PlatformStore, dsn: str, mon
     sizes = dict(rows(store.connection, "select partition, high_water_mark from event_store.partitions"))
     alone = [LogRange(0, 0, sizes[0])]
     together = [LogRange(partition, 0, size) for partition, size in sizes.items()]
-    assert found_dense(dsn, together) is None  # too few to ask
+    assert found_dense(dsn, together) is None  # too few for the dense plan
     monkeypatch.setattr(reading, "DENSE_POSITIONS", 1)
     first, last = found_dense(dsn, together) or (0, 0)
     assert (first, last) == (1, 400)

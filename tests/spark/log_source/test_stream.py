@@ -1,4 +1,4 @@
-"""The source as a stream: where it begins, goes on and ends; each event once whatever dies; history that is gone."""
+"""The source as a stream: its start, resumption and end; each event once despite kills; purged history."""
 
 import json
 import os
@@ -31,7 +31,7 @@ COLUMNS = ("partition", "position")
 
 
 def grow(orders: PlatformStore, sizes: dict[int, int]) -> None:
-    """Append and sequence so many events in each log partition."""
+    """Append and sequence the given number of events in each log partition."""
     streams = {partition: ids_of_one_partition(orders.connection, 1, partition)[0] for partition in sizes}
     append_to(orders, *(streams[partition] for partition, size in sizes.items() for _ in range(size)))
     orders.sequence_events()
@@ -184,7 +184,7 @@ def test_one_connection_looks_until_postgres_ends_it(orders: PlatformStore, read
 
 
 class Query:
-    """One streaming query with its checkpoint and what it wrote, which can be started again."""
+    """One streaming query with its checkpoint and its output; it can be restarted."""
 
     def __init__(self, spark: "SparkSession", dsn: str, folder: Path) -> None:
         self.spark = spark
@@ -199,7 +199,7 @@ class Query:
         return writer.foreachBatch(effect or once_per_batch(self.batches))
 
     def available_now(self, effect: "Callable[[DataFrame, int], None] | None" = None, **options: object) -> None:
-        # Spark gives its Python ten seconds to come, which on a busy machine it may need
+        # Spark waits ten seconds for its Python worker; on a busy machine that may be too short
         patiently = Retrying(
             retry=retry_if_exception_message(match="(?s).*Timed out while waiting for the Python worker"),
             stop=stop_after_delay(patience()),

@@ -16,7 +16,7 @@ from tests.support.sql_calls import BatchEvent, append_events
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# a path in the data of the odd event, and the text that stands there
+# a path in the data of the odd event, and the text at it
 FOUND: list[tuple[list[str], str | None]] = [
     (["missing"], None), (["null"], None), (["plain", "deeper"], None), (["empty"], ""), (["number"], "12.5"),
     (["big"], str(10**30)), (["truth"], "true"), (["text"], "a'b\"c\\d\ne\U0001f600"),
@@ -37,7 +37,7 @@ def odd(store: PlatformStore) -> PlatformStore:
 def test_extract_takes_a_field_by_its_path_as_text_or_null(dsn: str) -> None:
     (row,) = read(dsn, columns=["offset"], extract={str(n): path for n, (path, _) in enumerate(FOUND)})
     assert [(path, row[str(n)]) for n, (path, _) in enumerate(FOUND)] == FOUND
-    # by itself, too
+    # also without other columns
     assert read(dsn, columns=["offset"], extract={"found": ["text"]})[0]["found"] == FOUND[7][1]
 
 

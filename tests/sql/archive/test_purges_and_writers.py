@@ -1,4 +1,4 @@
-"""A version that was purged is never taken again, however old the snapshot of its writer."""
+"""A purged version is never used again, however old the snapshot of its writer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -67,7 +67,7 @@ def test_a_batch_that_waited_during_a_purge_fails(
     factories.append(holder, first)
     waiting = factories.start(lambda: append_events(waiter, [factories.new_event(first), factories.new_event(second)]))
     factories.wait_blocked(orders.connection, waiter.connection.info.backend_pid)
-    factories.append_to(orders, *[second] * meanwhile)  # the version that the waiter is about to take, or one more
+    factories.append_to(orders, *[second] * meanwhile)  # up to the version that the waiter is about to use, or one more
     purge(orders, second)
     holder.connection.rollback()
     assert isinstance(waiting.exception(patience()), psycopg.errors.SerializationFailure)

@@ -1,4 +1,4 @@
-"""Which database this is, and no copy of it."""
+"""The identity of a database, which its copies do not share."""
 
 from collections.abc import Callable
 

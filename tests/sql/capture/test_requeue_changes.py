@@ -1,4 +1,4 @@
-"""Out of the quarantine: requeued in order, repaired if not too late, discarded for a reason."""
+"""Out of the quarantine: requeued in order, repaired if not too late, or discarded with a reason."""
 
 import json
 from functools import partial
@@ -23,7 +23,7 @@ def repair(source: Source, key: object = 1, which: int = 0, value: object = "rep
 
 @pytest.fixture
 def waiting(source: Source) -> Source:
-    """Row 1 with a change at fault, then others of it; row 2 flows."""
+    """Row 1 has a faulty change and later ones behind it; row 2 flows."""
     source.commit(inserted(1), faulty(1), updated(1, "a"), faulty(1), updated(1, "b"), inserted(2))
     source.emit()
     return source

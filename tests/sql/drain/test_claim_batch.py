@@ -1,4 +1,4 @@
-"""Leasing ranges of the log: who gets what, and never two the same."""
+"""Leasing ranges of the log: which consumer gets which range, and never two the same."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_a_claim_skips_what_an_open_claim_holds_and_never_waits(bulk: PlatformSt
 
 
 def test_there_is_no_phantom_lease(bulk: PlatformStore, connect: Connect) -> None:
-    """A claim whose look is older than another's commit neither re-delivers nor leases an empty range."""
+    """A claim with a snapshot older than another's commit neither redelivers nor leases an empty range."""
     append(bulk)
     bulk.sequence_events()
     first, second = connect(), connect(autocommit=False)
@@ -100,7 +100,7 @@ def test_events_that_the_view_does_not_want_are_passed_over(orders: PlatformStor
 def test_a_claim_that_finds_nothing_writes_nothing(bulk: PlatformStore, connect: Connect) -> None:
     idle = PlatformStore(connect(autocommit=False))
     for store in (bulk, idle):
-        set_clock(store.connection, "2030-01-01 00:00:00+00")  # the sequencer need not note that it looked
+        set_clock(store.connection, "2030-01-01 00:00:00+00")  # the sequencer need not record its call
     append_to(bulk, "o-1")
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     assert idle.claim_batch("v", "me") == []

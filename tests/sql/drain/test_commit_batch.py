@@ -1,4 +1,4 @@
-"""Effect and position commit together, fenced by the lease's token."""
+"""Effect and position commit together, fenced by the lease token."""
 
 from collections.abc import Callable
 from dataclasses import replace

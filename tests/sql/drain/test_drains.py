@@ -1,4 +1,4 @@
-"""What the store knows of drains: who has one, whether it lives, how the tries ended, and when the next may start."""
+"""The store's records of drains: owner, whether it is alive, outcomes of tries, and the earliest next start."""
 
 from collections import Counter
 from functools import partial
@@ -47,7 +47,7 @@ def test_one_who_asks_gets_a_drain_and_the_next_one_when_that_has_ended(drains: 
     assert of(drains) == DrainState("v", ended_s=3.0)
     assert list(drains.drain_states("", "v", "x")) == ["", "v", "x"]
     assert drains.begin_drain("v")
-    # nobody asked for the one that somebody starts by hand
+    # a run started by hand needs no request
     assert drains.begin_drain("by hand", "run")
     assert not drains.begin_drain("by hand")
 
@@ -64,7 +64,7 @@ def test_failures_count_and_the_next_try_waits_until_one_ends_well(drains: Platf
         pass_time(drains, wait_s - 1)
         assert not drains.begin_drain("v")
         pass_time(drains, 1)
-    # a run that somebody starts by hand does not wait
+    # a run started by hand does not wait for the backoff
     drains.end_drain("v", "run", "no")
     assert drains.begin_drain("v", "by hand")
     drains.end_drain("v", "by hand")
@@ -81,10 +81,10 @@ def test_a_drain_that_attaches_to_nothing_in_time_failed(drains: PlatformStore, 
     assert not drains.begin_drain("v")
     pass_time(drains, 1)
     assert of(drains) == DrainState("v", failures=1, error="Its run died, or did not begin in time.", ended_s=in_time_s)
-    # it is counted once
+    # the failure is counted once
     assert drains.begin_drain("v")
     assert (of(drains).failures, of(drains).since_s) == (1, 0.0)
-    # one that begins late has it all the same
+    # a run that begins late gets the drain nevertheless
     assert drains.begin_drain("v", "run")
     drains.end_drain("v", "run")
     assert of(drains) == DrainState("v", ended_s=0.0)
@@ -104,7 +104,7 @@ def test_a_drain_lives_while_its_session_does_and_is_dead_at_once_without(
     terminate(drains.connection, connection.info.backend_pid)
     assert (of(drains).lives, of(drains).since_s, of(drains).failures) == (False, None, 1)
     assert drains.begin_drain("v")
-    # attachments of the dead one are none of the next one
+    # attachments of the dead drain do not count for the next one
     assert of(drains) == DrainState("v", "run", since_s=0.0, failures=1, error=of(drains).error, ended_s=3000.0)
 
 
@@ -115,7 +115,7 @@ def test_a_consumer_of_another_view_says_nothing_of_a_drain(drains: PlatformStor
     evil.register_view("evil")
     evil.attach_consumer("evil", "run", 3600)
     assert not of(drains).lives
-    # one that is not attached yet counts not as one that was
+    # a drain that is not attached yet is not one that has lost its attachment
     evil.attach_consumer("evil", "run", 1)
     pass_time(drains, 2)
     assert of(drains).failures == 0
@@ -141,7 +141,7 @@ def test_a_drain_has_time_to_come_back_after_a_restart_of_the_server(drains: Pla
 def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(
     drains: PlatformStore, connect: Connect
 ) -> None:
-    # of a read model
+    # the view of a read model
     drains.register_view("m", "-infinity", mode="bulk", owner="event_store_owner")
     drains.begin_drain("", "old")
     lost = connect()
@@ -152,10 +152,10 @@ def test_a_drain_that_lost_its_connection_and_comes_back_keeps_its_place(
     drains.attach_consumer("m", "old")
     assert of(drains, "").lives
     assert not drains.begin_drain("", "new")
-    # without it the new one has it
+    # once the old run is detached, the new run gets the drain
     drains.detach_consumer("m", "old")
     assert drains.begin_drain("", "new")
-    # and what the old one says of its end is not the end of that
+    # the end of the old run does not end the new one
     drains.end_drain("", "old")
     assert of(drains, "") == DrainState("", "new", since_s=0.0, ended_s=0.0)
 

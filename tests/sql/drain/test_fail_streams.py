@@ -1,4 +1,4 @@
-"""A stream that fails waits by itself: the rest of its batch goes on; it may fail at a named event."""
+"""A failing stream waits alone: the rest of its batch is committed; a stream may fail at a named event."""
 
 from dataclasses import replace
 
@@ -157,7 +157,7 @@ def test_what_has_no_position_yet_is_not_due(
     with bulk.connection.transaction():
         bulk.commit_batch("v", leases)
     somebody = connect(autocommit=False)
-    somebody.execute("select from event_store.sequencer for update")  # nobody else sequences
+    somebody.execute("select from event_store.sequencer for update")  # no other session sequences
     assert bulk.claim_batch("v", "me") == []
     somebody.rollback()
     assert len(finish(bulk, bulk.claim_batch("v", "me"))) == 1
@@ -190,7 +190,7 @@ def test_a_stream_fails_at_the_event_that_is_named(bulk: PlatformStore, streams:
     bad, good, _ = streams
     factories.append_to(bulk, bad, bad, good, bad)
     leases, (_, second, _, third) = delivered(bulk)
-    fail(bulk, leases, bad, second)  # what comes before it is acknowledged
+    fail(bulk, leases, bad, second)  # events before it are acknowledged
     assert bulk.view_lag("v")[0].lag == 2
     for due, failing, attempts in ((5, third, 1), (10, third, 2)):
         at(bulk, due)
@@ -201,7 +201,7 @@ def test_a_stream_fails_at_the_event_that_is_named(bulk: PlatformStore, streams:
         factories.assert_locks_know_versions(bulk.connection)
     (letter,) = bulk.dead_letters("v")
     assert (letter.offset, letter.waiting) == (third, 1)
-    fail(bulk, [bulk.claim_partition("v", 0, "me")], bad, second)  # a rebuild goes back
+    fail(bulk, [bulk.claim_partition("v", 0, "me")], bad, second)  # a rebuild starts from the beginning
     factories.assert_locks_know_versions(bulk.connection)
     bulk.retry_dead_letters("v")
     at(bulk, 20)
@@ -233,7 +233,7 @@ def test_an_event_that_the_lease_does_not_deliver_is_refused(bulk: PlatformStore
 
 
 def test_no_commit_ends_before_the_failed_event(bulk: PlatformStore, streams: list[str]) -> None:
-    """It would lose what lies between."""
+    """It would lose the events between them."""
     bad, good, _ = streams
     factories.append_to(bulk, good, bad, bad)
     (lease,), (_, _, third) = delivered(bulk)
@@ -287,7 +287,7 @@ def test_a_rebuild_reads_every_stream_and_frees_what_does_not_fail_again(
     with pytest.raises(PositionOutOfRange, match="position 6, leased up to 7"):
         bulk.commit_batch("v", [replace(lease, to_position=6)])
     assert bulk.release_batch("v", [lease]) == 1
-    assert len(bulk.dead_letters()) == 3  # until it commits, nothing is freed
+    assert len(bulk.dead_letters()) == 3  # the rebuild frees no stream until it commits
     assert before != state(bulk)
     lease = bulk.claim_partition("v", 0, "me")
     with bulk.connection.transaction():
@@ -297,5 +297,5 @@ def test_a_rebuild_reads_every_stream_and_frees_what_does_not_fail_again(
     assert letters == {(dead, "again", 2), (elsewhere, "no such customer", 1)}
     assert bulk.claim_batch("v", "me") == []
     assert bulk.retry_dead_letters("v", "order", dead) == 1
-    # its rows were made anew without it
+    # its rows were rebuilt without it
     assert [each for _, each in finish(bulk, bulk.claim_batch("v", "me"))] == [events[1], events[4]]

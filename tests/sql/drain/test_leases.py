@@ -1,4 +1,4 @@
-"""A lease while it is held: what it delivers, how it is extended and given back; a lease of a whole log partition."""
+"""A lease while it is held: its events, its extension and release; a lease of a whole log partition."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A decider belongs to every writer, or to the role that its first registration names."""
+"""The owner of a decider: every writer, or the role that its first registration names."""
 
 from dataclasses import replace
 from uuid import uuid4
@@ -38,7 +38,7 @@ def test_only_members_of_its_role_append_to_an_owned_decider(orders: PlatformSto
     ):
         assert team in str(refusal(NotDeciderOwner, attempt).detail)
     assert len(get_events(orders, "o-1", "payment")) == 1
-    # later events of it are the role's, too
+    # the role owns the decider's later events too
     member.register_decider_event("payment", "returned", "Returned.")
     assert owners(orders, "payment") == [("paid", team), ("returned", team)]
     append_events(member, batch)
@@ -76,9 +76,9 @@ def test_nobody_forges_changes_of_a_table_before_it_is_captured(orders: Platform
     refused = refusal(DeciderCaptured, lambda: captures.register_capture("c", "slot", "publication", [table]))
     assert "registered for every writer" in str(refused.detail)
     assert value(orders.connection, "select count(*) from event_store.captured_tables") == 0
-    # nor does an operator make a capture's of it by mistake
+    # an operator cannot make it a capture's by mistake either
     refusal(Malformed, lambda: orders.set_decider_owner(table.decider, "event_store_owner"))
-    # the names that captures give are theirs
+    # decider names of captures are reserved for them
     refusal(Malformed, lambda: writer.register_decider_event(TABLE.decider, "updated", ""))
     captures.register_capture("c", "slot", "publication", [TABLE])
 

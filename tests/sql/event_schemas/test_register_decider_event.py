@@ -1,4 +1,4 @@
-"""Registering what a decider may append: one event, or many at once."""
+"""Registering the events that a decider may append: one, or many at once."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def test_registering_at_once_registers_once(store: PlatformStore, connect: Conne
     assert {result.result() for result in results} == {DeciderEvent("order", "placed", 1, "x")}
     first, second = connect(autocommit=False), connect()
     PlatformStore(first).register_decider_event("order", "paid", "first")
-    # what is known waits for nobody
+    # registering a known event never waits
     assert PlatformStore(connect()).register_decider_event("order", "placed", "y").description == "x"
     late = start_blocked(store, second, lambda: PlatformStore(second).register_decider_event("order", "paid", "second"))
     first.commit()

@@ -1,4 +1,4 @@
-"""The shape of an event, its schemas and upcasts, is that of the role that registered it; operators take one back."""
+"""The role that registered an event owns its schemas and upcasts; operators can withdraw them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ def service(login: Login) -> PlatformStore:
 def register(
     store: PlatformStore, what: str, event: str, decider: str = "order", *, other: bool = False
 ) -> EventSchema | EventUpcast:
-    """Register a schema of version 1, or an upcast to version 2; or another one in its place."""
+    """Register a schema of version 1, or an upcast to version 2, or replace it by another one."""
     if what == "schema":
         return store.register_event_schema(decider, event, {"type": "array" if other else "object"})
     return store.register_event_upcast(decider, event, 2, [] if other else TIMES_100)
@@ -65,7 +65,7 @@ def test_a_version_has_one_for_ever(orders: PlatformStore, what: str, differs: E
 
 @both
 def test_of_two_sessions_one_is_refused(orders: PlatformStore, connect: Connect, what: str, differs: Error) -> None:
-    for event in ("placed", "paid"):  # to register a version takes the same lock
+    for event in ("placed", "paid"):  # registering a version takes the same lock
         orders.register_decider_event("order", event, "", 2)
     first, second = PlatformStore(connect(autocommit=False)), PlatformStore(connect())
     known = register(first, what, "placed")
@@ -73,7 +73,7 @@ def test_of_two_sessions_one_is_refused(orders: PlatformStore, connect: Connect,
     first.connection.commit()
     with pytest.raises(differs, match=known.digest):
         late.result(patience())
-    # the same again waits for nobody
+    # registering the same again never waits
     register(first, what, "paid")
     assert register(second, what, "placed") == known
     same = start_blocked(orders, second, lambda: register(second, what, "paid"))
@@ -129,16 +129,16 @@ def test_a_stranger_says_nothing_of_an_events_shape(store: PlatformStore, servic
             assert str(service.connection.info.user) in str(error.detail)
             assert "set_decider_owner" in str(error.hint)
     assert everything(store) == before
-    # a version of a stranger's is the event's, too
+    # a version registered by a stranger belongs to the event too
     stranger.register_decider_event("sale", "placed", "as it likes", 2)
     refusal(errors.NotDeciderOwner, lambda: stranger.register_event_upcast("sale", "placed", 2, TIMES_100))
     append(stranger, "o-2", data={"amount": 1})
     upcast = service.register_event_upcast("sale", "placed", 2, [])
     schema = service.register_event_schema("sale", "placed", {"type": "object"}, 2)
-    # what is there may be registered by all again
+    # existing registrations may be repeated by any writer
     assert stranger.register_event_upcast("sale", "placed", 2, []) == upcast
     assert stranger.register_event_schema("sale", "placed", {"type": "object"}, 2) == schema
-    # an event of its own, and one that is new
+    # its own event, and a new one
     stranger.register_event_upcast("sale", "theirs", 2, TIMES_100)
     stranger.register_event_schema("sale", "another", False)
     # operators may
@@ -214,7 +214,7 @@ def test_an_event_without_events_is_anybodys_if_released(
     refusal(errors.EventNotRegistered, lambda: append(service, "o-2", event="new"))
     next_one.register_event_schema("sale", "new", {})
     refusal(errors.NotDeciderOwner, lambda: service.register_event_schema("sale", "new", {}, 2))
-    # an event that was purged counts
+    # a purged event counts
     purge_all(store)
     assert value(store.connection, "select count(*) from event_store.events") == 0
     assert "purged" in str(refusal(errors.Malformed, lambda: release("placed")).detail)
@@ -231,7 +231,7 @@ def test_a_registration_that_is_withdrawn_at_the_same_time_waits(store: Platform
     store.register_event_upcast("sale", "placed", 2, TIMES_100)
     first = connect(autocommit=False)
     PlatformStore(first).withdraw_registration("sale", "placed", 2, "upcast")
-    # nobody is hindered by what is not committed, and nothing is gone after a rollback
+    # an uncommitted withdrawal blocks no other session, and a rollback removes nothing
     assert store.register_event_upcast("sale", "placed", 2, TIMES_100).to_version == 2
     first.rollback()
     assert not PlatformStore(first).withdraw_registration("sale", "placed", 3, "upcast")
@@ -252,12 +252,12 @@ def test_all_upcasts_of_an_event_together_have_an_end(store: PlatformStore) -> N
         last = len(upcasts) + 1
         error = refusal(errors.Malformed, lambda: store.register_event_upcast("sale", f"e-{number}", last, upcasts[-1]))  # noqa: B023 - called here
         assert why in str(error.detail)
-    # so what they make of data of an append is no longer than these and their own text together
+    # so upcasted data are no longer than the appended data and the upcasts' own text together
     data = {"amount": "x" * 1_000_000}
     store.register_event_upcast("sale", "placed", 2, [default(key, "y" * 640) for key in map(str, range(90))])
     append_events(store, [BatchEvent("sale", "o-9", "placed", data=data)])
     (read,) = store.read("sale", "o-9", upcast=True)
     assert 1_050_000 < len(read.data_json) < 1_000_000 + 65_536 + 100
-    # a version that is the last one that there can be
+    # the largest possible version
     store.register_event_upcast("sale", "far", 9_223_372_036_854_775_807, [])
     store.register_event_upcast("sale", "far", 9_223_372_036_854_775_806, [])

@@ -1,4 +1,4 @@
-"""Random schemas and data near their borders: the store accepts exactly what a validator of JSON Schema does."""
+"""Random schemas and data near their borders: the store accepts the same data as a validator of JSON Schema."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ Schema = dict[str, Any] | bool
 
 KEYS = ["a", "b", "key", 'qu"o', "~t/l", "", "ü b", "type", "value"]
 keys = st.sampled_from(KEYS)
-# what a double has exactly: a validator in a language with doubles only rounds the others
+# numbers that a double holds exactly: a validator with doubles only would round others
 numbers = st.sampled_from([-2, -1, 0, 1, 2, 3, 4, 5, 6, -0.5, 0.5, 1.0, 1.5, 2.25, 1000, 2**53])
 bounds = st.sampled_from([-1, 0, 1, 2, 2.5, 1000])
 counts = st.integers(0, 3)
@@ -54,7 +54,7 @@ values = st.recursive(
 
 
 def members(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw some keywords of a schema whose parts are of `inner`."""
+    """Draw some keywords of a schema with parts from `inner`."""
     types = st.sampled_from(["null", "boolean", "number", "integer", "string", "array", "object"])
     known: dict[str, st.SearchStrategy[Any]] = {
         "type": types | st.lists(types, min_size=1, max_size=3, unique=True),
@@ -89,7 +89,7 @@ def members(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def records(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw a schema as most are: an object whose properties have a type and a rule, and of which some must be there."""
+    """Draw a typical schema: an object; its properties have a type and a rule, and some are required."""
     numeric = st.fixed_dictionaries({"type": st.sampled_from(["number", "integer"])}, optional={"minimum": bounds})
     textual = st.fixed_dictionaries({"type": st.just("string")}, optional={"maxLength": lengths, "pattern": patterns})
     return st.fixed_dictionaries(
@@ -102,7 +102,7 @@ def records(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def without_refs(schema: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Take references away: what they name has none, so that it is in no circle."""
+    """Remove references: a referenced schema has none, so there are no cycles."""
     if isinstance(schema, dict):
         return {key: without_refs(value) for key, value in schema.items() if key != "$ref" or isinstance(value, dict)}
     return [without_refs(each) for each in schema] if isinstance(schema, list) else schema
@@ -121,7 +121,7 @@ schemas = st.builds(
 
 @st.composite
 def fitting(draw: st.DrawFn, schema: Any, root: Any) -> Any:  # noqa: ANN401, PLR0911 - any JSON, one return a kind
-    """Draw a value that has a good chance to fit, or to break a rule by little."""
+    """Draw a value that is likely to fit, or to break a rule slightly."""
     if isinstance(schema, bool) or draw(st.integers(0, 7)) == 0:
         return draw(values)
     for keyword in ("allOf", "anyOf", "oneOf"):
@@ -161,7 +161,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, list[Any]]:
 
 
 def judged(connection: psycopg.Connection, schema: Any, data: list[Any]) -> list[tuple[bool, bool]]:  # noqa: ANN401 - any JSON
-    """Say of each value whether the predicate takes it, and whether no rule by itself refuses it."""
+    """Return for each value whether the predicate accepts it, and whether no single rule refuses it."""
     return rows(
         connection,
         """
@@ -178,7 +178,7 @@ def judged(connection: psycopg.Connection, schema: Any, data: list[Any]) -> list
 
 
 def assert_as_a_validator(store: PlatformStore, schema: Schema, data: list[Any]) -> None:
-    """Assert that the store takes what a validator takes, and names a rule for all else."""
+    """Assert that the store accepts the same data as a validator, and names a rule for all others."""
     validator = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
     expected = [validator.is_valid(each) for each in data]
     assert judged(store.connection, schema, data) == [(each, each) for each in expected], (schema, data)
@@ -190,9 +190,9 @@ def test_the_store_accepts_what_a_validator_accepts(store: PlatformStore, case: 
     assert_as_a_validator(store, *case)
 
 
-# What a property meets rarely. In jsonpath a lax comparison passes an array for what is in it, and comparing different
-# types, or looking into what has no parts, is unknown: so is "not" of it. A predicate leaves out what the rest of it
-# implies, where that rule says it.
+# Cases that random tests rarely meet. In jsonpath a lax comparison unwraps an array, and the result of comparing
+# different types, or of a path into a scalar, is unknown, and so is its negation. A predicate omits a rule that the
+# rest of it implies; the rule itself still names the fault.
 A, OBJECT, NUMBER = {"properties": {"a": {"type": "number"}}}, {"type": "object"}, {"type": "number"}
 NEEDED = {"required": ["a"]}
 ITEMS = {"type": "object", "properties": {"a": {"minimum": 0, "pattern": "^x$"}, "b": {"items": NUMBER}}}
@@ -218,7 +218,7 @@ BORDERS: list[tuple[dict[str, Any], list[Any]]] = [
     ({"not": {"const": "x"}}, SOME),
     ({"anyOf": [NATURAL, {"type": "null"}, NEEDED | OBJECT | A]}, SOME),
     *((schema, SOME) for schema in ({"oneOf": [WORD, NUMBER]}, {"not": NEEDED | OBJECT | A}, {"not": WORD})),
-    # patterns of ECMA-262
+    # ECMA-262 patterns
     *(({"pattern": pattern}, ["aZ_9", "ü", "_", ""]) for pattern in (r"^\w+$", r"^\W$")),
     *(({"pattern": pattern}, ["12", "٣", "3"]) for pattern in (r"^\d+$", r"^\D$")),
     *(({"pattern": pattern}, ["\u2003", "_", "\u00a0"]) for pattern in (r"^\s$", r"^[^\s]$")),

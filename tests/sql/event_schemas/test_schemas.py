@@ -1,4 +1,4 @@
-"""An event's schema: what is taken as one, who sets it, which data are refused and how that is said."""
+"""An event's schema: valid schemas, which role sets them, refused data and the messages."""
 
 import re
 from calendar import monthrange
@@ -41,7 +41,7 @@ def schemas(store: PlatformStore) -> list[tuple[Any, ...]]:
 
 
 def refused(store: PlatformStore, schema: Json, data: Json) -> str | None:
-    """Return why data do not fit a schema; None where they do. Nothing stays."""
+    """Return why data do not fit a schema; None if they do. Nothing is stored."""
     with store.connection.transaction(force_rollback=True):
         store.register_event_schema("order", "judged", schema)
         try:
@@ -67,7 +67,7 @@ SAID: list[tuple[Any, Any, str]] = [
     ({"enum": ["a", 1, None]}, "x", 'data is "x", none of "a", 1, null, by /enum'),
     ({"const": True}, False, "data is false, not true, by /const"),
     ({"required": ["a", "b"]}, {"a": 1}, 'data is {"a": 1}, without "b", by /required/1'),
-    # of several the first
+    # of several faults the first
     ({"required": ["a", "b"]}, {}, 'data is {}, without "a", by /required/0'),
     ({"minItems": 1}, [], "data is [], of fewer than 1 items, by /minItems"),
     ({"maxItems": 1}, [1, 2], "data is [1, 2], of more than 1 items, by /maxItems"),
@@ -191,14 +191,14 @@ def test_a_schema_that_grows_beyond_measure_is_refused_at_once(orders: PlatformS
     deep: Any = {}
     for _ in range(40):
         deep = {"items": deep}
-    # each refers twice to the one before it: a million in all
+    # each refers twice to its predecessor: a million references in all
     doubled = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n - 1}"}] * 2} for n in range(1, 20)} | {"d0": {}}
     wide = {"properties": {f"p{n}": {"enum": [f"a rather long text {m}" for m in range(100)]} for n in range(25)}}
     large: list[tuple[Json, str]] = [
         (deep, "is nested in more than 32 schemas"),
         ({"$ref": "#/$defs/d15", "$defs": doubled}, "is too large, with what it refers to"),
         ({"allOf": [{"$ref": "#/$defs/w"}] * 3, "$defs": {"w": wide}}, "is too large, with what it refers to"),
-        # each of the three hundred is written three hundred times, with a key of 1,500 letters
+        # each of the 300 cases is written 300 times, with a key of 1,500 letters
         ({"properties": {"k" * 1_500: {"oneOf": [{"const": n} for n in range(300)]}}}, "is too large, with what it"),
         ({"allOf": [{"$ref": "#/$defs/w"}] * 100, "$defs": {"w": wide}}, "is too large, with what it refers to"),
     ]
@@ -257,7 +257,7 @@ def test_a_batch_is_refused_by_its_first_unfit_event_and_stores_nothing(orders: 
     ]
     said = str(refusal(DataRefused, lambda: append_events(orders, made)).detail)
     assert said.startswith("event 3 of the batch: event placed version 1 of decider order: data.amount is -1, less")
-    # what is malformed, or unknown, is said first
+    # a malformed or unknown event is reported first
     refusal(Malformed, lambda: append_events(orders, [*made, BatchEvent("order", "", "placed")]))
     refusal(EventNotRegistered, lambda: append_events(orders, [made[1], BatchEvent("order", "o-1", "unknown")]))
     assert value(orders.connection, "select count(*) from event_store.events") == 0
@@ -275,7 +275,7 @@ def test_a_history_from_before_the_schema_is_never_judged_again(orders: Platform
     assert [row.appended for row in again] == [False, True]
     assert append(orders, "o-2", event_id=stored.event_id, command_id=stored.command_id).offset == stored.offset
     insert(orders.connection, third)
-    # with its event_id, other data are another event
+    # other data under a used event_id are refused as another event
     refusal(EventIdReused, lambda: append(orders, "o-2", event_id=stored.event_id, data={}))
     refusal(
         EventIdReused, lambda: append_events(orders, [BatchEvent("order", "o-1", "placed", unfit.event_id, data={})])
@@ -296,7 +296,7 @@ def test_unfit_data_are_said_before_a_conflict(orders: PlatformStore) -> None:
 def test_a_schema_holds_for_appends_that_begin_after_it(orders: PlatformStore, connect: Connect) -> None:
     early = connect(autocommit=False)
     append(PlatformStore(early))
-    # nobody waits for the other
+    # neither session waits for the other
     orders.register_event_schema("order", "placed", ORDER)
     refusal(DataRefused, lambda: append(PlatformStore(early), "o-2"))
     early.rollback()
@@ -314,7 +314,7 @@ def test_a_schema_holds_for_appends_that_begin_after_it(orders: PlatformStore, c
 
 
 def test_a_predicate_of_every_size_is_stored(orders: PlatformStore) -> None:
-    """A row of a few kilobytes is read as it is; one that fits no page is compressed, or moved out."""
+    """A row of a few kilobytes is stored inline; one that does not fit a page is compressed or moved out of line."""
     for count in (1, 25, 60, 90):
         name = f"of {count}"
         properties = {f"property_{n}": {"type": "number", "minimum": n, "maximum": n + 1} for n in range(count)}

@@ -1,4 +1,4 @@
-"""Random data and moves: SQL and Python make the same text of them, byte for byte, and neither fails."""
+"""Random data and moves: SQL and Python produce the same text, byte for byte, and neither fails."""
 
 import json
 import random
@@ -40,7 +40,7 @@ Drawn = tuple[st.SearchStrategy[str], st.SearchStrategy[list[str]], st.SearchStr
 
 
 def drawn(keys: st.SearchStrategy[str]) -> Drawn:
-    """Return documents, paths, and moves by version, of some keys."""
+    """Return documents, paths, and moves by version, with these keys."""
     values = st.recursive(
         scalars,
         lambda inner: (
@@ -72,12 +72,12 @@ def drawn(keys: st.SearchStrategy[str]) -> Drawn:
 
 
 documents, _, chains = drawn(st.sampled_from(KEYS[:4] * 4 + KEYS))
-# so few keys that moves, documents and the field meet
+# so few keys that moves, documents and the field often meet
 dense_documents, dense_paths, dense_chains = drawn(st.sampled_from(["a", "b", "a", "b", "a", "b", "0"]))
 
 
 def sql_text(value: object) -> str:
-    """Return JSON with the digits that numbers have."""
+    """Return JSON with all digits of its numbers."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def sql_text(value: object) -> str:
 def by_postgres(
     store: PlatformStore, found: list[str], version: int, upcasts: list[dict[str, Any]]
 ) -> list[tuple[str, str]]:
-    """Return the texts as jsonb prints them, and as it prints them moved."""
+    """Return the texts as jsonb prints them, before and after the moves."""
     both: LiteralString = """
         select d::jsonb::text, event_store_platform.moved(d::jsonb, %s, %s::jsonb)::text
         from unnest(%s::text[]) with ordinality t(d, n) order by n
@@ -137,9 +137,9 @@ def test_a_field_that_is_read_where_it_was_is_that_of_the_moved_data(
 
 
 def test_a_field_of_which_its_place_does_not_tell_is_not_read_there(store: PlatformStore) -> None:
-    """What a property meets rarely."""
+    """Cases that random tests rarely meet."""
     told: dict[tuple[str, ...], tuple[str, list[Move], str | None]] = {
-        # the default has the key, and what is there has not
+        # the default has the key, and the existing value does not
         ("a", "b"): ('{"a": {}}', [default("a", {"b": 1})], None)
     }
     not_told: list[tuple[tuple[str, ...], list[Move]]] = [
@@ -148,13 +148,13 @@ def test_a_field_of_which_its_place_does_not_tell_is_not_read_there(store: Platf
         (("a",), [default("a.b", 1)]),
         (("a",), [drop("a.b")]),
         (("a",), [scale("a.b", 1)]),
-        # an element of an array, which no move enters
+        # an element of an array: no move enters arrays
         (("a", "0"), [drop("b")]),
         (("c",), [rename(["a", " +1"], "c")]),
-        # from more places than a field is worth
+        # from too many places to be worth it
         (("k",), [rename(f"k.{key}", "k") for key in "ab" * 50]),
     ]
-    # however many moves there are elsewhere
+    # with any number of moves elsewhere
     assert pulled(("a", "b"), [drop("c"), rename("d", "e")] * 2_000) == pulled(("a", "b"), [])
     for path, (data, moves, value) in told.items():
         statement = sql.SQL("select ({}) #>> '{{}}' from (select {}::jsonb as data) e").format(

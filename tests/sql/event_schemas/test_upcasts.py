@@ -1,4 +1,4 @@
-"""An event's upcasts: which moves are taken, what each does, who registers them, and which schemas need them."""
+"""An event's upcasts: valid moves, their effects, which role registers them, and which schemas need them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ WRITER, READER = "event_store_writer", "event_store_reader"
 
 
 def by_postgres(store: PlatformStore, data: str, moves: list[Any]) -> str:
-    """Return the text that SQL makes of data by the moves, and that Python makes the same."""
+    """Return the text that the moves make of data in SQL; assert that Python makes the same."""
     upcasts = [{"to_version": 2, "moves": flat(moves)}]
     both: LiteralString = (
         "select d::text, event_store_platform.moved(d, 1, %s::jsonb)::text from (select %s::jsonb) t (d)"
@@ -167,7 +167,7 @@ def test_a_gap_between_a_version_and_an_upcast_is_refused(orders: PlatformStore)
         orders.register_event_upcast("order", "placed", to_version, [])
     error = refusal(UpcastMissing, lambda: orders.register_event_upcast("order", "placed", 5, []))
     assert "no upcast to version 4" in str(error.detail)
-    # where no version came before none is missing
+    # if there was no earlier version, no upcast is missing
     assert orders.register_event_upcast("order", "new", 4, []).to_version == 4
 
 
@@ -207,12 +207,12 @@ def test_a_schema_that_cannot_read_the_version_before_needs_an_upcast(store: Pla
         error = refusal(UpcastNeeded, partial(store.register_event_schema, "order", first, new, 2))
         assert why in str(error.detail)
         assert "register_event_upcast" in str(error.hint)
-        # whichever of the two comes first
+        # in either order of the two
         store.register_event_schema("order", then, new, 2)
         later = refusal(UpcastNeeded, partial(store.register_event_schema, "order", then, old))
         assert "version 2 after 1" in str(later.detail)
         assert why in str(later.detail)
-        # of neighbours only
+        # only between neighbouring versions
         store.register_event_schema("order", first, new, 3)
         store.register_event_upcast("order", first, 2, [])
         store.register_event_schema("order", first, new, 2)

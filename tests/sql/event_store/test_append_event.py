@@ -24,7 +24,7 @@ def heads(store: PlatformStore) -> list[tuple[Any, ...]]:
 
 
 def refused(store: PlatformStore, error: type[errors.MillraceError], **arguments: Any) -> errors.MillraceError:  # noqa: ANN401 - as append's
-    """Append what is refused; assert that no stream moved."""
+    """Append an event that is refused; assert that no stream moved."""
     before = heads(store)
     refusal_ = refusal(error, lambda: append(store, **arguments))
     assert heads(store) == before
@@ -231,7 +231,7 @@ WAYS: dict[str, Way] = {
     "append_event": lambda store, new, previous: append(
         store, new.decider_id, previous, event_id=new.event_id, command_id=new.command_id
     ),
-    "append_events": lambda store, new, _: append_events(store, [new_event("another"), new]),  # to wherever the end is
+    "append_events": lambda store, new, _: append_events(store, [new_event("another"), new]),  # at the stream's end
     "insert": lambda store, new, previous: insert(store.connection, ("placed", new.event_id, new.decider_id, previous)),
     "expecting event": lambda store, new, previous: append_event(
         store,
@@ -251,7 +251,7 @@ WAYS: dict[str, Way] = {
         store.connection, ("placed", new.event_id, new.decider_id, previous), conflicts=SKIPPING
     ),
 }
-# the two ways, what the second one's event has of the first one's, and what becomes of it if the first one commits
+# the two calls, the field that the second event shares with the first, and its outcome if the first commits
 RACES: list[tuple[str, str, str, type[Exception] | str]] = [
     ("append_event", "append_event", "stream", errors.Conflict),
     ("append_events", "append_event", "stream", errors.Conflict),
@@ -294,14 +294,14 @@ def test_the_end_of_the_first_decides_the_second(
             expected = [[new.event_id], []]
         assert of_each == expected, (first_way, second_way, same)
         assert heads_without_their_event(orders) == []
-        # and the stream of the second goes on
+        # the stream of the second can be appended to
         head = orders.head("order", late.decider_id)
         append(orders, late.decider_id, head.last_event_id if head else None)
 
 
 def test_offsets_rise_along_a_stream_whoever_began_first(orders: PlatformStore, connect: Connect) -> None:
     older = connect(autocommit=False)
-    append(PlatformStore(older), "o-2")  # its transaction is the older one
+    append(PlatformStore(older), "o-2")  # in the older transaction
     first = append(orders, "o-1")
     second = append(PlatformStore(older), "o-1", first.event_id)
     older.commit()

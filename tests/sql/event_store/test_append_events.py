@@ -53,7 +53,7 @@ def test_a_batch_is_stored_in_the_order_given_over_known_and_new_streams(orders:
     assert heads(orders) == [
         (decider, each, appended[n].event_id, appended[n].offset, version, False) for decider, each, n, version in last
     ]
-    # and a single append goes on from there
+    # a single append continues from there
     assert append(orders, "a", appended[4].event_id).previous_id == appended[4].event_id
 
 
@@ -75,7 +75,7 @@ def test_a_refusal_names_the_head_as_it_was_before_the_batch(orders: PlatformSto
 
 
 def test_large_batches_read_no_more_for_each_event(orders: PlatformStore) -> None:
-    """One stream or many, new or known, stored or not: no step compares all events with all others."""
+    """For one stream or many, new or known, stored or not: no step compares all events with all others."""
 
     def read(batch: list[BatchEvent]) -> tuple[int, int]:
         with orders.connection.transaction():
@@ -100,7 +100,7 @@ def test_a_retried_batch_returns_what_is_stored_and_changes_nothing(orders: Plat
     before = heads(orders)
     assert append_events(orders, batch) == [structs.replace(event, appended=False) for event in first]
     assert heads(orders) == before
-    # a stated previous_id that is that of the stored event is no other content
+    # a stated previous_id equal to the stored one is not other content
     assert not append_events(orders, [chained(batch[2], batch[0].event_id)])[0].appended
     refused(orders, errors.EventIdReused, chained(batch[2], None))
 
@@ -130,7 +130,7 @@ def test_identical_batches_at_once_are_stored_once(orders: PlatformStore, connec
 
 def test_an_event_with_a_missing_wrong_or_unknown_field_is_refused(orders: PlatformStore) -> None:
     good = json.loads(json.dumps(vars(new_event("o-2")), default=str))
-    # of an event that is not appended at the end of its stream, no lock is lost by a slip of the pen
+    # a misspelled field of an event with optimistic locking is refused, not ignored
     changes: list[dict[str, Any]] = [{key: str(uuid4())} for key in ("previousId", "previous", "meta", "")]
     changes += [{"event_id": "no uuid"}, {"event_version": "one"}, {"event_version": 1 << 64}]
     changes += [{"final": "perhaps"}, {"previous_id": 5}, {"metadata": "text"}]

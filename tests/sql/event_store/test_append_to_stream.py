@@ -1,4 +1,4 @@
-"""Events of one stream: what the short way stores, returns and refuses is what `append_events` does."""
+"""Events of one stream: the short form stores, returns and refuses the same as `append_events`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from tests.support.patience import patience
 from tests.support.views.isolation import snapshot_of
 
 Given = Mapping[str, Any]
-# what makes a batch odd, and how often each is there among a hundred events
+# odd fields; each event of a batch may get one
 ODD: tuple[Mapping[str, Any], ...] = (
     {"final": True}, {"final": False}, {"event": "unknown"}, {"event_version": 2}, {"event_version": "x"}, {"data": None},
     {"event_id": "no uuid"}, {"command_id": None}, {"metadata": {"user": "ann"}}, {"metadata": None}, {"metadata": []},
@@ -38,7 +38,7 @@ ODD: tuple[Mapping[str, Any], ...] = (
 
 
 class Twins:
-    """Two streams that get the same: one by `append_to_stream`, the other by `append_events`."""
+    """Two streams with the same appends: one by `append_to_stream`, the other by `append_events`."""
 
     def __init__(self, store: PlatformStore, number: int, chance: Random) -> None:
         self.connection, self.chance = store.connection, chance
@@ -46,7 +46,7 @@ class Twins:
         self.sent: list[Given] = []
 
     def batch(self) -> tuple[list[Given], int | None]:
-        """Return events, of which some were sent before and some are odd, and the version to state."""
+        """Return events, some of them sent before and some odd, and the version to state."""
         events: list[Given] = []
         for _ in range(self.chance.choice((1, 1, 2, 3, 5))):
             if self.sent and self.chance.random() < 0.15:
@@ -59,12 +59,12 @@ class Twins:
         return events, self.chance.choice((None, None, None, 0, 1, 2, 3, 4, -1))
 
     def short(self, events: Sequence[Given], version: int | None) -> object:
-        """Append to the one; return the rows, or the refusal."""
+        """Append to the first stream; return the rows, or the refusal."""
         query = "select event_id, version, appended from event_store.append_to_stream('order', %s, %s, %s)"
         return self._told(query, self.name, json.dumps(events), version)
 
     def general(self, events: Sequence[Given], version: int | None) -> object:
-        """Append the same to the other one, under other ids."""
+        """Append the same to the second stream, under other ids."""
         first = {} if version is None else {"expected_version": version}
         given = [
             {"decider": "invoice", "decider_id": self.name, **_twin(event), **(first if n == 0 else {})}
@@ -74,7 +74,7 @@ class Twins:
         return self._told(query, json.dumps(given))
 
     def stored(self, decider: str) -> list[tuple[Any, ...]]:
-        """Return a stream as it is stored, its offsets counted from its first."""
+        """Return the stored stream, with offsets counted from its first."""
         query = """
             select event, event_id, event_version, data, command_id, previous_id, final, version, metadata,
               rank() over (order by "offset") as place

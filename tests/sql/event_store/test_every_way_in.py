@@ -1,4 +1,4 @@
-"""What is refused whichever way an event comes in: by a function, in a message, by a bare INSERT or COPY."""
+"""Refusals for every way to add an event: by a function, in a message, by a bare INSERT or COPY."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -27,13 +27,13 @@ UUID_TEXT = "f156a3c4-9bd8-11ed-a8fc-0242ac120002"
 
 
 def event(**other: object) -> Event:
-    """Make an event whose data and metadata are text of JSON."""
+    """Make an event with data and metadata as JSON text."""
     ids = {"event_id": str(uuid4()), "command_id": str(uuid4()), "previous_id": None}
     return {"event": "placed", "decider": "order", "decider_id": "o-1", "data": "{}", "metadata": None} | ids | other
 
 
 def batch(bad: Event) -> str:
-    """Make a batch of JSON in which a good event comes before this one."""
+    """Make a JSON batch with a good event before this one."""
 
     def member(made: Event) -> str:
         texts = {name: made.get(name) for name in ("data", "metadata")}
@@ -73,7 +73,7 @@ def copy(connection: psycopg.Connection, bad: Event) -> None:
 
 
 def append_from_a_table(connection: psycopg.Connection, bad: Event) -> object:
-    """Append what lies compressed in a table, where it looks small."""
+    """Append an event that is stored compressed in a table, where it looks small."""
     connection.execute("create temporary table mine (data jsonb)")
     connection.execute("insert into mine values (%s)", (bad["data"],))
     return connection.execute(APPEND + "mine as given", bad)
@@ -94,7 +94,7 @@ def stage_and_commit(connection: psycopg.Connection, bad: Event) -> object:
 
 
 STORES: list[Way] = [append_one, append_some, insert, copy, append_from_a_table, ingest, stage_and_commit]
-# what a limit or an owner refuses is refused when it is staged
+# events that a limit or an owner refuses are refused when they are staged
 WAYS: list[Way] = [*STORES[:-1], stage]
 
 
@@ -104,7 +104,7 @@ def accepted(
     error: type[MillraceError] = Malformed,
     ways: Sequence[Way] = WAYS,
 ) -> list[tuple[str, str, object]]:
-    """Try each event on every way; return where it was not refused for this reason, and assert that none is stored."""
+    """Try each event in every way; return those not refused for this reason, and assert that none is stored."""
     ProducerStore(store.connection).register_producer("p")
     stored: LiteralString = "select count(*) from event_store.events"
     before = value(store.connection, stored)
@@ -125,7 +125,7 @@ def accepted(
 
 
 def nested(levels: int) -> str:
-    """Make data in which so many values lie within each other, the innermost one included."""
+    """Make data with this many nested values, the innermost one included."""
     return '{"a": ' * (levels - 1) + "1" + "}" * (levels - 1)
 
 
@@ -143,7 +143,7 @@ TOO_MUCH = {
     f'{{"a": "{"x" * MIB}"}}': "1048576 are allowed",
     f'{{"a": "{"?" * (MIB // 6)}"}}'.replace("?", "\\u0001"): "1048576 are allowed",
     f'{{"a": [{", ".join(["1e800"] * 2000)}]}}': "1048576 are allowed",
-    # what is no JSON of Postgres
+    # JSON that Postgres refuses
     '{"text": "a\\u0000b"}': "",
     '{"text": "\\ud800"}': "",
     '{"number": NaN}': "",
@@ -164,7 +164,7 @@ ENOUGH = [
 
 def test_data_beyond_a_limit_are_refused(orders: PlatformStore) -> None:
     assert accepted(orders, ((event(data=data), why) for data, why in TOO_MUCH.items())) == []
-    # whose text Postgres itself cannot make
+    # Postgres itself cannot produce the text of these data
     endless = event(data=f'{{"a": [{", ".join(["1e131071"] * 9000)}]}}')
     assert accepted(orders, [(endless, "far too many bytes")], ways=[append_some]) == []
 
@@ -216,7 +216,7 @@ def test_what_a_producer_keeps_has_a_length(orders: PlatformStore) -> None:
 
 
 def test_a_missing_empty_long_or_upper_case_id_is_refused(orders: PlatformStore) -> None:
-    """A UUID has one stream; written in upper case it would be another one than Postgres' own text of it."""
+    """A UUID names one stream; in upper case it would differ from Postgres' own text of it."""
     bad = [(event(**{name: None}), "is null") for name in ("event", "event_id", "decider", "decider_id", "command_id")]
     bad += [(event(decider_id=""), "decider_id is empty")]
     bad += [(event(decider_id=text), "at most 1024") for text in ("x" * 1025, "ü" * 513)]
@@ -299,7 +299,7 @@ def test_what_was_staged_before_is_refused_at_the_commit(captured: CaptureStore)
     captured.register_capture("c", "slot_c", "pub_c", [table("t")])
     refusal(DeciderCaptured, lambda: producer.commit_transaction(transaction))
     assert events(captured) == [("[7]", "inserted")]
-    # what is captured no more is anybody's
+    # any writer may append to a table that is no longer captured
     captured.register_capture("c", "slot_c", "pub_c", [table("u")])
     assert append_events(PlatformStore(captured.connection), [new_event("[1]", event="updated", decider=T)])[0].appended
 

@@ -46,7 +46,7 @@ def test_a_change_raises_and_changes_nothing_whatever_is_set(orders: PlatformSto
     for setting in ("", "event_store.on_forbidden_change = 'allow'", "event_store.rebasing = 'on'"):
         orders.connection.execute(f"set {setting}".encode() if setting else "select")
         for statement in (*CHANGES, *TRUNCATIONS):
-            # stamps are what a re-base writes, and only the store's owner can call one
+            # a re-base writes the transaction stamps, and only the store's owner can call it
             if "transaction_id" not in statement or "rebasing" not in setting:
                 refusal(ForbiddenChange, lambda statement=statement: change(orders, statement))  # type: ignore[misc]
     assert facts(orders) == before

@@ -1,4 +1,4 @@
-"""What led to an event: kept beside it, found by its correlation, and no part of the event itself."""
+"""The causes of an event: stored beside it, found by its correlation, and no part of the event itself."""
 
 import json
 from typing import Any, LiteralString

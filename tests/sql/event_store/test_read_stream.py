@@ -1,4 +1,4 @@
-"""Reading one stream: all of it, its last event, any part of it either way at the cost of what is read."""
+"""Reading one stream: all of it, its last event, any part in either direction, at the cost of the events read."""
 
 from millrace.event_store.platform import PlatformStore
 from tests.sql.event_store.test_stream_head import purge
@@ -52,7 +52,7 @@ def test_a_long_stream_is_read_as_it_is_asked_for(orders: PlatformStore) -> None
     some = orders.read("order", "o-1")
     assert next(some).version == 1
     append_to(orders, "o-1")
-    assert len([*some]) == 1203  # a later page has what came meanwhile
+    assert len([*some]) == 1203  # a later page has the events appended meanwhile
 
 
 def test_what_was_purged_is_not_there(orders: PlatformStore) -> None:
@@ -63,6 +63,6 @@ def test_what_was_purged_is_not_there(orders: PlatformStore) -> None:
     append_to(orders, "o-1", "o-1", "o-2")
     assert read(orders) == [4, 5]
     assert read(orders, backwards=True) == [5, 4]
-    # the heads of all streams are a view
+    # a view has the heads of all streams
     heads = rows(orders.connection, "select decider_id, version from event_store.streams order by 1")
     assert heads == [("o-1", 5), ("o-2", 1)]

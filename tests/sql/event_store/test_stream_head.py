@@ -1,4 +1,4 @@
-"""Where a stream stands, as its next writer must know it: also when its events are deleted."""
+"""The end of a stream, as its next writer must know it, even when its events are deleted."""
 
 from millrace.archive.store import ArchiveStore
 from millrace.event_store import StreamHead
@@ -8,7 +8,7 @@ from tests.support.sql_calls import append_events
 
 
 def purge(store: PlatformStore, decider_id: str) -> None:
-    """Delete every event of the stream's log partition, as an operator does who keeps them elsewhere."""
+    """Delete every event of the stream's log partition, as an operator with an archive does."""
     store.sequence_events()
     ((partition, end),) = rows(
         store.connection,

@@ -1,4 +1,4 @@
-"""The version of an event: 1, 2, 3 … along its stream by every way in, and what a writer may expect of it."""
+"""The version of an event: 1, 2, 3 … along its stream, however it is appended; a writer's expected version."""
 
 from typing import Any, LiteralString
 from uuid import uuid4
@@ -90,11 +90,11 @@ def test_a_conflict_waits_for_nobody_and_holds_no_lock(orders: PlatformStore, co
     late.connection.execute("select")
 
     def write() -> None:
-        with late.connection.transaction():  # a savepoint: what is locked before it would stay
+        with late.connection.transaction():  # a savepoint: locks taken before it would stay
             append_events(late, [expected(1)]) if by == "batch" else expecting(late, 1)
 
     assert isinstance(start(write).exception(patience()), Conflict)
-    # its own ids aside, and sequences, whose use Postgres marks until the transaction ends
+    # except its own ids, and sequences, which Postgres keeps locked until the transaction ends
     held = """
         select l.locktype, l.mode from pg_locks l
         where l.pid = %s and l.locktype not in ('virtualxid', 'transactionid')

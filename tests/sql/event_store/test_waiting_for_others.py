@@ -1,4 +1,4 @@
-"""Registrations and batches beside a transaction that does not end: they wait a while, then go on or say why not."""
+"""Registrations and batches beside a transaction that does not end: they wait a while, then proceed or say why not."""
 
 import psycopg
 import pytest
@@ -39,7 +39,7 @@ def test_a_batch_goes_on_without_a_turn_that_does_not_end(orders: PlatformStore,
     holder.execute(turn)
     waits = start_blocked(orders, other, lambda: other.execute(turn))
     waits.result(patience())
-    # and where it comes in time, the turn is kept
+    # if the turn comes in time, it is kept
     holder.rollback()
     other.execute(turn)
     late = start_blocked(orders, holder, lambda: holder.execute(turn))

@@ -1,4 +1,4 @@
-"""Acknowledging many at once: what was in flight for the caller, no more."""
+"""Acknowledging many at once: only events in flight for the caller."""
 
 from millrace.event_store.platform import PlatformStore
 from tests.sql.handlers.test_stream_events import LOCKS_READ
@@ -16,10 +16,10 @@ def test_what_was_not_delivered_or_was_answered_before_is_left_out(view: Platfor
     assert view.ack_events("v", []) == view.ack_events("v", [], []) == set()
     assert view.ack_events("v", offsets) == {a.offset, c.offset}
     assert view.ack_events("v", offsets) == set()
-    # the next one of the stream is in flight: what was before it moves nothing back
+    # the stream's next event is in flight: acknowledging an earlier one moves nothing back
     assert [event.offset for event in view.stream_events("v")] == [d.offset]
     assert view.ack_events("v", [a.offset]) == set()
-    # of two deciders that share an id the offset tells which; null is nothing
+    # the offset distinguishes two deciders with the same id; null is ignored
     found = rows(view.connection, "select event_store.ack_events('v', array[null, %s]::bigint[])", invoice.offset)
     assert found == [(invoice.offset,)]
     assert view.ack_events("v", [d.offset]) == {d.offset}
@@ -39,13 +39,13 @@ def test_of_a_stream_in_anothers_hands_the_first_to_commit_counts(view: Platform
 def test_streams_are_locked_in_one_order_whatever_the_order_of_the_offsets(
     view: PlatformStore, connect: Connect
 ) -> None:
-    """The first caller has the last stream and wants the first; the other one must not hold the first meanwhile."""
+    """The first caller holds the last stream and wants the first; the other must not hold the first meanwhile."""
     pump(view, "v", "a", "b", "c")
     a, b, c = (event.offset for event in view.stream_events("v", 10))
     gate, caller = connect(autocommit=False), PlatformStore(connect())
     gate.execute("select from event_store.stream_locks where decider_id = 'a' for update")
     answered = start_blocked(view, caller, lambda: caller.ack_events("v", [c, b, a]))
-    # it waits for the first stream and holds none of the later ones
+    # the call waits for the first stream and holds none of the later ones
     free = rows(view.connection, "select decider_id from event_store.stream_locks order by 1 for update skip locked")
     assert free == [("b",), ("c",)]
     gate.rollback()
@@ -63,7 +63,7 @@ def test_an_acknowledgement_that_waits_for_an_extension_is_not_lost(view: Platfo
 
 
 def test_each_answer_is_a_probe_however_many_locks_there_are(view: PlatformStore) -> None:
-    """From the first call of a session on: a plan for the very arrays would look at all of the view's locks."""
+    """From the first call of a session on: a plan for the given arrays would read all locks of the view."""
     pump(view, "v", *[f"o-{n}" for n in range(1500)])
     events = view.lease_events("v", 1500)
     for n in range(7):

@@ -1,4 +1,4 @@
-"""What a consumer says of an event in flight: acknowledged, given back, failed, still at work."""
+"""A consumer's answers for an event in flight: acknowledged, given back, failed, still at work."""
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,7 +16,7 @@ def locks(store: PlatformStore) -> object:
 
 
 def at(store: PlatformStore, **later: float) -> datetime:
-    """Set the session's clock to noon or so much later."""
+    """Set the session's clock to noon plus `later`."""
     time = NOON + timedelta(**later)
     set_clock(store.connection, time.isoformat())
     return time
@@ -49,7 +49,7 @@ def test_an_ack_of_anything_but_the_event_in_flight_is_refused(view: PlatformSto
     is_refused("a", appended[0].offset, f"acknowledged up to {appended[0].offset}")
     view.stream_events("v", 10)
     is_refused("a", appended[0].offset)  # backwards
-    is_refused("a", appended[2].offset)  # beyond what was delivered
+    is_refused("a", appended[2].offset)  # beyond the delivered events
     is_refused("b", appended[1].offset)  # in flight in another stream
     is_refused("never", appended[1].offset)
     is_refused("a", 10**9)
@@ -64,10 +64,10 @@ def test_a_nacked_event_is_delivered_again_at_once_or_not_before_its_time(view: 
     (lock,) = view.nack_event("v", "a")
     assert lock.last_offset < event.offset
     assert view.stream_events("v") == [event]
-    # what was given back is no attempt
+    # an event given back does not count as an attempt
     assert rows(view.connection, "select attempts from event_store.stream_locks") == [(1,)]
     view.schedule_nack_event("v", "a", 1500)
-    # a stream that waits does not keep others waiting
+    # a waiting stream does not delay others
     pump(view, "v", "b")
     assert [event.decider_id for event in view.stream_events("v", 10)] == ["b"]
     at(view, milliseconds=1499)
@@ -106,7 +106,7 @@ def test_of_deciders_that_share_an_id_the_offset_tells_which(view: PlatformStore
         assert "deciders invoice, order" in str(refusal(Malformed, ambiguous).detail)
     view.nack_event("v", "x", invoice.offset)
     assert [event.offset for event in view.lease_events("v", 10)] == [invoice.offset]
-    view.nack_event("v", "x", None, order.lease_token)  # a token tells, too
+    view.nack_event("v", "x", None, order.lease_token)  # a token alone identifies the delivery too
     assert [event.offset for event in view.lease_events("v", 10)] == [order.offset]
     view.fail_event("v", "x", invoice.offset, "no")
     assert rows(view.connection, "select decider from event_store.stream_locks where in_flight > 0") == [("order",)]
@@ -130,7 +130,7 @@ def test_why_it_was_given_back_is_kept_until_an_ack(view: PlatformStore) -> None
 
 
 def fail(store: PlatformStore, decider_id: str, error: str = "no such customer") -> datetime:
-    """Fetch everything that is free, fail this stream's event, give the rest back; return until when it waits."""
+    """Fetch all free events, fail this stream's, give the rest back; return the end of its backoff."""
     for event in store.lease_events("v", 100, 60):
         if event.decider_id == decider_id:
             (lock,) = store.fail_event("v", decider_id, event.offset, error, event.lease_token)
@@ -158,7 +158,7 @@ def test_a_failing_stream_waits_longer_each_time_and_is_then_parked(view: Platfo
     (letter,) = view.dead_letters("v")
     assert (letter.decider_id, letter.attempts, letter.last_error) == ("poison", 5, "still no such customer")
     assert (letter.parked_at, letter.waiting) == (now, 2)
-    # the wait grows to an hour at most
+    # the backoff grows to an hour at most
     delays = value(
         view.connection,
         "select array_agg(event_store_private.retry_delay(n)::text) from unnest('{0,1,10,11,2147483647}'::int[]) n",

@@ -1,4 +1,4 @@
-"""New events become locks; empty locks go; nothing falls between."""
+"""New events become locks; empty locks are removed; no event is lost in between."""
 
 from typing import LiteralString
 
@@ -18,7 +18,7 @@ def waiting(store: PlatformStore) -> list[str]:
 
 
 def assert_nothing_falls_between(store: PlatformStore, acked: int = -1) -> None:
-    """Every event below a checkpoint is acknowledged (as are those up to an offset), or its stream has a lock."""
+    """Assert that each event below a checkpoint is acknowledged (all up to `acked` are), or its stream has a lock."""
     lost = factories.rows(
         store.connection,
         """
@@ -64,7 +64,7 @@ def test_a_lock_stays_while_its_stream_has_an_event_that_is_not_sequenced(view: 
 
 
 def test_a_lock_whose_stream_is_ahead_of_the_checkpoint_stays(view: PlatformStore) -> None:
-    """Else the stream's next lock would begin before what is acknowledged, and deliver it twice."""
+    """Else the stream's next lock would begin before acknowledged events, and deliver them twice."""
     hot, other = factories.ids_of_one_partition(view.connection, 2)
     factories.pump(view, "v", hot)
     factories.append_to(view, *[other] * 5, hot)
@@ -107,12 +107,12 @@ def test_a_second_dispatcher_skips_what_the_first_holds(view: PlatformStore, con
 
 
 def test_an_event_dispatched_beside_a_sweep_is_not_lost(view: PlatformStore, connect: Connect) -> None:
-    """The remover looked before the event was there, and removes after another dispatcher has passed it."""
+    """The remover reads before the event exists, and removes after another dispatcher has passed the event."""
     first, other = factories.ids_of_one_partition(view.connection, 2)
     factories.pump(view, "v", first)
     (event,) = view.stream_events("v", 10)
     view.ack_event("v", first, event.offset)
-    # the remover waits in its deleting statement, whose look at the store is as old as that
+    # the remover waits in its delete statement; the snapshot of that statement is older than the wait
     view.connection.execute(
         """
         create function pause() returns trigger language plpgsql as $$
@@ -161,7 +161,7 @@ def test_a_narrowed_filter_leaves_no_lock_for_ever(view: PlatformStore, state: s
 
 
 def test_locks_that_a_narrowed_filter_empties_go_at_once(view: PlatformStore) -> None:
-    """Not some each minute: until they are gone, whoever looks for a wanted event passes all of them."""
+    """Not a few each minute: until they are gone, every search for a wanted event passes all of them."""
     factories.append(view, "wanted", event="paid")
     factories.pump(view, "v")
     factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
@@ -176,7 +176,7 @@ def test_locks_that_a_narrowed_filter_empties_go_at_once(view: PlatformStore) ->
     for _ in range(3):
         view.dispatch_events("v")
     assert waiting(view) == ["wanted"]
-    # and then a look at all of them is for the next minute
+    # the next sweep of all locks is due in the next minute
     assert factories.value(view.connection, "select swept_at < '2030-01-01' from event_store.dispatches")
     view.dispatch_events("v")
     assert factories.value(view.connection, "select swept_at = '2030-01-01' from event_store.dispatches")
@@ -210,7 +210,7 @@ def test_while_enough_streams_wait_no_more_get_a_lock_and_none_is_lost(view: Pla
     assert waiting(view) == ["a", "b"]
     assert [poll.due for poll in view.poll_views() if poll.view == "v"] == [4]
     taken = view.lease_events("v")
-    assert view.dispatch_events("v", max_waiting=2) == 2  # one of the two is in flight, and waits no more
+    assert view.dispatch_events("v", max_waiting=2) == 2  # one of the two is in flight, so it no longer waits
     taken += view.lease_events("v", 10)
     assert sorted(event.decider_id for event in taken) == ["a", "b", "c", "d"]
     assert_nothing_falls_between(view)
@@ -228,7 +228,7 @@ def test_streams_that_wait_for_a_retry_or_are_parked_leave_room_for_others(view:
 
 
 def test_each_new_stream_is_one_probe_however_many_wait(view: PlatformStore) -> None:
-    """Also where the planner knows nothing of the tables yet."""
+    """Even if the planner has no statistics of the tables yet."""
     factories.pump(view, "v", *[f"waiting-{n}" for n in range(300)])
     factories.append_to(view, *[f"new-{n}" for n in range(50)])
     view.sequence_events()

@@ -1,4 +1,4 @@
-"""Operators end locks: what a consumer that hangs has in flight is delivered to another one, and nothing is lost."""
+"""Operators end locks: the events in flight at a hanging consumer go to another one, and no event is lost."""
 
 from millrace.errors import NotInFlight
 from millrace.event_store.platform import PlatformStore

@@ -1,4 +1,4 @@
-"""Who calls stream_events without a sequencer has the events at once, and keeps the log from nobody for long."""
+"""Without a sequencer, a caller of stream_events gets events at once, and never blocks the log for long."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -79,12 +79,12 @@ def test_a_shorter_time_of_the_caller_stays(view: PlatformStore, connect: Connec
         with consumer.transaction():
             assert len(PlatformStore(consumer).stream_events("v", 10)) == 1
             assert value(consumer, IDLES) == then
-        # of that transaction alone
+        # only in that transaction
         assert value(consumer, IDLES) == before
 
 
 def test_a_forgotten_transaction_keeps_the_log_from_nobody_for_long(view: PlatformStore, connect: Connect) -> None:
-    """In the simple protocol it looks like a transaction of one statement."""
+    """In the simple query protocol it looks like a transaction of one statement."""
     append(view, "a")
     forgotten = connect()
     view.connection.execute(
@@ -98,7 +98,7 @@ def test_a_forgotten_transaction_keeps_the_log_from_nobody_for_long(view: Platfo
     wait_until(lambda: view.sequence_events() == 2, "the sequencer goes on")
     with pytest.raises(ended):
         forgotten.execute("select")
-    # nothing is lost: what it leased is free
+    # nothing is lost: the events that it leased are free
     pump(view, "v")
     assert {stream for stream, _ in fetched(view)} == {"a", "b"}
 
@@ -115,12 +115,12 @@ def test_a_sequencer_at_work_is_left_alone(view: PlatformStore, connect: Connect
     append(view, "a")
     assert PlatformStore(consumer).stream_events("v", 10) == []
     assert value(consumer, IDLES) != "10s"
-    assert view.sequence_events() == 1  # nobody holds the sequencer's row
+    assert view.sequence_events() == 1  # no session holds the sequencer's row
 
 
 @pytest.mark.parametrize(("away_s", "hands_over"), [(14, False), (16, True)])
 def test_a_call_hands_over_where_nobody_did_for_15_seconds(view: PlatformStore, away_s: int, hands_over: bool) -> None:
-    """A sequencer leaves a view alone for ten seconds while nothing is new for it."""
+    """A sequencer skips a view for ten seconds while the view has no new events."""
     began = datetime(2030, 1, 1, tzinfo=UTC)
     set_clock(view.connection, began.isoformat())
     pump(view, "v")

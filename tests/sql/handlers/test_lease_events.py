@@ -1,4 +1,4 @@
-"""Deliveries that are fenced: a token with each, and no answer counts that comes late."""
+"""Fenced deliveries: each has a token, and a late answer does not count."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,7 +24,7 @@ ANSWERS: dict[str, Answer] = {
 
 
 def settle(store: PlatformStore) -> None:
-    """Let every lock and wait be over, acknowledge what is left, and go on at the wall's time."""
+    """Let every lock and backoff end, acknowledge the rest, and return to the wall clock."""
     factories.set_clock(store.connection, "2040-01-01 00:00:00+00")
     while events := store.lease_events("v", 100, 1):
         store.ack_events("v", [event.offset for event in events], [event.lease_token for event in events])
@@ -47,12 +47,12 @@ def test_a_late_answer_changes_nothing_and_the_new_holders_counts(view: Platform
             before = locks(view)
             refused = factories.refusal(NotInFlight, partial(answer, view, late, late.lease_token))
             assert f"in flight {held.offset} for somebody else" in str(refused.detail)
-            # without its offset, too: what is in flight now was never delivered to the late one
+            # without its offset too: the event in flight now was never delivered to the late consumer
             factories.refusal(NotInFlight, partial(view.nack_event, "v", name, None, late.lease_token))
             factories.refusal(NotInFlight, partial(view.schedule_nack_event, "v", name, 0, None, late.lease_token))
             assert view.ack_events("v", [late.offset], [late.lease_token]) == set()
             assert locks(view) == before
-            # behind a connection pool a session says nothing of who answers
+            # behind a connection pool a session does not identify the consumer
             factories.set_clock(third.connection, "2030-01-01 00:10:59+00")
             assert answer(third, held, held.lease_token if with_token else None), name
 
@@ -62,7 +62,7 @@ def test_after_the_lock_ended_an_answer_needs_its_token(view: PlatformStore) -> 
         factories.set_clock(view.connection, "2030-01-01 00:00:00+00")
         (event,) = view.lease_events("v", 1, 60)
         before = locks(view)
-        for token in (event.lease_token + 1, 0, -1, 2**63 - 1):  # never given
+        for token in (event.lease_token + 1, 0, -1, 2**63 - 1):  # tokens never issued
             refused = factories.refusal(NotInFlight, partial(answer, view, event, token))
             assert f"lease token {token}" in str(refused.detail)
         factories.set_clock(view.connection, "2030-01-01 00:01:00+00")
@@ -120,7 +120,7 @@ def test_of_what_is_leased_ahead_a_delivery_begun_is_an_attempt(view: PlatformSt
     factories.pump(view, "v", "poison", "innocent")
 
     def leased(day: int) -> dict[str, Delivery]:
-        """Lease all that is free, a day after the locks of before have ended."""
+        """Lease all free events, a day after the earlier locks have ended."""
         factories.set_clock(view.connection, f"2030-01-0{day} 00:00:00+00")
         return {event.decider_id: event for event in view.lease_events("v", 10, 60, ahead=True)}
 
@@ -132,7 +132,7 @@ def test_of_what_is_leased_ahead_a_delivery_begun_is_an_attempt(view: PlatformSt
         events = leased(day)
         assert said(events) == {"poison": (attempt, True), "innocent": (1, True)}
         if day > 2:
-            # twice, as where the answer to the first call is lost
+            # twice, as if the answer to the first call were lost
             for _ in range(2):
                 view.extend_lock("v", "poison", events["poison"].offset, 60, events["poison"].lease_token)
     events = leased(5)
@@ -142,11 +142,11 @@ def test_of_what_is_leased_ahead_a_delivery_begun_is_an_attempt(view: PlatformSt
 
     view.fail_event("v", "innocent", events["innocent"].offset, "no such customer", events["innocent"].lease_token)
     assert said(leased(6)) == {"innocent": (2, False)}
-    # nor is its last attempt used up by a lock that ends
+    # an expired lock does not use up its last attempt either
     events = leased(7)
     assert said(events) == {"innocent": (2, True)}
     view.nack_event("v", "innocent", events["innocent"].offset, events["innocent"].lease_token)
-    # leased by a caller that handles what it takes, it is an attempt at once
+    # leased by a caller that handles its leases at once, it counts as an attempt
     (event,) = view.lease_events("v")
     assert (event.attempt, event.suspect) == (2, False)
     assert leased(8) == {}
@@ -172,7 +172,7 @@ def test_a_stream_that_is_parked_leaves_its_turn_to_the_next(view: PlatformStore
     view.lease_events("v", 2, 60)
     factories.set_clock(view.connection, "2030-01-01 00:01:00+00")
     factories.pump(view, "v", "new")
-    # a consumer that gets nothing believes that there is nothing
+    # an empty answer would tell the consumer that no event is due
     assert [event.decider_id for event in view.lease_events("v", 1)] == ["new"]
     assert len(view.dead_letters("v")) == 2
 

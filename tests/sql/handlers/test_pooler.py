@@ -1,4 +1,4 @@
-"""Behind a connection pool in transaction mode sessions say nothing: tokens and the offset in flight decide."""
+"""Behind a connection pool in transaction mode sessions identify no consumer: token and offset in flight decide."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ Client = Callable[[], PlatformStore]
 def client(dsn: str, view: PlatformStore) -> Iterator[Client]:
     """Yield a maker of clients that share one session."""
     assert view.is_registered("v")
-    # not pytest's tmp_path, whose long path does not fit a unix socket, and which another account cannot reach
+    # not pytest's tmp_path: its path is too long for a unix socket, and another account cannot reach it
     with tempfile.TemporaryDirectory(prefix="pool-") as folder, ExitStack() as opened:
         address = opened.enter_context(pooled(dsn, Path(folder), 1))
         yield lambda: PlatformStore(opened.enter_context(psycopg.connect(address, autocommit=True)))
@@ -71,7 +71,7 @@ def test_nothing_stays_on_a_pooled_session(view: PlatformStore, client: Client) 
     consumer.attach_consumer("b", "run 1")
     consumer.commit_batch("b", consumer.claim_batch("b", "run 1"))
     assert rows(view.connection, "select from pg_locks where locktype = 'advisory'") == []
-    client().attach_consumer("b", "run 2")  # counts by its name
+    client().attach_consumer("b", "run 2")  # the attachment counts by its name
     assert [poll.consumers for poll in view.poll_views() if poll.view == "b"] == [2]
 
 

@@ -1,4 +1,4 @@
-"""What pushes of a view are signed with: the current secret, and the one before for a while; nobody else is told."""
+"""Secrets that sign a view's pushes: the current one, and the previous one for a while; shown nowhere else."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def test_there_are_two_at_most_and_a_lost_one_is_gone_at_once(pushes: PushStore)
     for secret in (FIRST, SECOND, THIRD):
         pushes.set_push_secret("hook", secret)
     assert pushes.push_secrets("hook") == [THIRD, SECOND]
-    # the current one again changes nothing
+    # setting the current one again changes nothing
     pushes.set_push_secret("hook", THIRD, 0)
     assert pushes.push_secrets("hook") == [THIRD, SECOND]
     pushes.set_push_secret("hook", SECOND)

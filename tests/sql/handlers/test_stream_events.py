@@ -47,14 +47,14 @@ def test_it_leaves_sequencing_to_others_where_somebody_did_it_just_now(view: Pla
     assert len(PlatformStore(consumer).stream_events("v", 10)) == 1
     append(view, "b")
     assert PlatformStore(consumer).stream_events("v", 10) == []
-    assert view.sequence_events() == 1  # nobody holds the sequencer's lock
+    assert view.sequence_events() == 1  # no session holds the sequencer's lock
 
 
 # A17
 
 
 def test_a_hot_stream_does_not_starve_nor_starves_others(view: PlatformStore) -> None:
-    """New streams come as fast as events are consumed, a hot one has much to do: each waits its turn."""
+    """New streams come as fast as events are consumed, and a hot one has many: each gets its turn."""
     pump(view, "v", *["hot"] * 50, "cold")
     order = []
     for n in range(30):
@@ -68,9 +68,9 @@ def test_a_hot_stream_does_not_starve_nor_starves_others(view: PlatformStore) ->
 
 
 def test_a_look_older_than_its_lock_leases_no_acknowledged_event(view: PlatformStore, connect: Connect) -> None:
-    """It looks at a free stream, another one takes and acknowledges the event, then it gets the lock."""
+    """A call finds a free stream, another takes and acknowledges the event, then the first gets the lock."""
     pump(view, "v", "a")
-    # whoever says so waits at the gate while it looks for the streams that have something pending
+    # a session with this setting waits at the gate while it searches for pending streams
     view.connection.execute(
         """
         create or replace function event_store_private.wants(v_deciders text[], v_events text[], v_decider text, v_event text)
@@ -86,11 +86,11 @@ def test_a_look_older_than_its_lock_leases_no_acknowledged_event(view: PlatformS
     )
     gate, older, other = connect(), PlatformStore(connect()), PlatformStore(connect())
     for store in (older, other):
-        set_clock(store.connection, "2030-01-01 00:00:00+00")  # else the ack's time alone would tell
+        set_clock(store.connection, "2030-01-01 00:00:00+00")  # else the time of the ack alone would decide
     pump(other, "v")
     gate.execute("select pg_advisory_lock(4711)")
     older.connection.execute("set test.waits_at_gate = 'yes'")
-    # it wrote before: then it leaves dispatching, which asks for the filter as well, to others
+    # a transaction that has written leaves dispatching, which also reads the filter, to others
     older.connection.autocommit = False
     older.connection.execute("select pg_current_xact_id()")
     fetching = start_blocked(view, older, lambda: older.stream_events("v", 10))
@@ -114,12 +114,12 @@ def test_a_stream_that_is_not_sequenced_keeps_nobody_waiting(view: PlatformStore
 
 
 def test_a_fetch_reads_no_more_locks_than_it_takes_however_many_wait(view: PlatformStore) -> None:
-    """Also where the planner knows nothing of the tables yet."""
-    set_clock(view.connection, "2030-01-01 00:00:00+00")  # somebody dispatched within the second
+    """Even if the planner has no statistics of the tables yet."""
+    set_clock(view.connection, "2030-01-01 00:00:00+00")  # another session dispatched within the second
     pump(view, "v", *[f"o-{n}" for n in range(300)])
     for limit in [1] * 7 + [3] * 3:  # from the sixth call on, a session may plan anew
         with view.connection.transaction():
             before = value(view.connection, LOCKS_READ)
             assert len(view.stream_events("v", limit)) == limit
-            # and what the fetches before it left at the front of the index
+            # plus the entries that earlier fetches left at the front of the index
             assert value(view.connection, LOCKS_READ) - before <= 15 * limit + 15

@@ -1,4 +1,4 @@
-"""Appends in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures."""
+"""Appends in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that a retry cures."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -137,7 +137,7 @@ def test_an_append_fails_if_the_other_one_commits(
 
 
 def test_writers_who_repeat_keep_each_stream_one_chain(orders: PlatformStore, racer: Session) -> None:
-    """Some read the end of a stream and append to it, some append batches, all sequence in the same transaction."""
+    """Some read a stream's end and append to it, some append batches; all sequence in the same transaction."""
 
     def write(seed: int) -> None:
         random = Random(seed)

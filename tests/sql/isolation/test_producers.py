@@ -1,4 +1,4 @@
-"""Producers in REPEATABLE READ and SERIALIZABLE: right, or right when repeated; no message takes effect twice."""
+"""Producers in REPEATABLE READ and SERIALIZABLE: right, or right when retried; no message takes effect twice."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""observe_incidents, claim_alert, settle_alert: from the first look to the last message, by a clock that tests move."""
+"""observe_incidents, claim_alert, settle_alert: from the first check to the last alert, by a clock that tests move."""
 
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ Sent = list[tuple[str, str]]
 
 
 class Watched:
-    """A store, what is wrong in it, and the seconds since the beginning."""
+    """A store, its current findings, and the seconds since the beginning."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self.store = AlertStore(connection)
@@ -37,13 +37,13 @@ class Watched:
     def look(
         self, *late: str, at: float | None = None, source: str = "a", wait_s: int = 0, complete: bool = True
     ) -> int:
-        """Look once at a source."""
+        """Observe a source once."""
         if at is not None:
             self.at(at)
         return self.store.observe_incidents(source, [seen(each, wait_s) for each in late], complete, HOLD_S)
 
     def send(self, at: float | None = None, *, error: str | None = None) -> Sent:
-        """Claim and settle all that is due; return what was told of before, and the subject, of each message."""
+        """Claim and settle all due alerts; return for each the state told before it, and the subject."""
         if at is not None:
             self.at(at)
         sent = []
@@ -75,7 +75,7 @@ def test_one_message_when_it_begins_and_one_when_it_is_over(watched: Watched) ->
     for minute in range(1, 10):
         assert watched.look("orders", at=minute * MINUTE) == 1
         assert watched.send() == []
-    # a look that finds nothing new writes no incident
+    # a check without a new finding writes no incident
     assert factories.rows(watched.store.connection, version) == before
     watched.look(at=10 * MINUTE)
     assert watched.send() == []
@@ -84,7 +84,7 @@ def test_one_message_when_it_begins_and_one_when_it_is_over(watched: Watched) ->
     (kept,) = factories.rows(watched.store.connection, "select began_at, over_at, told from event_store.incidents")
     assert kept == (START, START + timedelta(minutes=10), "over")
     assert watched.send(at=DAY) == []
-    # it is kept for a month
+    # the incident is kept for a month
     watched.look(at=30 * DAY)
     assert len(factories.rows(watched.store.connection, version)) == 1
     watched.look(at=31 * DAY)
@@ -102,7 +102,7 @@ def test_it_began_when_its_source_says_and_its_cause_is_the_first_one(watched: W
 def test_what_is_not_seen_for_long_enough_vanishes_without_a_trace(watched: Watched) -> None:
     watched.look("orders", wait_s=120)
     watched.look("orders", at=119, wait_s=120)
-    # also where nobody looked when it would have been due
+    # even if no check ran when the alert would have been due
     assert watched.send(at=HOUR) == []
     watched.look(at=HOUR)
     assert watched.store.open_incidents() == []
@@ -117,7 +117,7 @@ def test_what_comes_back_at_once_was_not_over(watched: Watched) -> None:
     for minute in range(1, 30):
         watched.look(*(["orders"] if minute % 2 else []), at=minute * MINUTE)
         assert watched.send() == []
-    # what comes back later is another one
+    # a finding that returns later is a new incident
     watched.look(at=HOUR)
     watched.look(at=2 * HOUR)
     watched.look("orders", at=2 * HOUR + 1)
@@ -135,7 +135,7 @@ def test_a_message_that_fails_comes_again_later_each_time_until_it_arrives(watch
     assert watched.store.alert_state().undelivered_since == START
     (orders,) = watched.store.open_incidents()
     assert (orders.tries, orders.last_error, orders.told) == (9, "HTTP 500", "nothing")
-    # it is over meanwhile, and is told from its beginning to its end
+    # the incident has ended meanwhile; the alert covers its beginning and its end
     watched.look(at=2 * DAY)
     watched.look(at=2 * DAY + HOUR)
     assert watched.send() == [("nothing", "orders"), ("began", "orders")]
@@ -153,12 +153,12 @@ def test_a_message_is_ones_own_for_half_a_minute_and_a_late_answer_counts(watche
     again = watched.store.claim_alert()
     assert again
     assert again.incident_id == first.incident_id
-    # who was away for so long has told the receiver all the same
+    # a sender that was away for so long has still told the receiver
     assert watched.store.settle_alert(first.incident_id, first.told)
     assert not watched.store.settle_alert(again.incident_id, again.told)
     assert not watched.store.settle_alert(again.incident_id, again.told, "No answer.")
     assert watched.send(at=HOUR) == [("nothing", second.subject)]
-    # nor does it say anything of the next message
+    # and it does not settle the next alert
     watched.look(second.subject, at=HOUR)
     watched.look(second.subject, at=2 * HOUR)
     over = watched.store.claim_alert()
@@ -184,7 +184,7 @@ def test_two_looks_at_a_source_take_turns(watched: Watched, connect: factories.C
     AlertStore(first).observe_incidents("a", [seen("orders")])
     late = factories.start(lambda: AlertStore(second).observe_incidents("a", [seen("orders")]))
     factories.wait_blocked(watched.store.connection, second.info.backend_pid)
-    # nobody waits for a look at another one
+    # a check does not wait for a check of another source
     assert watched.look("orders", source="b") == 1
     first.commit()
     assert late.result(patience()) == 2
@@ -253,7 +253,7 @@ def test_leases_end_in_time_where_a_look_sees_that_the_clock_was_set_back(watche
     captures.register_capture("c", "s", "p", [table()])
 
     def free() -> dict[str, bool]:
-        """Take all that can be taken, and undo it."""
+        """Try all locks, and undo them."""
         taken = {}
         with connection.transaction(force_rollback=True):
             taken["partition"] = store.claim_batch("bulk", "you") != []

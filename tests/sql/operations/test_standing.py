@@ -1,4 +1,4 @@
-"""standing: each kind of what is wrong in a store, from when on, with its cause; by a clock that tests move."""
+"""standing: each kind of problem in a store, with its start and its cause; by a clock that tests move."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 
 def found(store: PlatformStore, *, after_s: float = 0) -> dict[Key, Problem]:
-    """Return what is wrong so many seconds from now."""
+    """Return the problems found `after_s` seconds from now."""
     factories.set_clock(store.connection, (datetime.now(UTC) + timedelta(seconds=after_s)).isoformat())
     problems = {(each.kind, each.subject): each for each in store.standing()}
     factories.set_clock(store.connection, "")
@@ -27,7 +27,7 @@ def found(store: PlatformStore, *, after_s: float = 0) -> dict[Key, Problem]:
 
 @pytest.fixture
 def mails(orders: PlatformStore) -> PlatformStore:
-    """Return the store; its view `mails` gives a stream up at its first failure."""
+    """Return the store; its view `mails` parks a stream at its first failure."""
     orders.register_view("mails", "-infinity", max_attempts=1)
     return orders
 
@@ -76,12 +76,12 @@ def test_a_late_read_model_is_named_but_no_version_that_is_built(mails: Platform
     mails.sequence_events()
     assert found(mails, after_s=310)["late", "m"].about == "read_model"
     mails.connection.execute("update read_models.declarations set serves = false")
-    # nobody reads it: it is given up, unless its drain tries
+    # no reader uses the version: it counts as given up, unless its drain tries
     given_up = found(mails, after_s=310)["given_up", "m_v2"]
     made = factories.value(mails.connection, "select declared_at + interval '1 day' from read_models.declarations")
     assert (given_up.about, given_up.severity) == ("view", "note")
     assert given_up.cause.endswith(f" It is removed after {made.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
-    # the drain of a model is that of its first version's view, and a shared one is that of all
+    # a model's drain is that of its first version's view; a shared drain is that of all models
     mails.connection.execute("update read_models.declarations set version = 2")
     for drain in ("", "m"):
         mails.end_drain(drain, "run 1", f"{drain or 'all'}: no such field")
@@ -97,7 +97,7 @@ def test_a_late_read_model_is_named_but_no_version_that_is_built(mails: Platform
     mails.connection.execute("update read_models.declarations set serves = false")
     mails.attach_consumer("m_v2", "builder", 3600)
     assert found(mails, after_s=310) == {}
-    # what a diff, or a moment of the past, is built as
+    # the model that a diff, or a moment of the past, is built as
     mails.connection.execute("update read_models.declarations set serves = true, model = 'm_diff_1'")
     for values, others in (
         ("(model, version, fingerprint, marks, taken_at, waiting_streams, expires_at)"
@@ -117,7 +117,7 @@ def test_the_first_dead_letter_is_the_cause_and_alone_makes_no_view_late(mails: 
     assert problem.cause == "2 streams wait for an operator. order o-1 was given up after attempt 1: reason 0"
     assert problem.remedy.endswith("then: millrace dead retry mails")
     assert problem.since == factories.value(mails.connection, "select min(parked_at) from event_store.stream_locks")
-    # another stream waits for the consumer
+    # another stream has an event for the consumer
     factories.append_to(mails, "o-3")
     factories.pump(mails, "mails")
     assert set(found(mails, after_s=3600)) == {("dead_letters", "mails"), ("late", "mails")}
@@ -148,14 +148,14 @@ def test_changes_that_are_no_events_or_are_missing_are_found(source: Source, sto
     problems = found(store)
     quarantine = problems["quarantine", "c"]
     assert quarantine.cause == "2 changes wait for an operator. table:public.t [1]: column v: not UTF-8"
-    # what the source committed last was long ago
+    # the source's last commit was long ago
     assert problems["capture_idle", "c"].since is not None
     assert "It has stored nothing for" in problems["capture_idle", "c"].cause
     CaptureStore(store.connection).record_gap("c", None, None, "the slot is gone")
     problems = found(store)
     assert problems["gap", "c"].cause == "1 ranges of changes are missing: the slot is gone"
     assert (problems["gap", "c"].severity, problems["gap", "c"].about) == ("page", "capture")
-    # while a gap is open, that is no news
+    # while a gap is open, idleness is no finding
     assert ("capture_idle", "c") not in problems
 
 
@@ -220,5 +220,5 @@ def test_the_worst_comes_first_and_it_is_cheap_for_forty_views(orders: PlatformS
     of_views, standing = "select * from event_store.view_info()", "select * from event_store_platform.standing()"
     for call in (of_views, standing):
         factories.rows(orders.connection, call)
-    # a look at the locks, leases and ends of each view beside what view_info reads
+    # reads the locks, leases and ends of each view, and the pages of view_info
     assert factories.buffers(orders.connection, standing) < 3 * factories.buffers(orders.connection, of_views)

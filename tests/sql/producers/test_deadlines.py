@@ -1,4 +1,4 @@
-"""Transactions end after their deadline, are told of while they are open after it, and are forgotten long after it."""
+"""Transactions end after their deadline, are reported while open after it, and are forgotten long after it."""
 
 from millrace.errors import TransactionEnded, UnknownTransaction
 from millrace.producers import ExpiredTransactions, ProducerStore

@@ -1,4 +1,4 @@
-"""Versions of a read model: declared, served, built from the archive, dropped."""
+"""Versions of a read model: declared, serving, built from the archive, dropped."""
 
 import psycopg
 import pytest

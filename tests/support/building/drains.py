@@ -1,4 +1,4 @@
-"""What a test of drains and rebuilds needs: events, a drain, a clean run to compare with, sessions that are held up."""
+"""Helpers for tests of drains and rebuilds: events, a drain, a clean run to compare with, blocked sessions."""
 
 import random
 from collections.abc import Iterator
@@ -68,13 +68,13 @@ def rows_of(connection: psycopg.Connection, model: ReadModel) -> list[tuple[Any,
 
 
 def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Means are quotients: compare them to as many digits as Postgres has of a large one."""
+    """Round means, which are quotients, to the digits that Postgres keeps of a large one."""
     with localcontext(prec=80):
         return sorted((tuple(round(v, 6) if isinstance(v, Decimal) else v for v in row) for row in rows), key=repr)
 
 
 def no_spark() -> Any:  # noqa: ANN401 - it never returns
-    """Take the place of what gives Spark where nothing is to be built."""
+    """Stand for the function that returns Spark, where nothing must be built."""
     raise AssertionError("nothing is to be built")
 
 
@@ -84,13 +84,13 @@ def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner:
 
 
 def staged(consumer: ViewDrain) -> ViewDrain:
-    """Let a consumer stage the rows of its first batch, however few there are."""
+    """Make a consumer stage the rows of its first batch, however few."""
     consumer._rounds.collects = False
     return consumer
 
 
 def assert_equals_a_clean_run(store: PlatformStore, *models: ReadModel) -> None:
-    """Assert that read models, or `Everything`, have all events, and the rows that a loop in Python makes of them."""
+    """Assert that read models, or `Everything`, have all events, and the same rows as a loop in Python."""
     events = all_events(store)
     for model in models or [Everything]:
         found = store.connection.execute(f"select * from read_models.{model.name}".encode()).fetchall()
@@ -100,7 +100,7 @@ def assert_equals_a_clean_run(store: PlatformStore, *models: ReadModel) -> None:
 
 
 def later(dsn: str) -> str:
-    """Return the connection string of the same database some days on: every lease of today has expired."""
+    """Return the connection string of the same database some days later: every lease of today has expired."""
     return f"{dsn}&options=-c%20event_store.clock%3D2099-01-01"
 
 

@@ -1,4 +1,4 @@
-"""A drain in a process of its own, to be killed at some step, and how a step is seen from outside."""
+"""A drain in its own process, to be killed at some step, and functions that observe the step from outside."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.support.patience import patience, wait_until
 from tests.support.project import PROJECT
 
 Victim = subprocess.Popen[bytes]
-# a drain in a process of its own, as a Dagster run is one
+# a drain in its own process, like a Dagster run
 VICTIM = """
 import sys
 from millrace.drain.view_drain import ViewDrain
@@ -27,7 +27,7 @@ model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys
 with spark_session() as spark, ViewDrain(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     staged(consumer).drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
-# a drain of several views, as the run that shares one is one
+# a drain of several views, like the shared run
 SHARING_VICTIM = """
 import sys
 from millrace.drain import round as one_round
@@ -71,7 +71,7 @@ def lease_taken(observer: psycopg.Connection) -> bool:
 
 
 def rows_staged(observer: psycopg.Connection) -> bool:
-    """Of whatever model, committed or on their way."""
+    """Return whether rows of any model are staged, committed or in progress."""
     sizes = "select sum(pg_relation_size(oid)) from pg_class where relname like '%%_staging' and relkind = 'r'"
     return bool(value(observer, sizes))
 

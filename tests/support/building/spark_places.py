@@ -1,6 +1,6 @@
-"""A batch, a stream and a read model in a Spark session of a process of its own, wherever its environment says.
+"""A batch, a stream and a read model in a Spark session of a process of its own; its environment names the Spark.
 
-A program, because a process that once spoke to Spark Connect speaks to nothing else; `build_at` runs it.
+A program, because a process that has used Spark Connect can use nothing else; `build_at` runs it.
 """
 
 import json
@@ -22,13 +22,13 @@ from tests.support.running.programs import ran
 
 COLUMNS = ["partition", "position", "decider_id", "event"]
 READER = {"columns": COLUMNS, "extract": {"text": ["text"]}, "minPartitions": 2}
-# the project is on the path of this program alone, and on that of no Spark
+# only this program has the project on its path; no Spark has it
 PROGRAM = "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.support.building.spark_places', run_name='__main__')"
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a session read, from which file, in which folder and by which Python its tasks imported our code, its sizes.
+    """The rows that a session read; the file of our code, the folder and the Python of its tasks; its sizes.
 
     The sizes are the partitions of a shuffle, the cores, the tasks for a million events, and the events of a batch.
     """
@@ -40,7 +40,7 @@ class Built:
 
 
 def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapping[str, str], partition: int) -> Built:
-    """Run this program in an environment and a folder, which then hold what it wrote; say what it read."""
+    """Run this program in an environment and a folder, which then holds its output; return its results."""
     words = (PROGRAM.format(str(PROJECT)), dsn, json.dumps(dict(configuration)), partition)
     ran(sys.executable, "-c", *words, cwd=folder, env=dict(env), patiences=8)
     return Built(**json.loads((folder / "built.json").read_text()))
@@ -72,7 +72,7 @@ def main(dsn: str, configuration: str, partition: str) -> None:
 
 
 def origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow: what a task is and where it has our code from."""
+    """Yield, for mapInArrow, the file of a task's copy of our code, its folder and its Python."""
     import sys
     from pathlib import Path
 

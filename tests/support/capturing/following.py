@@ -13,7 +13,7 @@ from tests.support.patience import patience, wait_until
 
 @contextmanager
 def followed(captured: Captured, *, lease_s: int = 30) -> Iterator[Future[None]]:
-    """Follow in a thread, all rows having been read before; stop it in the end, and see that it ended well."""
+    """Follow in a thread, after all rows are read; stop it at the end, and assert that it ended well."""
     captured.drain()
     stop = threading.Event()
     done = start(lambda: follow(captured.dsn, captured.capture, stop, lease_s=lease_s))

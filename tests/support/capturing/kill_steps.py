@@ -11,7 +11,7 @@ from millrace.capture.store import CaptureStore
 
 
 class Step(NamedTuple):
-    """A call of a function, and whether the process is killed once it has returned."""
+    """A call of a function, and whether the process is killed after its return instead of before it."""
 
     place: object
     name: str
@@ -25,7 +25,7 @@ def around(place: object, name: str) -> tuple[Step, Step]:
     return Step(place, name), Step(place, name, after=True)
 
 
-# `after store_changes`: all is done but the commit
+# `after store_changes`: everything is done except the commit
 STORING = (
     *around(CaptureStore, "copy_changes"),
     *around(CaptureStore, "store_changes"),
@@ -41,7 +41,7 @@ READING = (
     *around(CaptureStore, "emit_backfill"),
     *around(CaptureStore, "finish_backfill"),
 )
-# what may be captured is made known to the source, and then to the store
+# the captured tables are published on the source, and then recorded in the store
 PUBLISHING = (*around(setup, "ensure_publication"), Step(setup, "next_xid"))
 PUBLISHED = around(CaptureStore, "publish_tables")
 SKIPPING = around(setup, "advance")
@@ -55,5 +55,5 @@ VERIFYING = (
     *around(CaptureStore, "verify_rows"),
     *around(CaptureStore, "end_verification"),
 )
-# those that any run may take
+# the steps that any run may take
 OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *LOOKING_AGAIN, *READING, *PUBLISHED, *PURGING)

@@ -44,7 +44,7 @@ def row(values: p.Values) -> bytes:
 def relation(
     *columns: tuple[str, int], key: tuple[str, ...] = ("id",), identity: str = "d", table: str = "t", oid: int = TABLE
 ) -> p.Relation:
-    """Describe a table of the schema public; under FULL all its columns are marked as key, as the server does."""
+    """Describe a table of the schema public; with FULL all its columns are marked as key, as the server marks them."""
     return p.Relation(
         oid, "public", table, identity,
         tuple(p.RelationColumn(name, type_, -1, identity == "f" or name in key) for name, type_ in columns),

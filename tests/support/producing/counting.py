@@ -1,4 +1,4 @@
-"""Work whose effects can be counted."""
+"""Work with countable effects."""
 
 from millrace.event_store import Json
 from millrace.producers.exactly_once import ExactlyOnce, Transaction
@@ -6,7 +6,7 @@ from tests.support.factories import new_event, value
 
 
 class Counting:
-    """Work that adds 1 to a total, appends an event, and knows how often it ran."""
+    """Work that adds 1 to a total, appends an event, and counts its runs."""
 
     def __init__(self) -> None:
         self.runs = 0

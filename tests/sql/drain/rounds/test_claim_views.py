@@ -1,4 +1,4 @@
-"""Leasing ranges of many bulk views in one call: what each view gets, what it says of those that get nothing."""
+"""Leasing ranges of many bulk views in one call: the leases of each view, and the reason if a view gets none."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.sql_calls import get_events
 
 @pytest.fixture
 def bulk(orders: PlatformStore) -> PlatformStore:
-    """Return a store with three bulk views: of everything, of what was paid, of invoices."""
+    """Return a store with three bulk views: of everything, of payments, of invoices."""
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     orders.register_view("invoices", "-infinity", mode="bulk", deciders=["invoice"])

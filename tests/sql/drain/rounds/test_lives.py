@@ -1,4 +1,4 @@
-"""Whole random lives of views that are consumed in rounds, and each alone for its retries."""
+"""Random lives of views that are consumed in rounds, and each alone for its retries."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -16,13 +16,13 @@ FILTERS: dict[str, dict[str, list[str]]] = {
     "all": {}, "orders": {"deciders": ["order"]}, "paid": {"events": ["paid"]}, "none": {"deciders": ["nobody"]},
     "invoices_paid": {"deciders": ["invoice"], "events": ["paid"]}, "also_all": {}, "off": {},
 }  # fmt: skip
-# mostly what some views pass over
+# mostly events that some views skip
 RARE = ["placed"] * 8 + ["paid"]
 
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_over_a_life_each_event_comes_as_often_as_it_failed_and_once(orders: PlatformStore, seed: int) -> None:
-    """Rounds take the new events, each view alone its retries; a reader of ranges leaves out streams with a lock."""
+    """Rounds take the new events, each view alone its retries; a reader of ranges skips streams with a lock."""
     random, now = Random(seed), datetime(2030, 1, 1, tzinfo=UTC)
     taken: Counter[tuple[str, int]] = Counter()
     set_clock(orders.connection, now.isoformat())

@@ -1,4 +1,4 @@
-"""Owners that claim the same views at once, owners that are killed, views that change between two calls."""
+"""Owners that claim the same views concurrently, owners that are killed, views that change between two calls."""
 
 from functools import partial
 from random import Random
@@ -131,7 +131,7 @@ def test_checkpoints_stay_until_200_unwanted_positions_are_ahead(
 ) -> None:
     stream, other = factories.ids_of_one_partition(bulk.connection, 2)
     views = ["paid", "invoices"]
-    factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")  # the sequencer need not note that it looked
+    factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")  # the sequencer need not record its call
     factories.append_to(bulk, *[stream] * 199)
     bulk.sequence_events()
     before = written(bulk)
@@ -152,7 +152,7 @@ def test_checkpoints_stay_until_200_unwanted_positions_are_ahead(
 
 
 def test_what_lies_behind_many_unwanted_positions_is_reached(bulk: PlatformStore) -> None:
-    """A view that is further behind than all views are looked at together."""
+    """A view may be further behind than one call searches over all views."""
     (stream,) = factories.ids_of_one_partition(bulk.connection, 1)
     factories.append_to(bulk, *[stream] * 2600)
     append_events(bulk, [factories.new_event(stream, event="paid")])
@@ -173,7 +173,7 @@ def test_a_view_that_changes_in_a_claim_is_left_out(
     factories.append_to(bulk, *[f"o-{n}" for n in range(30)])
     bulk.sequence_events()
     factories.append_to(bulk, "o-1")
-    # the claim has seen its views, and stops where it would give the last event its position
+    # the claim has read its views, and blocks before it gives the last event its position
     gate, claimer = connect(autocommit=False), connect()
     gate.execute("lock table event_store.event_log in share mode")
     claim = factories.start(partial(PlatformStore(claimer).claim_views, ["all", "second"], "me"))

@@ -1,4 +1,4 @@
-"""A store copied without its sequences, as by logical replication: no stream is inverted, no token given twice."""
+"""A store copied without its sequences, as by logical replication: no stream is reordered, no token reused."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -97,7 +97,7 @@ def test_no_token_is_given_out_twice(orders: PlatformStore, source: Source) -> N
     factories.append_to(orders, *[f"o-{n}" for n in range(20)])
     old = orders.claim_batch("b", "me")
     forget_sequences(orders.connection)
-    # as the first that happens
+    # as the first call after the copy
     assert source.store.claim_capture("c", "me", 60).lease_token > max(lease.lease_token for lease in old)
     orders.release_batch("b", old)
     assert min(lease.lease_token for lease in orders.claim_batch("b", "me")) > max(lease.lease_token for lease in old)

@@ -1,4 +1,4 @@
-"""A call of the sequencer costs what is new: nothing for what is open, nothing where nothing is new."""
+"""The cost of a sequencer's call: proportional to new events, nothing for open transactions or without news."""
 
 from random import Random
 from typing import LiteralString
@@ -15,7 +15,7 @@ CALL = "select event_store_platform.sequence_events()"
 
 
 def settled(connection: psycopg.Connection) -> int:
-    """Count the pages of a call that finds nothing, in a session that has its plans."""
+    """Count the pages of a call that finds nothing, in a session with cached plans."""
     for _ in range(3):
         factories.buffers(connection, CALL)
     return factories.buffers(connection, CALL)
@@ -30,7 +30,7 @@ def test_events_of_an_open_transaction_are_not_read(orders: PlatformStore, conne
     idle = settled(orders.connection)
     writer, second = connect(autocommit=False), connect(autocommit=False)
     factories.append_many(writer, 3000)
-    factories.append(orders, "o-2")  # younger than the open one, which so lies between others
+    factories.append(orders, "o-2")  # younger than the open transaction, which then lies between others
     factories.append(PlatformStore(second), "o-3")
     assert orders.sequence_events() == 1
     for n in range(3):
@@ -64,7 +64,7 @@ def test_a_call_with_nothing_new_takes_no_transaction_id(orders: PlatformStore, 
     factories.set_clock(idle, "2030-01-01 00:00:00+00")  # no heartbeat is due
     assert PlatformStore(idle).sequence_events() == 0
     assert factories.value(idle, "select pg_current_xact_id_if_assigned()::text") is None
-    # so its transaction, though it stays open, holds up nobody
+    # so its transaction, though it stays open, delays no other event
     factories.append(orders, "o-2")
     assert orders.sequence_events() == 1
     assert orders.sequencer_holder() is None
@@ -85,7 +85,7 @@ def snapshot(random: Random) -> str:
 
 
 def sees(snapshot: str, number: int) -> bool:
-    """Say whether a snapshot sees a transaction, as the manual says it."""
+    """Return whether a snapshot sees a transaction, by the manual's rule."""
     below, above, open_ids = snapshot.split(":")
     return number < int(below) or (number < int(above) and str(number) not in open_ids.split(","))
 

@@ -1,4 +1,4 @@
-"""The newest events, as people look for them."""
+"""The newest events, searched as people do."""
 
 from datetime import UTC, datetime
 from uuid import uuid4

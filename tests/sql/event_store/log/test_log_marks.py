@@ -1,4 +1,4 @@
-"""Recorded moments of the log: one a minute where it grows, of whole transactions, and thinned after 90 days."""
+"""Recorded moments of the log: one a minute while it grows, of whole transactions, and thinned after 90 days."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ DAY = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def at(store: PlatformStore, time: timedelta | float) -> PlatformStore:
-    """Set the clock to so long, or so many seconds, after the day began."""
+    """Set the clock to a time, or a number of seconds, after the day began."""
     after = time if isinstance(time, timedelta) else timedelta(seconds=time)
     set_clock(store.connection, (DAY + after).isoformat())
     return store
@@ -27,7 +27,7 @@ def grown(store: PlatformStore, streams: int = 1) -> None:
 
 
 def marked(connection: psycopg.Connection) -> list[tuple[float, int]]:
-    """Return the recorded moments: seconds after the day began, and how many events were in the orders."""
+    """Return the recorded moments: seconds after the day began, and the number of events."""
     return [
         ((time - DAY).total_seconds(), sum(marks))
         for time, marks in rows(connection, "select marked_at, marks from event_store.log_marks order by mark_id")
@@ -55,7 +55,7 @@ def test_the_sequencer_marks_once_a_minute_where_the_log_grew(orders: PlatformSt
 def test_a_moment_is_marked_for_a_reason_and_found_by_its_time(orders: PlatformStore) -> None:
     grown(at(orders, 1), 4)
     append_to(at(orders, 5), "s-9")
-    # what is committed is sequenced first
+    # committed events are sequenced first
     mark = orders.mark_log("before the new prices")
     assert (mark.marked_at, mark.reason) == (DAY + timedelta(seconds=5), "before the new prices")
     assert mark.marks == [info.high_water_mark for info in orders.partition_info()]
@@ -64,7 +64,7 @@ def test_a_moment_is_marked_for_a_reason_and_found_by_its_time(orders: PlatformS
         found = orders.marks_at(DAY + timedelta(seconds=seconds))
         assert found is not None
         assert sum(found.marks) == events
-    # of one time the last
+    # of several moments at one time the last one
     orders.mark_log("again")
     found = orders.marks_at(mark.marked_at)
     assert found is not None
@@ -82,7 +82,7 @@ def test_after_90_days_one_an_hour_is_left_of_the_sequencers_own(orders: Platfor
     assert marked(orders.connection)[:-1] == before
     grown(at(orders, timedelta(days=90, minutes=121)))
     assert [seconds / 60 for seconds, _ in marked(orders.connection)[:-2]] == [59, 119, 150, 170, 59.5]
-    # on a later day nobody looks back further than a day
+    # on a later day thinning looks back only a day
     grown(at(orders, timedelta(days=92)))
     assert [seconds / 60 for seconds, _ in marked(orders.connection)[:-3]] == [59, 119, 150, 170, 59.5]
 
@@ -121,8 +121,8 @@ def test_no_mark_divides_a_transaction(orders: PlatformStore, connect: Connect) 
     assert divided == []
     sizes = [sum(marks) for (marks,) in rows(orders.connection, "select marks from event_store.log_marks")]
     assert max(sizes) == 8 * 15 * 15
-    # some saw a part of the work
+    # some moments saw a part of the work
     assert len({*sizes}) > 2
-    # of two moments one lies wholly before the other
+    # of two moments one lies before the other in every log partition
     vectors = sorted(marks for (marks,) in rows(orders.connection, "select marks from event_store.log_marks"))
     assert all(one <= other for before, after in pairwise(vectors) for one, other in zip(before, after, strict=True))

@@ -1,4 +1,4 @@
-"""Where an event is in the log, whether a position is missing, and what each log partition is."""
+"""An event's position in the log, missing positions, and the state of each log partition."""
 
 from typing import LiteralString
 from uuid import uuid4
@@ -28,7 +28,7 @@ def test_an_event_that_is_not_stored_has_no_place(orders: PlatformStore, connect
     assert place is not None
     assert place.position is None
     assert orders.log_position(uuid4()) is None
-    # nor one that was purged, which leaves no gap
+    # a purged event has no position either, and leaves no gap
     first, _ = append_to(orders, *ids_of_one_partition(orders.connection, 2))
     orders.sequence_events()
     assert purge(orders, 0, 1) == 1

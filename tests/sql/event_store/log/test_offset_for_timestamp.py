@@ -68,7 +68,7 @@ def test_a_view_is_placed_by_one_pass_over_the_events(orders: PlatformStore) -> 
         with orders.connection.transaction():
             before = value(orders.connection, reads)
             call()
-            # once each, and the sixteen that views are placed before
+            # each once, and the sixteen before which views are placed
             assert 2000 <= value(orders.connection, reads) - before < 2 * 2000 + 100
 
 

@@ -1,4 +1,4 @@
-"""Reading a log partition by its offsets, all of it or some kinds; which ranges it holds."""
+"""Reading a log partition by positions, all events or some kinds; the ranges that it holds."""
 
 from collections.abc import Iterable
 

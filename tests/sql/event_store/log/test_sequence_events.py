@@ -1,4 +1,4 @@
-"""The log's order: dense, in the order of commits, whoever is open, killed or restored."""
+"""The log's order: dense, in the order of commits, despite open transactions, kills and restores."""
 
 import threading
 from contextlib import nullcontext
@@ -34,7 +34,7 @@ def test_a_stream_stays_in_one_partition_for_all_deciders(orders: PlatformStore)
 
 
 def test_the_partition_of_an_id_is_for_good(store: PlatformStore) -> None:
-    """These numbers are part of the stored data: if they change, existing logs break."""
+    """These numbers are part of stored data: if they change, existing logs break."""
     fixed = {"o-1": 7, "o-2": 15, "日本": 6, "f156a3c4-9bd8-11ed-a8fc-0242ac120002": 9}
     partition: LiteralString = "select event_store.stream_partition(%s, 16)"
     assert {decider_id: factories.value(store.connection, partition, decider_id) for decider_id in fixed} == fixed
@@ -80,7 +80,7 @@ def test_an_append_after_sequencing_comes_after_its_commit(
     if before != "nothing":
         with writer.connection.transaction() if before == "a savepoint" else nullcontext():
             factories.append(writer, "o-2")
-    factories.append(orders, "o-1")  # younger than the open transaction, which so lies within the snapshot
+    factories.append(orders, "o-1")  # younger than the open transaction, which then lies within the snapshot
     assert writer.sequence_events() == 1
     factories.append(writer, "o-3")
     writer.connection.commit()
@@ -183,7 +183,7 @@ def test_a_rebase_counts_its_own_open_transaction(orders: PlatformStore, connect
     connection = connect(autocommit=False)
     writer = PlatformStore(connection)
     factories.append(writer, "o-3")
-    assert writer.sequence_events() == 1  # o-2: its own are not committed
+    assert writer.sequence_events() == 1  # o-2: its own events are not committed
     factories.append(writer, "o-4")
     connection.commit()
     assert orders.sequence_events() == 2

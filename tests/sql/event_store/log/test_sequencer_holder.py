@@ -1,4 +1,4 @@
-"""Who holds up the whole log with an open transaction."""
+"""The session that blocks the whole log with an open transaction."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +14,7 @@ from tests.support.patience import patience, wait_until
 
 
 def end_later(store: PlatformStore) -> SequencerHolder | None:
-    """End who holds the log longer than an open transaction may, by a clock that is ahead."""
+    """End a session that blocks the log for longer than an open transaction may, by a clock that is ahead."""
     set_clock(store.connection, (datetime.now(UTC) + timedelta(seconds=15)).isoformat())
     ended = store.end_log_holder()
     set_clock(store.connection, "")
@@ -29,7 +29,7 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: Plat
     other.execute("set application_name = 'a consumer'")
     other.execute("select event_store_platform.sequence_events()")
     append_to(orders, "o-2")
-    # nobody gives the second one its position
+    # no session can give the second event its position
     assert orders.sequence_events() == 0
     holder = held_up(orders, seconds=0.2)
     assert holder is not None
@@ -37,7 +37,7 @@ def test_an_open_transaction_that_sequenced_is_named_with_its_login(orders: Plat
     assert holder.open_since is not None
     assert value(orders.connection, "select pg_terminate_backend(%s, 5000)", holder.pid)
     assert orders.sequencer_holder() is None
-    # what it had sequenced was not committed
+    # its sequenced positions were not committed
     assert orders.sequence_events() == 2
 
 
@@ -48,14 +48,14 @@ def test_who_idles_while_it_holds_the_log_is_ended(orders: PlatformStore, connec
     writer.execute("begin")
     writer.execute("select * from event_store.await_positions(%s)", ([ours],))
     writer.execute("set idle_in_transaction_session_timeout = 0")
-    # a reason makes no operator
+    # stating a reason does not make an operator
     assert consumer.end_log_holder("in my way") is None
     assert orders.end_log_holder() is None
     ended = end_later(orders)
     assert ended is not None
     assert (ended.pid, ended.login) == (writer.info.backend_pid, writer.info.user)
     wait_until(lambda: consumer.sequence_events() == 1, "another one sequences it")
-    # of whom nobody holds the log none is ended, and an operator need not wait
+    # no session is ended if none blocks the log; an operator need not wait for the limit
     assert orders.end_log_holder("in my way") is None
     append_to(orders, "o-2")
     busy = connect(autocommit=False)
@@ -100,7 +100,7 @@ def test_so_is_one_that_holds_what_others_need_beside_the_log(orders: PlatformSt
 
 @pytest.mark.parametrize("call", BESIDE_THE_LOG + OF_THE_LOG)
 def test_a_transaction_that_holds_them_cannot_be_prepared(orders: PlatformStore, connect: Connect, call: str) -> None:
-    """One that is prepared has no session that could be ended."""
+    """A prepared transaction has no session that could be ended."""
     append_to(orders, "o-1")
     orders.register_view("v", "-infinity", owner="event_store_owner")
     append_to(orders, "o-2")
@@ -144,7 +144,7 @@ def test_calls_that_follow_each_other_hold_nothing_up(orders: PlatformStore, con
     other = PlatformStore(connect(autocommit=False))
 
     class Busy(PlatformStore):
-        """A store where another session sequences between any two looks, each time in a transaction of its own."""
+        """A store where another session sequences between any two reads, each time in its own transaction."""
 
         def sequencer_holder(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
             other.connection.rollback()

@@ -1,4 +1,4 @@
-"""What each view has of one stream, and what it still owes."""
+"""The acknowledged and the owed events of one stream for each view."""
 
 from millrace.errors import EventNotRegistered
 from millrace.event_store import StreamFailure, StreamView
@@ -27,7 +27,7 @@ def test_a_view_owes_what_its_checkpoint_did_not_pass(orders: PlatformStore) -> 
     assert place is not None
     assert (of(orders, "v").partition, of(orders, "v").position) == (place.partition, 2)
     (third,) = append_to(orders, "a")
-    # not sequenced is owed, too
+    # an event without a position is owed too
     assert owed(orders, "v") == (1, third.offset)
 
 

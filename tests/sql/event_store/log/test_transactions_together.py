@@ -1,4 +1,4 @@
-"""A transaction's events lie together in each log partition, and that inverts no stream, whoever commits when."""
+"""A transaction's events are adjacent in each log partition, without reordering a stream, in any commit order."""
 
 import uuid
 from collections import Counter
@@ -40,7 +40,7 @@ def transactions(connection: psycopg.Connection) -> dict[uuid.UUID, int]:
 
 
 def assert_transactions_lie_together(connection: psycopg.Connection) -> None:
-    """Each transaction is one run of positions of a log partition, in the order of offsets."""
+    """Assert that each transaction is one run of positions in a log partition, in the order of offsets."""
     of = transactions(connection)
     for partition, entries in groupby(read_log(connection), key=lambda entry: entry.partition):
         runs = [(xid, [entry.offset for entry in run]) for xid, run in groupby(entries, key=lambda e: of[e.event_id])]
@@ -52,7 +52,7 @@ class Sessions(RuleBasedStateMachine):
     """Several sessions with a transaction each, and a sequencer."""
 
     connect: Connect
-    done: ClassVar[Counter[str]]  # how often each way led to an event
+    done: ClassVar[Counter[str]]  # how often each kind of append stored an event
 
     @initialize()
     def begin(self) -> None:
@@ -60,7 +60,7 @@ class Sessions(RuleBasedStateMachine):
         self.operator.connection.execute("select event_store_platform.sequence_events()")
         self.connections = [self.connect(autocommit=False) for _ in range(WRITERS)]
         for connection in self.connections:
-            connection.execute("set lock_timeout = '20ms'")  # who has to wait gives up: another one holds the stream
+            connection.execute("set lock_timeout = '20ms'")  # a blocked append gives up: the stream is locked
             connection.commit()
         self.prepared: list[str] = []
         self.run_id = uuid.uuid4().hex[:8]
@@ -83,7 +83,7 @@ class Sessions(RuleBasedStateMachine):
 
     @contextmanager
     def attempt(self, writer: int, way: str) -> Iterator[PlatformStore]:
-        """Append, or leave the transaction as it was where the stream is held or has moved on."""
+        """Append, or leave the transaction unchanged if the stream is locked or has moved on."""
         connection = self.connections[writer]
         with (
             suppress(psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation, MillraceError),
@@ -97,7 +97,7 @@ class Sessions(RuleBasedStateMachine):
         return stream[0], f"{stream[1]}-{self.run_id}"
 
     def last(self, writer: int, decider: str, decider_id: str) -> uuid.UUID | None:
-        """Return what the writer sees as the stream's last event."""
+        """Return the stream's last event that the writer sees."""
         found = get_last_event(PlatformStore(self.connections[writer]), decider_id, decider)
         return found.event_id if found else None
 
@@ -125,7 +125,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(writer=writers, some=st.lists(streams, min_size=1, max_size=3), ends=st.booleans())
     def append_in_a_savepoint(self, writer: int, some: list[tuple[str, str]], ends: bool) -> None:
-        """Append within a savepoint, and keep it or roll it back: its offsets are gone for good then."""
+        """Append within a savepoint, and keep it or roll it back; a rollback loses its offsets for good."""
         self.connections[writer].execute("savepoint here")
         self.append_batch(writer, some)
         self.connections[writer].execute("release savepoint here" if ends else "rollback to savepoint here")
@@ -143,7 +143,7 @@ class Sessions(RuleBasedStateMachine):
     def prepare(self, writer: int) -> None:
         connection = self.connections[writer]
         self.prepared.append(str(uuid.uuid4()))
-        connection.execute("select")  # a transaction is there to prepare
+        connection.execute("select")  # begins a transaction to prepare
         connection.execute(f"prepare transaction '{self.prepared[-1]}'")
         connection.commit()
 

@@ -1,4 +1,4 @@
-"""A sequencer is woken by what appends, if it sleeps; waiters are told which log partitions grew, once."""
+"""An append wakes a sleeping sequencer; waiters learn once which log partitions grew."""
 
 from collections.abc import Callable
 from typing import LiteralString
@@ -29,7 +29,7 @@ APPENDS: dict[str, Callable[[PlatformStore], object]] = {
 
 @pytest.fixture
 def orders(orders: PlatformStore) -> PlatformStore:
-    """Return a store as on a server that allows no prepared transactions, which is Postgres' default."""
+    """Return a store as on a server without prepared transactions, which is Postgres' default."""
     factories.unprepared(orders.connection)
     return orders
 
@@ -43,7 +43,7 @@ def listener(connect: Connect) -> psycopg.Connection:
 
 
 def heard(listener: psycopg.Connection, channel: str) -> list[str]:
-    """Return the words that came up to now: Postgres gives them with the answer to a statement."""
+    """Return the notifications so far: Postgres delivers them with the answer to a statement."""
     listener.execute("select")
     return [word.payload for word in listener.notifies(timeout=0) if word.channel == channel]
 
@@ -55,7 +55,7 @@ def words(listener: psycopg.Connection) -> int:
 def test_each_way_to_append_wakes_only_who_sleeps(orders: PlatformStore, listener: psycopg.Connection) -> None:
     for way in APPENDS.values():
         way(orders)
-        assert words(listener) == 0  # nobody attends the log
+        assert words(listener) == 0  # no sequencer attends the log
         orders.attend_log(10, sleeps=True)
         way(orders)
         assert words(listener) == 1
@@ -69,7 +69,7 @@ def test_each_way_to_append_wakes_only_who_sleeps(orders: PlatformStore, listene
 
 @pytest.mark.parametrize("moved_s", [-11, 3600], ids=["it is over", "the clock was set back an hour"])
 def test_a_mark_ends_by_itself(orders: PlatformStore, listener: psycopg.Connection, moved_s: int) -> None:
-    """The sequencer was killed in its sleep."""
+    """The sequencer was killed while it slept."""
     orders.attend_log(10, sleeps=True)
     factories.append(orders)
     assert (words(listener), orders.sequence_events(), orders.is_attended()) == (1, 1, True)
@@ -88,18 +88,18 @@ def test_who_says_that_it_sequences_and_does_not_keeps_nobody_from_it(orders: Pl
     orders.sequence_events()
     orders.dispatch_events("v")
     assert orders.is_attended()
-    # also in the millisecond in which it is said
+    # even within the millisecond of the call
     at_once = "event_store_platform.attend_log(10) is not null and event_store_platform.is_attended()"
     assert factories.value(orders.connection, f"select bool_and({at_once}) from generate_series(1, 50)")
     orders.connection.execute("update event_store.sequencer set sequenced_at = sequenced_at + %s::interval", (moved,))
     factories.append(orders, "later")
     assert not orders.is_attended()
-    # in a transaction that wrote before, which sequences only where nobody did
+    # in a transaction that has written: it sequences only if no other session did
     with orders.connection.transaction():
         orders.connection.execute("select pg_current_xact_id()")
         orders.stream_events("v", 1)
     assert factories.value(orders.connection, "select count(*) from event_store.event_log") == 2
-    # and it is noted anew when somebody looked
+    # and the time of the last call is recorded again
     anew: LiteralString = "select abs(extract(epoch from event_store_platform.last_sequenced() - now())) < 60"
     assert factories.value(orders.connection, anew)
 
@@ -128,7 +128,7 @@ def test_the_word_comes_with_the_commit(orders: PlatformStore, listener: psycopg
 
 
 def test_it_says_that_an_open_append_may_be_missed(orders: PlatformStore, connect: Connect) -> None:
-    """The writer could not see yet that the sequencer would sleep."""
+    """The writer could not yet see that the sequencer would sleep."""
     writer = connect(autocommit=False)
     assert orders.attend_log(2, sleeps=True) is False
     orders.attend_log(2)
@@ -146,7 +146,7 @@ def test_it_takes_no_transaction_id(orders: PlatformStore) -> None:
 
 
 def test_a_prepared_append_wakes_nobody(store: PlatformStore, listener: psycopg.Connection, connect: Connect) -> None:
-    """This server allows it."""
+    """This server allows prepared transactions."""
     factories.register_orders(store)
     assert store.attend_log(2, sleeps=True) is True
     writer = PlatformStore(connect(autocommit=False))
@@ -179,6 +179,6 @@ def test_the_word_names_the_partitions_that_grew(orders: PlatformStore, listener
     assert heard(listener, POSITIONS) == ["2"]
     assert orders.announce_positions(known) == known == marks(orders)
     assert heard(listener, POSITIONS) == []
-    # one that knows nothing is told of all that holds something
+    # a caller that knows no positions announces every log partition with events
     orders.announce_positions([])
     assert heard(listener, POSITIONS) == ["0,2"]

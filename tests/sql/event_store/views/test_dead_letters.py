@@ -1,4 +1,4 @@
-"""What is parked, why, and what waits behind it; trying it again, and giving it up."""
+"""Parked events, their errors, and the events that wait behind them; retry and discard."""
 
 from functools import partial
 

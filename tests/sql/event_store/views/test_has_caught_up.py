@@ -1,4 +1,4 @@
-"""Whether one view may take the place of another one."""
+"""Whether one view may replace another one."""
 
 from typing import LiteralString
 
@@ -32,7 +32,7 @@ def test_a_view_that_stands_nowhere_behind_has_caught_up(views: PlatformStore) -
     zero, three = (ids_of_one_partition(views.connection, 1, partition)[0] for partition in (0, 3))
     append_to(views, zero, three)
     views.sequence_events()
-    assert views.has_caught_up("new", "old")  # neither has anything
+    assert views.has_caught_up("new", "old")  # neither has any event
     consume(views, "old")
     assert not views.has_caught_up("new", "old")
     assert views.has_caught_up("old", "new")
@@ -50,14 +50,14 @@ def test_events_that_it_does_not_want_keep_no_view_behind(views: PlatformStore, 
     assert views.has_caught_up("narrow", "old")
     append_events(views, [new_event(stream, event="paid")])
     views.sequence_events()
-    assert views.has_caught_up("narrow", "old")  # neither has it
+    assert views.has_caught_up("narrow", "old")  # neither has the event
     consume(views, "old")
     assert not views.has_caught_up("narrow", "old")
     consume(views, "narrow")
     assert views.has_caught_up("narrow", "old")
     append_to(views, *[stream] * 1001)
     consume(views, "old")
-    assert not views.has_caught_up("narrow", "old")  # it looks at so many
+    assert not views.has_caught_up("narrow", "old")  # the limit of one call
     views.pass_over_unwanted("narrow")
     assert views.has_caught_up("narrow", "old")
 

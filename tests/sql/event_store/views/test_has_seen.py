@@ -1,4 +1,4 @@
-"""Whether a view has an event, and why it never will."""
+"""Whether a view has seen an event, and why it never will."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def asked(store: PlatformStore, event: Event, view: str = "v") -> Seen:
 
 
 def consumed(store: PlatformStore, *failing: str, view: str = "v") -> None:
-    """Let a bulk view take all that is there; these streams fail."""
+    """Let a bulk view consume all events; these streams fail."""
     finish(store, store.claim_batch(view, "me"), failing, view)
 
 
@@ -52,11 +52,11 @@ def test_a_bulk_view_has_an_event_when_its_batch_is_committed(bulk: PlatformStor
     assert asked(bulk, event) == NOT_YET
     bulk.commit_batch("v", leases)
     assert asked(bulk, event) == SEEN
-    # also when it is disabled
+    # even when the view is disabled
     bulk.enable_view("v", False)
     assert asked(bulk, event) == SEEN
     bulk.enable_view("v")
-    # every view has had what was purged
+    # every view has seen purged events
     purge_all(bulk)
     assert rows(bulk.connection, "select from event_store.events") == []
     assert asked(bulk, event) == SEEN
@@ -78,12 +78,12 @@ def test_of_a_stream_that_failed_the_events_before_are_there(orders: PlatformSto
     assert (waits.seen, waits.never) == (False, "retrying")
     assert f"waits behind offset {before.offset}" in (waits.detail or "")
     set_clock(orders.connection, "2030-01-01 01:00:00+00")
-    assert asked(orders, failed) == NOT_YET  # its time has come: the next claim tries it
+    assert asked(orders, failed) == NOT_YET  # its backoff is over: the next claim retries it
     consumed(orders, "o-1")
     parked = asked(orders, failed)
     assert (parked.never, "is a dead letter since 2030-01-01" in (parked.detail or "")) == ("parked", True)
     orders.discard_dead_letter("v", "order", "o-1", "a test")
-    assert asked(orders, failed) == SEEN  # given up counts as acknowledged
+    assert asked(orders, failed) == SEEN  # a discarded event counts as acknowledged
 
 
 def test_a_rows_stream_that_failed_or_was_given_back_for_later_waits(orders: PlatformStore) -> None:
@@ -99,7 +99,7 @@ def test_a_rows_stream_that_failed_or_was_given_back_for_later_waits(orders: Pla
     assert asked(orders, event).never == "retrying"
     set_clock(orders.connection, "2030-01-01 01:00:00+00")
     (leased,) = orders.lease_events("v", 1)
-    assert asked(orders, event) == NOT_YET  # it is tried now
+    assert asked(orders, event) == NOT_YET  # it is being retried
     orders.fail_event("v", "o-1", leased.offset, "no", leased.lease_token)
     assert asked(orders, event).never == "parked"
 

@@ -1,4 +1,4 @@
-"""Every call that names a view refuses one that is not there, and one that is consumed in the other mode."""
+"""Every call that names a view refuses an unknown view, and a view of the other mode."""
 
 import re
 
@@ -22,7 +22,7 @@ def calls_of(store: PlatformStore, mode: str) -> set[str]:
     called = [(name, {*re.findall(r"\bevent_store(?:_private|_platform)?\.(\w+)\(", s)}) for name, s, _ in functions]
     while more := {name for name, those in called if name not in found and those & found}:
         found |= more
-    # it passes over unwanted events of bulk views, which it looks up itself
+    # it skips unwanted events of bulk views, which it looks up itself
     return found & {name for name, _, for_everybody in functions if for_everybody} - {"raise_low_water_mark"}
 
 
@@ -43,13 +43,13 @@ def test_for_a_read_model_the_hint_names_the_views_of_its_versions(store: Platfo
     assert "Register it" in str(refusal(UnknownView, lambda: store.enable_view("other")).hint)
 
 
-# what calls state where an argument has no default
+# values for arguments without a default
 VALUES = {
     "v_decider": "order", "v_decider_id": "00000000-0000-0000-0000-000000000001", "v_error": "no", "v_owner": "me",
     "v_failures": '[{"decider": "order", "decider_id": "a", "error": "no"}]', "v_kind": "RESET_TO_EARLIEST",
     "v_other": "rows", "v_reason": "a test", "v_secret": made_secret(),
 }  # fmt: skip
-# which say of a view that is not there that it has nothing, or make it
+# functions that return nothing for an unknown view, or create it
 OF_ANY_VIEW = {
     "audit_log", "detach_consumer", "fail_dispatch", "has_seen", "is_registered", "lease_owners", "purged_discards",
     "register_view", "retried_events", "version_of_view",

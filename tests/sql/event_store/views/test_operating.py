@@ -1,4 +1,4 @@
-"""What every view is doing, in numbers; a view that is given events, or no more; the log of what operators did."""
+"""The state of every view in numbers; enabling and disabling a view; the log of operators' actions."""
 
 from millrace.event_store.platform import PlatformStore
 from tests.sql.event_store.views.test_dead_letters import park

@@ -1,4 +1,4 @@
-"""What a poller knows of all views in one call."""
+"""The state of all views, polled in one call."""
 
 from random import Random
 from typing import LiteralString
@@ -106,12 +106,12 @@ def test_an_event_that_came_during_a_delivery_counts(
 ) -> None:
     factories.append_to(view, "o-1")
     factories.pump(view, "v")
-    (event,) = view.stream_events("v")  # nothing is after it
+    (event,) = view.stream_events("v")  # the last event
     consumer = connect(autocommit=False)
     if when == "while the ack is open":
         PlatformStore(consumer).ack_event("v", "o-1", event.offset)
     factories.append_to(view, "o-1")
-    assert view.poll_views()[0].due == 0  # without its position nobody would be given it
+    assert view.poll_views()[0].due == 0  # without a position it would not be delivered
     factories.pump(view, "v")
     if when == "before the ack":
         PlatformStore(consumer).ack_event("v", "o-1", event.offset)
@@ -186,7 +186,7 @@ def test_what_is_far_behind_is_counted_to_a_thousand(orders: PlatformStore) -> N
 
 
 def test_of_what_no_poll_looks_at_a_view_is_told_until_it_is_passed_over(orders: PlatformStore) -> None:
-    for n in range(10):  # each has a tenth of what is looked at
+    for n in range(10):  # each has a tenth of the events read
         orders.register_view(f"invoice-{n}", "-infinity", mode="bulk", deciders=["invoice"])
     (decider_id,) = factories.ids_of_one_partition(orders.connection, 1)
     factories.append_to(orders, *[decider_id] * 2500)
@@ -249,11 +249,11 @@ def test_a_poll_with_nothing_ahead_reads_no_event_and_no_other_view(orders: Plat
         orders.poll_views()
         assert factories.value(orders.connection, read) == before
     counts = []
-    for numbers in (range(30), range(30, 90)):  # with the first, indexes have their levels
+    for numbers in (range(30), range(30, 90)):  # after the first, indexes have their levels
         for n in numbers:
             orders.register_view(f"v{n}", "-infinity", mode="bulk", events=["placed"])
         orders.poll_views(["mine"])
         counts.append(factories.buffers(orders.connection, "select event_store_platform.poll_views('{mine}')"))
     few, many = counts
-    # views themselves fill some pages more; the checkpoints of 60 views are thousands
+    # the views themselves fill some more pages; reading the checkpoints of 60 views would be thousands
     assert many <= few + 20

@@ -111,12 +111,12 @@ def test_any_name_is_a_name(orders: PlatformStore) -> None:
         orders.ack_event(view, "o-1", event.offset, event.lease_token)
         orders.enable_view(view, False)
         orders.unregister_view(view)
-    # but what a command takes for an option
+    # except a name that a command would take for an option
     assert "begins with no -" in str(refusal(Malformed, partial(orders.register_view, "-x")).detail)
 
 
 def test_the_longest_names_together_fit_what_the_store_keeps_of_a_stream(orders: PlatformStore) -> None:
-    """Random ones: those that repeat are compressed."""
+    """Random names, as repetitive ones would be compressed."""
     decider, event, view = token_hex(512), token_hex(512), token_hex(100)
     orders.register_decider_event(decider, event, "d")
     orders.register_view(view, "-infinity", deciders=[decider], events=[event])

@@ -1,4 +1,4 @@
-"""Moving a view to another position: where to, what is refused, what goes with it, and never beside a consumer."""
+"""Moving a view to another position: targets, refusals, removed locks, and never beside a consumer."""
 
 from functools import partial
 from typing import LiteralString
@@ -124,7 +124,7 @@ def test_locks_and_dead_letters_go_and_are_counted(log: PlatformStore) -> None:
     plan = log.seek_view("v", "RESET_TO_EARLIEST", partition=0, dry_run=True)
     assert (plan[0].locks_removed, plan[0].dead_letters_removed) == (2, 1)
     assert len(log.dead_letters()) == 1
-    # staying where it is keeps them
+    # staying at its position keeps them
     assert log.seek_view("v", "RESUME_OR_EARLIEST", partition=0)[0].locks_removed == 0
     assert len(log.dead_letters()) == 1
     assert log.seek_view("v", "RESET_TO_EARLIEST", partition=0) == plan
@@ -143,7 +143,7 @@ def test_the_latest_skips_what_waits_also_where_the_checkpoint_is_there(log: Pla
 
 
 def test_a_seek_and_consumers_at_once_never_lose_an_event(log: PlatformStore, connect: factories.Connect) -> None:
-    """Whatever comes first, after the last seek to the earliest position everything is delivered."""
+    """In any order, after the last seek to the earliest position everything is delivered."""
     factories.set_clock(log.connection, "")
 
     def drain() -> int:

@@ -1,4 +1,4 @@
-"""Removing a view: all of it, not while it is used, and nothing of it comes back."""
+"""Removing a view: completely, not while it is used, and nothing of it comes back."""
 
 from functools import partial
 
@@ -44,7 +44,7 @@ def test_an_answer_to_a_former_view_of_the_name_is_refused(view: PlatformStore, 
         set_clock(store.connection, "2030-01-02 00:00:00+00")
     view.unregister_view("v")
     view.register_view("v", "-infinity")
-    # without a token it may as well be an answer to the new view's delivery
+    # without a token it could be an answer to the new view's delivery
     answers = [
         partial(former.ack_event, "v", "a", late.offset, late.lease_token),
         partial(former.nack_event, "v", "a", None, late.lease_token),

@@ -1,4 +1,4 @@
-"""How far views are behind, one and all: what is counted, how far, and what that costs."""
+"""How far one or all views are behind: the count, its limit, and its cost."""
 
 from random import Random
 from typing import LiteralString
@@ -16,7 +16,7 @@ FILTERS: dict[str, dict[str, list[str]]] = {
     "order_paid": {"deciders": ["order"], "events": ["paid"]},
 }
 
-# event by event
+# counted event by event
 COUNTED: LiteralString = """
     select v.view, c.partition, count(e."offset"),
       extract(epoch from event_store_private.clock() - min(e.created_at) filter (
@@ -84,18 +84,18 @@ def test_what_was_given_up_is_not_pending_before_a_purge_nor_after_it(orders: Pl
     orders.register_view("all", "-infinity", mode="bulk")
     orders.register_view("orders", "-infinity", mode="bulk", deciders=["order"])
     orders.register_view("new", mode="bulk")
-    # as a store that was restored may have it
+    # a state that a restored store may have
     orders.connection.execute("update event_store.checkpoints set position = 1 where view <> 'new' and partition = 0")
     for _ in range(2):
         assert [orders.view_lag(view)[0].lag for view in ("all", "orders", "new")] == [1, 1, 0]
         archive.purge_events(0)
 
 
-MOST = 10_000  # events read to count by; a tenth of the default, which the first test below holds
+MOST = 10_000  # the most events read for a count; a tenth of the default, as the first test below asserts
 
 
 def lags(store: PlatformStore, view: str) -> list[PartitionLag]:
-    """Ask for the lag as view_lag does, and read so many events at most."""
+    """Ask for the lag as view_lag does, reading at most MOST events."""
     columns = 'partition, "position", high_water_mark, behind, lag, lag_seconds, exact'
     return store._all(PartitionLag, f"select {columns} from event_store_private.lags(%s, %s)", ([view], MOST))
 
@@ -109,7 +109,7 @@ def random_events(random: Random) -> list[BatchEvent]:
 
 
 def behind(orders: PlatformStore, events: int) -> None:
-    """Put bulk views with a filter, and one without, so many events of 16 log partitions behind."""
+    """Put bulk views with and without a filter `events` events behind in 16 log partitions."""
     factories.append_many(orders.connection, events)
     orders.sequence_events()
     orders.connection.execute("vacuum analyze event_store.events, event_store.event_log")
@@ -150,7 +150,7 @@ def test_a_filtered_view_is_counted_up_to_so_many_positions_then_at_least(orders
     assert [lag.lag for lag in placed] == [625] * 16
     assert not any(lag.exact for lag in (*placed, *paid))
     assert sum(lag.behind for lag in placed) == 16_000
-    # nothing wanted among what was read: it may be as old as what comes then
+    # no wanted event among those read: the lag may be as old as the next event
     assert all(lag.lag == 0 and lag.lag_seconds is not None for lag in paid)
     assert [sum(lag.lag for lag in lags(orders, "all"))] == [16_000]
 
@@ -209,7 +209,7 @@ def test_a_view_that_has_all_it_wants_has_no_lag_whatever_is_ahead(orders: Platf
         orders.sequence_events()
     found = {(info.lag, info.lag_seconds, info.exact, info.behind) for info in orders.view_info()}
     assert found == {(0, 0, True, 2000)}
-    # each event is read once, and not once for each view
+    # each event is read once, not once per view
     with orders.connection.transaction():
         before = factories.value(orders.connection, READ)
         orders.view_info()
@@ -237,7 +237,7 @@ def test_what_is_read_is_bounded_for_all_views_together(orders: PlatformStore) -
         assert (infos[f"new-{n}"].lag, infos[f"new-{n}"].exact) == (0, True)
         old = infos[f"old-{n}"]
         assert not old.exact
-        # what they share is read for all of them
+        # events that views share are read once for all of them
         assert 9000 < old.lag < old.behind == 15_001
         assert old.lag_seconds > 0
 
@@ -261,7 +261,7 @@ def test_of_the_streams_that_wait_as_many_are_looked_at_as_are_read(view: Platfo
     assert (some.lag, some.exact) == (100, False)
     call: LiteralString = "select * from event_store_private.lags('{v}', 100)"
     assert factories.buffers(view.connection, call) < 100 * 16
-    # also where nothing of these streams is wanted any more
+    # even if no event of these streams is wanted any more
     view.connection.execute("update event_store.stream_locks set last_offset = 1000000")
     view.connection.execute("vacuum analyze")
     assert factories.buffers(view.connection, call) < 100 * 16
@@ -281,7 +281,7 @@ def test_however_many_views_there_are_they_share_what_is_read(orders: PlatformSt
     assert [info.lag for info in orders.view_info(most=10)] == [2] * 5
     for view in far:
         orders.unregister_view(view)
-    # so do streams that wait
+    # waiting streams count too
     for n in range(201):
         orders.register_view(f"v-{n}")
     factories.append_to(orders, "a", "b", "c")

@@ -1,4 +1,4 @@
-"""A view that is removed or moved, whichever: not while it is used, and waiting for no consumer."""
+"""Removing or moving a view: not while it is used, and without waiting for a consumer."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ def at(store: PlatformStore, seconds: int) -> PlatformStore:
 
 @pytest.fixture
 def views(orders: PlatformStore) -> PlatformStore:
-    """Return a store at noon with a view of each mode, for each of which two events wait."""
+    """Return a store at noon with a view of each mode; two events wait for each view."""
     for mode in ("rows", "bulk"):
         orders.register_view(mode, "-infinity", mode=mode)
     factories.append_to(orders, "a", "b")
@@ -51,7 +51,7 @@ def answer(store: PlatformStore, held: list[Any]) -> None:
 
 
 def refused(store: PlatformStore, view: str, why: str) -> None:
-    """Try each operation: it is refused for this reason, waits for nobody and changes nothing."""
+    """Try each operation: it is refused for this reason, without waiting, and changes nothing."""
     store.connection.execute("set lock_timeout = '30s'")
     before = factories.everything(store)
     for operation in TRIED.values():
@@ -60,7 +60,7 @@ def refused(store: PlatformStore, view: str, why: str) -> None:
 
 
 def done(store: PlatformStore, view: str) -> None:
-    """Try each operation, which succeeds; nothing of it stays."""
+    """Try each operation: it succeeds; then undo it."""
     for operation in TRIED.values():
         with store.connection.transaction(force_rollback=True):
             operation(store, view)

@@ -1,4 +1,4 @@
-"""Which rows views want what came since the marks that were announced: the sequencer dispatches to these."""
+"""The rows views that want an event since the announced marks: the sequencer dispatches to these."""
 
 import pytest
 
