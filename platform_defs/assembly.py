@@ -10,6 +10,7 @@ from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets
 from millrace.assets.declarations import Declarations
 from millrace.assets.drains import view_events_asset
 from millrace.assets.event_store import event_store_assets
+from millrace.assets.labels import labelled
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
@@ -48,7 +49,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
     jobs = ((CAPTURE, captures), *((job, models) for job in (REBUILD, AS_OF, together, approve_job(found))))
     needed = [job for job, declared_ones in jobs if declared_ones]
     return dg.Definitions(
-        assets=[*assets, *specs_shown_only(found, assets)],
+        assets=labelled(found, [*assets, *specs_shown_only(found, assets)], settings.code_url),
         asset_checks=all_checks(found, archive),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings)],

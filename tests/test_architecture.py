@@ -32,7 +32,18 @@ LAYERS = (
     ("spark",),
     ("event_store",),
     ("postgres",),
-    ("errors", "patience", "signing", "settings", "processes", "redact", "times", "user_code", "late_imports"),
+    (
+        "errors",
+        "patience",
+        "signing",
+        "settings",
+        "processes",
+        "redact",
+        "times",
+        "user_code",
+        "labels",
+        "late_imports",
+    ),
 )
 # packages with names in `__init__.py` that others import
 FACES = {
@@ -68,7 +79,7 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2200,  # `defs`: each file and component by itself
+    "assets": 2350,  # `defs`: each file and component by itself; owners, tags, links to code
     "examples": 1300,
     "platform_defs": 6300,
     "resources": 200,
