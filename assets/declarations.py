@@ -239,6 +239,12 @@ def find_package(package: str) -> ModuleType:
     return module
 
 
+def code_stamp(package: str | None) -> tuple[int, int]:
+    """Return what changes when a file of Python of a package does: their number, and the newest time of a change."""
+    files = [path.stat() for folder in _folders(package or "") for path in Path(folder).rglob("*.py")]
+    return len(files), max((file.st_mtime_ns for file in files), default=0)
+
+
 def load_part(package: str | None, part: str) -> ModuleType | Fault | None:
     """Import one module of a package of declarations, such as `services`.
 

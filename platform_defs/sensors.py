@@ -12,7 +12,7 @@ from millrace.assets import in_dagster
 from millrace.assets.declarations import Declarations
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
-from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
+from millrace.assets.rounds import ALL_VIEWS, BUDGET_S, DRAIN_TAG, RENEW_S, RENEWAL, SHARED_JOB
 from millrace.drain.collected import fits
 from millrace.drain.decision import LARGE_BACKLOG, PUSHES_AT_ONCE, Poll, Start, alone_behind, in_turn, is_served, plan
 from millrace.event_store import DrainState, ViewPoll
@@ -27,7 +27,6 @@ from millrace.read_models.stored.versions import built_and_next, with_upcasts
 from millrace.resources.kept_store import kept_store
 from millrace.resources.postgres import PostgresResource
 
-DRAIN_TAG = "millrace/drain"
 CAPTURE_TAG = "millrace/capture"
 # Dagster starts the queued run with the higher priority first
 PRIORITY_TAG = "dagster/priority"
@@ -93,7 +92,7 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         # the sensor loop rounds up to its next turn of 5 s; the drain itself keeps shorter delays
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Starts the drain of all views, or a view's own, as soon as a read model is due and no run drains it.",
+        description="Keeps a drain of all views alive, and starts a view's own as soon as it is due and no run drains it.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         rows = [*zip(models, poll_models(postgres, models), strict=True)]
@@ -102,9 +101,38 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         on = [(model, row) for model, row in waiting if f"poll_{in_dagster(model.view)}" not in off]
         polls = plan_views(context.instance, postgres, on, rows)
         idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for _, row in rows)} are due."
+        if not any(each.start for each in polls) and (kind := living_drain(context.instance, postgres, rows)):
+            context.log.info(
+                "the drain of all views %s", "is renewed" if kind == RENEWAL else "begins, and waits for events"
+            )
+            return dg.SensorResult(run_requests=[dg.RunRequest(job_name=SHARED_JOB, tags={DRAIN_TAG: kind})])
         return _request(context, polls, VIEWS, idle=idle)
 
     return poll
+
+
+def living_drain(
+    instance: dg.DagsterInstance, postgres: PostgresResource, rows: Sequence[tuple[ReadModel, ViewPoll]]
+) -> str | None:
+    """Return the kind of run that keeps a drain of all views alive while nothing is due; None if none is needed.
+
+    A drain that lives has rows for a rare event within a second, and costs less than a few starts an hour.
+    """
+    state = drain_states(postgres, [ALL_VIEWS])[ALL_VIEWS]
+    is_ending = state.lives and state.since_s is not None and state.since_s >= BUDGET_S - RENEW_S
+    if not is_ending and (state.since_s is not None or state.wait_s > 0):
+        return None
+    off = stopped_sensors(instance)
+    if not any(row.enabled and fits(model) and f"poll_{in_dagster(model.view)}" not in off for model, row in rows):
+        return None
+    # the drain that ends is one of them
+    under_way = dg.RunsFilter(job_name=SHARED_JOB, statuses=[*QUEUED, dg.DagsterRunStatus.STARTED])
+    if instance.get_runs_count(under_way) > is_ending:
+        return None
+    if is_ending:
+        return RENEWAL
+    with kept_store(postgres) as store:
+        return "idle" if store.begin_drain(ALL_VIEWS) else None
 
 
 def plan_views(

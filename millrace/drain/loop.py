@@ -8,7 +8,7 @@ view show whether a drain serves it: the drain is attached to the views that tak
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -29,11 +29,12 @@ from millrace.drain.round import Outcome, Rounds
 from millrace.errors import MillraceError, PartitionLeased, Unreachable
 from millrace.event_store import ViewPoll
 from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import Wakeups
 from millrace.patience import ASK_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import Overtaken, stored_upcasts
 from millrace.read_models.stored.tables import wait_for_locks_at_most
-from millrace.read_models.stored.versions import register_declared, unbuilt_partitions, with_upcasts
+from millrace.read_models.stored.versions import current_version, register_declared, unbuilt_partitions, with_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +68,7 @@ class Drain:
         limits: How much runs side by side, and for how long.
         on_commit: Called for each commit, between rounds.
         on_change: Called for each view that joins or leaves.
+        has_new_code: Whether the code of the declarations has changed: then a drain of many ends after its round.
         alone: Whether it drains one view, with all that is due: streams to retry, a search for failing ones, a rebuild
             of events that only the archive has. The view does not leave, and the drain waits for locks.
 
@@ -85,6 +87,7 @@ class Drain:
         limits: Limits = DEFAULTS,
         on_commit: OnCommit = lambda *_: None,
         on_change: OnChange = lambda _: None,
+        has_new_code: Callable[[], bool] = lambda: False,
         alone: bool = False,
     ) -> None:
         self.overtaken: list[str] = []
@@ -93,10 +96,11 @@ class Drain:
         self._archive = archive
         self._on_commit = on_commit
         self._on_change = on_change
+        self._has_new_code = has_new_code
         self._alone = alone
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
         self._indexing = Indexing(dsn)
-        self._looked_at = self._attached_at = float("-inf")
+        self._looked_at = self._attached_at = self._began_at = float("-inf")
         self._failures = 0
         # for one view by itself: the most positions of a batch, and whether nothing is left to rebuild from the archive
         self._most: int | None = None
@@ -166,6 +170,18 @@ class Drain:
             if error is None:
                 raise
 
+    def warm_up(self) -> None:
+        """Compile the plan of all versions that exist, before any view joins."""
+        found = (current_version(self._store.connection, member.declared) for member in self.members)
+        if known := [model for model in found if model is not None]:
+            self._rounds.warm_up(known)
+
+    def hand_over(self) -> None:
+        """Give back every lease and leave every view, so that the next drain can have them at once."""
+        self._give_back()
+        for member in self.members:
+            member.joined = False
+
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
@@ -178,6 +194,10 @@ class Drain:
         Raises the errors of `build_errors` that no view causes, after some retries.
         """
         stop = stop or threading.Event()
+        with nullcontext() if self._alone else Wakeups(self._dsn) as positions:
+            self._run(budget_s, idle_s, stop, positions)
+
+    def _run(self, budget_s: float, idle_s: float, stop: threading.Event, positions: Wakeups | None) -> None:
         started = busy_at = time.monotonic()
         for member in self.members:
             member.next_at = started
@@ -198,7 +218,18 @@ class Drain:
             else:
                 joined = [member.next_at for member in self.members if member.joined]
                 next_at = min([self._looked_at + LOOK_EVERY_S, *joined])
-            stop.wait(max(0.0, next_at - time.monotonic()))
+            self._wait(next_at, stop, positions)
+
+    def _wait(self, until: float, stop: threading.Event, positions: Wakeups | None) -> None:
+        """Wait until the next round. New positions end the wait of a quiet view: its delay is the longest wait."""
+        wait_s = max(0.0, until - time.monotonic())
+        if positions is None or self._failures or wait_s <= POLL_S:
+            stop.wait(wait_s)
+        elif positions.wait(wait_s, stop) is not None:
+            # rounds keep their distance, however often events come
+            stop.wait(max(0.0, self._began_at + POLL_S - time.monotonic()))
+            for member in self.members:
+                member.next_at = min(member.next_at, time.monotonic())
 
     def _next_round(self, stop: threading.Event) -> Outcome | None:
         """Do a round, unless a declaration changed; None after an error that a retry may mend.
@@ -243,7 +274,7 @@ class Drain:
             return None
 
     def _round(self, stop: threading.Event) -> Outcome:
-        began = time.monotonic()
+        began = self._began_at = time.monotonic()
         joined = [member for member in self.members if member.joined and member.next_at <= began]
         models = [member.model for member in joined if member.model is not None]
         outcome = Outcome(tell=self._note if self._alone else None)
@@ -327,19 +358,12 @@ class Drain:
         if now - self._looked_at < LOOK_EVERY_S:
             return
         self._looked_at = now
-        # a consumer that has not reported for 15 minutes counts as dead
+        if not self._alone and self._has_new_code():
+            self.overtaken = ["code"]
+            return
         if now - self._attached_at >= PATIENCE_S:
-            for member in self.members:
-                try:
-                    if member.joined:
-                        self._store.attach_consumer(member.view, self.owner)
-                except MillraceError as error:
-                    if self._alone:
-                        raise
-                    self._leave(member, str(error))
+            self._attach_again()
             self._attached_at = now
-            if not self._alone:
-                self.overtaken = [one.declared.name for one in self.members if one.is_overtaken(self._store)]
         if self._alone:
             return
         for member in self.members:
@@ -353,6 +377,19 @@ class Drain:
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
+
+    def _attach_again(self) -> None:
+        """Say that the drain lives: otherwise it counts as dead after 15 minutes."""
+        for member in self.members:
+            try:
+                if member.joined:
+                    self._store.attach_consumer(member.view, self.owner)
+            except MillraceError as error:
+                if self._alone:
+                    raise
+                self._leave(member, str(error))
+        if not self._alone:
+            self.overtaken = [one.declared.name for one in self.members if one.is_overtaken(self._store)]
 
     def _join(self, member: Member) -> None:
         try:

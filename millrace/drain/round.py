@@ -155,6 +155,14 @@ class Rounds:
                 self._release(store, work)
         self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
 
+    def warm_up(self, known: Sequence[ReadModel]) -> None:
+        """Open the session, and run the plan without a lease: the first round with events is as fast as the next one.
+
+        An error is left to that round.
+        """
+        with suppress(Exception):
+            self._plan(known).run()
+
     def run_alone(self, store: PlatformStore, model: ReadModel, outcome: Outcome, most: int | None = None) -> None:
         """Claim for one view, also its retries, and build and commit the events without the streams that fail.
 
