@@ -64,13 +64,13 @@ def diff_with_serving(
                 time.sleep(LOOK_S)  # another process builds it, or has just compared it
             except (Exception, KeyboardInterrupt) as error:
                 # a process that was stopped for longer than leases last finds its tables removed by another process
-                if not isinstance(error, GONE) or _known(connection, diff) == [diff]:
+                if not isinstance(error, GONE) or _stored(connection, diff) == [diff]:
                     remove_begun(connection, diff.name)
                     raise
-            known = _known(connection, diff)
-            diff = known[0] if known else take(connection, model, mark, partition)
+            stored = _stored(connection, diff)
+            diff = stored[0] if stored else take(connection, model, mark, partition)
         return diff
 
 
-def _known(connection: psycopg.Connection, diff: Diff) -> list[Diff]:
+def _stored(connection: psycopg.Connection, diff: Diff) -> list[Diff]:
     return [one for one in diffs(connection, diff.model) if one.number == diff.number]

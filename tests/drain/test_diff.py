@@ -21,7 +21,7 @@ from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.words import count, field, last, sum_
 from millrace.read_models.stored import differences
 from millrace.read_models.stored.differences import Diff, Found, NothingToCompare, compare, diffs, take
-from millrace.read_models.stored.past import all_as_of, at_mark, named, note, remove_expired
+from millrace.read_models.stored.past import all_as_of, at_mark, named, record_wanted, remove_expired
 from millrace.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support import command_line
 from tests.support.building import read_models as models
@@ -191,7 +191,7 @@ def test_builds_that_were_killed_are_named_so_and_one_command_removes_them(thing
     ensure_version(connection, declared)
     before, mark = relations(connection), things.mark_log("then")
     sides = [named(declared, take(connection, declared, None).name), at_mark(declared, mark)]
-    note(connection, declared, mark, KEEP)
+    record_wanted(connection, declared, mark, KEEP)
     for side in sides:
         ensure_version(connection, side)
         things.claim_batch(side.view, "killed", 1, 60)
