@@ -120,8 +120,8 @@ def range_fields(cursor: Any, wanted: LogRange) -> RangeFields:  # noqa: ANN401 
     cursor.execute(PLAN)
     cursor.fetchall()
     step = LOOKED_AT if wanted.size > SMALL_RANGE else 1
-    asked = _FIELDS.format(step=step, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2, **vars(wanted))
-    cursor.execute(asked.as_string())
+    query = _FIELDS.format(step=step, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2, **vars(wanted))
+    cursor.execute(query.as_string())
     rows = cursor.fetchall()
     found = [FoundField(name, short) for name, short, _ in rows if name is not None]
     return RangeFields(chosen_fields(found, arrays=any(arrays for name, _, arrays in rows if name is None)))
@@ -147,16 +147,16 @@ def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None)
         else sql.SQL("e.data ->> {}").format(sql.Literal(name))
         for name in fields.columns
     ]
-    known = fields.known
-    if known is not None:
-        values.append(_UNKNOWN.format(known=sql.Literal(known)))
+    known_fields = fields.known_fields
+    if known_fields is not None:
+        values.append(_UNKNOWN.format(known=sql.Literal(known_fields)))
     # by numbers: Postgres keeps only 63 bytes of a name
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     # without bind parameters, because ADBC reads by COPY only then
     cursor.execute(_RANGE.format(columns=sql.SQL(", ").join(columns), **vars(wanted)).as_string())
     schema = with_columns(SCHEMA, fields.columns)
     for batch in cursor.fetch_record_batch():
-        if known is not None:
+        if known_fields is not None:
             fields.add(batch.column(len(schema)))
         yield batch.select(range(len(schema))).rename_columns(schema.names).cast(schema)
 

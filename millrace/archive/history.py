@@ -208,8 +208,8 @@ def history_frame(
     )
     proven = proven_fields(spark, history.root, history.files)
     by_spark = _for_spark(history, wanted, proven)
-    taken = set(by_spark)
-    others = {file: fields for file, fields in proven.items() if file not in taken}
+    spark_files = set(by_spark)
+    others = {file: fields for file, fields in proven.items() if file not in spark_files}
     frames = [whole_rows(spark, [history.root / file.path for file in by_spark], wanted)] if by_spark else []
     tasks = shared(history.root, others, history.cuts)
     if tasks:

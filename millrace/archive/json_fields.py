@@ -67,15 +67,15 @@ def fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.Chu
 
 def _fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.StringArray]:
     plain = PlainTexts(texts)
-    known = [plain.values(path) for path in paths]
-    unknown = np.logical_or.reduce([each for _, each in known])
+    results = [plain.values(path) for path in paths]
+    unknown = np.logical_or.reduce([each for _, each in results])
     if not unknown.any():
-        return [values for values, _ in known]
+        return [values for values, _ in results]
     mask = pa.array(unknown)
     parsed = [_parsed(text, paths) for text in texts.filter(mask).to_pylist()]
     return [
         pc.replace_with_mask(values, mask, pa.array([each[n] for each in parsed], pa.string()))
-        for n, (values, _) in enumerate(known)
+        for n, (values, _) in enumerate(results)
     ]
 
 

@@ -165,10 +165,10 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted, held: Mapping[str, str]) -> p
 
     for name, chosen in _filters(wanted).items():
         if chosen is not None:
-            taken = pc.is_in(batch.column(name), pa.array(chosen, pa.string()))
+            matches = pc.is_in(batch.column(name), pa.array(chosen, pa.string()))
             # a filter that keeps all rows would only copy them
-            if taken.false_count:
-                batch = batch.filter(taken)
+            if matches.false_count:
+                batch = batch.filter(matches)
     columns = {name: batch.column(name) for name in wanted.columns}
     data = None
     if "data" in batch.schema.names:

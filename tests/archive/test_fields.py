@@ -133,7 +133,7 @@ def test_fields_are_told_whoever_looked(log: PlatformStore, dsn: str, monkeypatc
         # an array that nobody looked at
         assert read(2, 7) == (Fields(("a", "d"), None), ["x", "x" * 2000, None, None, None])
         assert range_fields(cursor, LogRange(0, 5, 6)).stated == Fields((), None)
-        assert range_fields(cursor, LogRange(0, 5, 6)).known is None
+        assert range_fields(cursor, LogRange(0, 5, 6)).known_fields is None
 
 
 def test_more_fields_than_a_file_names_are_unknown_whenever_they_come() -> None:
