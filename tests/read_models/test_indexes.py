@@ -106,7 +106,7 @@ def test_a_read_takes_the_index_of_each_column_that_declares_one(things: Platfor
     built = ensure_version(things.connection, declared)
     stored = stored_indexes(things.connection, built)
     assert len(stored) == len(columns) + 2
-    assert all(one.valid and one.ours for one in stored)
+    assert all(one.valid and one.is_declared for one in stored)
     things.connection.execute("set enable_seqscan = off")
     for name in [*columns, "ratio"]:
         operator = "@>" if types.get(name, "").endswith("[]") else "="

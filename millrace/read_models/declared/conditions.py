@@ -41,13 +41,13 @@ class Conditions:
     tests: tuple[tuple[str, str, tuple[object, ...]], ...]
 
     @property
-    def said(self) -> str:
+    def in_words(self) -> str:
         """The conditions in words."""
         return " and ".join(f"{source} {how} {' or '.join(map(str, them))}" for source, how, them in self.tests)
 
-    def met(self, events: pa.Table) -> pa.ChunkedArray:
+    def mask(self, events: pa.Table) -> pa.ChunkedArray:
         """Return for each event whether it meets them."""
-        met = None
+        mask = None
         for source, how, wanted in self.tests:
             chunks = []
             for values in events.column(source).chunks:
@@ -56,8 +56,8 @@ class Conditions:
                 holds = pa.array([_holds(one, how, wanted) for one in distinct.dictionary.to_pylist()], pa.bool_())
                 chunks.append(pc.fill_null(holds.take(distinct.indices), how == "==" and None in wanted))
             found = pa.chunked_array(chunks, pa.bool_())
-            met = found if met is None else pc.and_(met, found)
-        return met
+            mask = found if mask is None else pc.and_(mask, found)
+        return mask
 
 
 def _holds(value: object, how: str, wanted: tuple[object, ...]) -> bool:
@@ -89,13 +89,13 @@ def conditions(where: Mapping[str, object] | None, type_of: Callable[[str], str 
     tests = []
     for source in sorted(where, key=repr):
         type_, wanted = type_of(source), where[source]
-        for how, said in wanted.items() if isinstance(wanted, Mapping) else [("==", wanted)]:
-            them = [*said] if isinstance(said, list | tuple | set | frozenset) else [said]
+        for how, value in wanted.items() if isinstance(wanted, Mapping) else [("==", wanted)]:
+            them = [*value] if isinstance(value, list | tuple | set | frozenset) else [value]
             try:
                 compared = tuple(sorted({_compared(source, type_, one) for one in them}, key=repr))
             except OverflowError as error:
-                told = "a time outside the years 1 to 9999 in UTC, or a number that no double holds"
-                raise InvalidColumn(f"where= of {source!r} has {told}; allowed: {ALLOWED}") from error
+                problem = "a time outside the years 1 to 9999 in UTC, or a number that no double holds"
+                raise InvalidColumn(f"where= of {source!r} has {problem}; allowed: {ALLOWED}") from error
             fits = how in {"==", "!="} or (how in _ORDERS and len(compared) == 1 and type(compared[0]) in _ORDERED)
             if not fits or not compared:
                 raise InvalidColumn(f"where= of {source!r} is {wanted!r:.100}; allowed: {ALLOWED}")

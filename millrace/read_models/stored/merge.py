@@ -207,10 +207,10 @@ def _key_named(model: ReadModel) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.ProgramLimitExceeded as error:
-        index, said = error.diag.constraint_name, error.diag.message_primary or ""
+        index, message = error.diag.constraint_name, error.diag.message_primary or ""
         # The name of a rollup's index says enough. For 8 kB and more Postgres names no index; the context then names a
         # rollup's trigger.
-        if not (index.endswith("_pkey") if index else said.endswith("8191") and not error.diag.context):
+        if not (index.endswith("_pkey") if index else message.endswith("8191") and not error.diag.context):
             raise
         # a row to be merged may as well be too long for a declared index
         what = "a key" if index or not model.indexes else "a key, or a value of an index,"
@@ -322,8 +322,8 @@ def _put(model: ReadModel, table: str, rows: sql.Composable) -> sql.Composed:
 
     def compared(of: str, name: str) -> sql.Composed:
         # values without an equality, or with one that ignores visible differences, are compared as text
-        looks = re.match("json|double", types[name])
-        return sql.SQL("{}::text" if looks else "{}").format(sql.Identifier(of, name))
+        as_text = re.match("json|double", types[name])
+        return sql.SQL("{}::text" if as_text else "{}").format(sql.Identifier(of, name))
 
     return sql.SQL(
         "insert into {table} as t ({key}, {columns}) {rows} on conflict ({unique}) do update set {assignments}"

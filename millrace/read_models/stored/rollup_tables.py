@@ -67,8 +67,8 @@ def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
 
 def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
     """Return whether `keep_rollups` has nothing to do."""
-    wanted, kept = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
-    if _gone(model, kept) or not {*wanted} <= {*kept}:
+    wanted, stored = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
+    if _undeclared(model, stored) or not {*wanted} <= {*stored}:
         return False
     return not shown or all(_is_shown(connection, table) for table in wanted)
 
@@ -84,14 +84,14 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
             the login is not a member of.
         psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
     """
-    kept = kept_tables(connection, model)
+    stored = kept_tables(connection, model)
     try:
         for one in declared_rollups(model):
-            if one.state_table not in kept:
+            if one.state_table not in stored:
                 _begin(connection, one)
         if shown:
             show_rollups(connection, model)
-        _drop(connection, model, _gone(model, kept), with_views=True)
+        _drop(connection, model, _undeclared(model, stored), with_views=True)
     # a text is too long for a key; Postgres does not know a zone; another role's tables
     except (psycopg.errors.ProgramLimitExceeded, psycopg.DataError, psycopg.errors.InsufficientPrivilege) as error:
         raise RollupFailed(
@@ -123,12 +123,12 @@ def mend_rollups(connection: psycopg.Connection, model: ReadModel, partition: in
 
     Runs in the transaction that rebuilds the log partition. It also mends rollups that other processes declare.
     """
-    own = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
+    condition = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
     for table in kept_tables(connection, model):
-        if _differing(connection, model, table, own):
-            connection.execute(sql.SQL("delete from {}{}").format(relation(table), own))
+        if _differing(connection, model, table, condition):
+            connection.execute(sql.SQL("delete from {}{}").format(relation(table), condition))
             computed = sql.SQL("insert into {} select * from {}{}")
-            connection.execute(computed.format(relation(table), relation(f"{table}_all"), own))
+            connection.execute(computed.format(relation(table), relation(f"{table}_all"), condition))
 
 
 def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[str, list[int]]:
@@ -148,13 +148,13 @@ def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[
 
 
 def _differing(
-    connection: psycopg.Connection, model: ReadModel, table: str, own: sql.Composable = _ALL
+    connection: psycopg.Connection, model: ReadModel, table: str, condition: sql.Composable = _ALL
 ) -> list[tuple[int | None]]:
     """Return the log partitions of groups that differ from those of the rows; null if keys cross streams."""
     # a group that lost its last row is not in the view
     query = sql.SQL(
         """
-        with kept as (select * from {kept}{own}), computed as (select * from {computed}{own})
+        with kept as (select * from {kept}{condition}), computed as (select * from {computed}{condition})
         select distinct {partition} from (
           (select * from kept where _rows <> 0 except all table computed)
           union all (table computed except all select * from kept where _rows <> 0)
@@ -163,7 +163,7 @@ def _differing(
     ).format(
         kept=relation(table),
         computed=relation(f"{table}_all"),
-        own=own,
+        condition=condition,
         partition=sql.SQL("null::int" if model.crosses_streams else "partition"),
     )
     return connection.execute(query).fetchall()
@@ -227,11 +227,13 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             connection.execute(statement)
 
 
-def _gone(model: ReadModel, kept: Iterable[str]) -> list[str]:
+def _undeclared(model: ReadModel, stored: Iterable[str]) -> list[str]:
     """Return the tables of rollups that are no longer declared, or declared differently."""
     declared = {one.name: one.state_table for one in declared_rollups(model)}
     return [
-        table for table in kept if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
+        table
+        for table in stored
+        if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
     ]
 
 
