@@ -16,7 +16,7 @@ from millrace.patience import LOOK_S
 from millrace.postgres.connecting import connect
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.stored.differences import Diff, compare, diffs, take
-from millrace.read_models.stored.past import named, remove_begun, remove_expired
+from millrace.read_models.stored.past import remove_begun, remove_expired, renamed
 from millrace.read_models.stored.versions import with_upcasts
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def diff_with_serving(
         while diff.compared_at is None:
             try:
                 side, commit = build_beside(
-                    dsn, connection, model, named(model, diff.name), spark, archive, diff.marks, diff.partition
+                    dsn, connection, model, renamed(model, diff.name), spark, archive, diff.marks, diff.partition
                 )
                 compare(connection, diff, side, [*model.lookups], len(commit.failures), keep)
             except (PartitionLeased, LeaseLost, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):

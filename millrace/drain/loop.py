@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # how often to check whether another consumer has taken a view: for many views a check costs as much as a round
-LOOK_EVERY_S = 2 * PAUSE_S
+MEMBERS_EVERY_S = 2 * PAUSE_S
 # the drain ends after this many rounds in a row that failed for a reason that is not a view's
 FAILURES = 3
 # why a view leaves without a failure
-OTHERS = "a run of its own consumes it"
+OWN_RUN = "a run of its own consumes it"
 
 OnCommit = Callable[[Member, Commit], None]
 OnChange = Callable[[Member], None]
@@ -96,7 +96,7 @@ class Drain:
         self._alone = alone
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
         self._indexing = Indexing(dsn)
-        self._looked_at = self._attached_at = float("-inf")
+        self._members_at = self._attached_at = float("-inf")
         self._failures = 0
         # for one view by itself: the most positions of a batch, and whether nothing is left to rebuild from the archive
         self._most: int | None = None
@@ -197,7 +197,7 @@ class Drain:
                 next_at = time.monotonic() + float(POLL_S * 2**self._failures)
             else:
                 joined = [member.next_at for member in self.members if member.joined]
-                next_at = min([self._looked_at + LOOK_EVERY_S, *joined])
+                next_at = min([self._members_at + MEMBERS_EVERY_S, *joined])
             stop.wait(max(0.0, next_at - time.monotonic()))
 
     def _next_round(self, stop: threading.Event) -> Outcome | None:
@@ -226,7 +226,7 @@ class Drain:
                     raise
                 self._store.release_owner(self.owner)
                 # it may concern one view, which then leaves
-                self._looked_at = float("-inf")
+                self._members_at = float("-inf")
                 return None
             self._failures = 0
             return outcome
@@ -272,8 +272,8 @@ class Drain:
             in_the_way = member.serve(self._store)
             if self._alone:
                 continue
-            if view in outcome.left or in_the_way:
-                self._leave(member, outcome.left.get(view) or str(in_the_way))
+            if view in outcome.leaving or in_the_way:
+                self._leave(member, outcome.leaving.get(view) or str(in_the_way))
             elif view in outcome.slow:
                 self._leave(member, outcome.slow[view], slow=True)
         return outcome
@@ -324,9 +324,9 @@ class Drain:
     def _update_members(self) -> None:
         """Let views join and leave, depending on their other consumers, if it is time to check."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_EVERY_S:
+        if now - self._members_at < MEMBERS_EVERY_S:
             return
-        self._looked_at = now
+        self._members_at = now
         # a consumer that has not reported for 15 minutes counts as dead
         if now - self._attached_at >= PATIENCE_S:
             for member in self.members:
@@ -376,7 +376,7 @@ class Drain:
         self._record_change(member)
 
     def _record_change(self, member: Member) -> None:
-        if member.away not in {None, OTHERS}:
+        if member.away not in {None, OWN_RUN}:
             # this records the failed try; a run of the view's own follows
             self._store.end_drain(member.declared.view, self.owner, member.away)
         self._on_change(member)
@@ -387,7 +387,7 @@ class Drain:
         # the next round gives the leases back: there a connection that is lost again is replaced, too
         self._rounds.has_leases_to_release = True
         # attachments of the lost session are gone
-        self._looked_at = self._attached_at = float("-inf")
+        self._members_at = self._attached_at = float("-inf")
 
     def _connect(self) -> PlatformStore:
         connection = connect_patiently(self._dsn)
@@ -405,4 +405,4 @@ def _against(poll: ViewPoll | None) -> str | None:
         return "its view was removed"
     if poll.mode != "bulk":
         return "its view is not one of bulk consumers any more"
-    return OTHERS if poll.consumers > 1 else None
+    return OWN_RUN if poll.consumers > 1 else None

@@ -57,7 +57,7 @@ class Outcome:
 
     Attributes:
         commits: By view, its commits.
-        left: By view, why it needs a run of its own.
+        leaving: By view, why it needs a run of its own.
         slow: By view, how its function made the others wait.
         full: The views that reached the round's limit of events, so that there may be more.
         failed: For a view by itself, the log partitions that made no progress, and why.
@@ -66,7 +66,7 @@ class Outcome:
     """
 
     commits: dict[str, list[Commit]] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
+    leaving: dict[str, str] = field(default_factory=dict)
     slow: dict[str, str] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
@@ -150,7 +150,7 @@ class Rounds:
                 # it ran out of time and may do so again
                 outcome.slow[view] = why
             elif why is not None:
-                outcome.left[view] = why
+                outcome.leaving[view] = why
             if view not in outcome.commits:
                 self._release(store, work)
         self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
@@ -211,7 +211,7 @@ class Rounds:
         for work in works:
             self._release(store, work)
             if limit == 1:
-                outcome.left[work.model.view] = "single events are too large for a round"
+                outcome.leaving[work.model.view] = "single events are too large for a round"
             else:
                 outcome.full.add(work.model.view)
         self._events = max(self._events // 8, 1)
@@ -302,7 +302,7 @@ class Rounds:
             return self._again(work, without) if without else first
 
         def streams_at(offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
-            with self._second_look():
+            with self._second_try():
                 return self.builds.streams_at(work, offsets)
 
         read, failures = without_misread(build, streams_at)
@@ -317,7 +317,7 @@ class Rounds:
                 outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
 
     @contextmanager
-    def _second_look(self) -> Iterator[None]:
+    def _second_try(self) -> Iterator[None]:
         """Keep the leases in a `with` block; if the block fails, a search has to find the reason."""
         try:
             with self._keep_leases():
@@ -329,7 +329,7 @@ class Rounds:
 
     def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
         """Build the leased events of a model without failing streams: some leases may have ended since."""
-        with self._second_look():
+        with self._second_try():
             built = self._plan([work.model], without).run()
         if built.failed or built.is_too_large:
             raise PartFails(without[0].error)

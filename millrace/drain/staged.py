@@ -101,7 +101,7 @@ class StagedBuilds:
 
     def _keep_leases(self, work: Work) -> AbstractContextManager[None]:
         def waiting() -> list[Lease]:
-            return [lease for lease in work.left if lease.partition != work.rebuilt.at]
+            return [lease for lease in work.remaining if lease.partition != work.rebuilt.at]
 
         # a lease that ends with a commit would block the extension of the others
         return lease_keeper(self.dsn, work.model.view, waiting, self.lease_s)
@@ -118,7 +118,7 @@ class StagedBuilds:
                 # Streams that Spark refuses are found without merges, which would cost as much again.
                 attempt = partial(try_rows, store, work, number) if isinstance(error, psycopg.Error) else None
                 with LeasedParts(self.spark, self.dsn, work, self.limits, number, attempt, until) as parts:
-                    ranges = any(lease.from_position < lease.to_position for lease in work.left)
+                    ranges = any(lease.from_position < lease.to_position for lease in work.remaining)
                     found = find_failing_streams(parts, ranges=ranges, retries=work.retries, to_the_end=work.rebuild)
                 if found.blameless:
                     raise NothingBuilds(cause(error)) from error

@@ -76,8 +76,8 @@ def streams_at(events: "DataFrame", offsets: Sequence[int]) -> list[tuple[int, s
     """Return log partition, decider, decider_id and offset of the events at some offsets."""
     from pyspark.sql import functions as f
 
-    wanted = f.broadcast(events.sparkSession.createDataFrame(pa.table({"_at": offsets})))
-    found = events.join(wanted, f.col(ORDER) == f.col("_at"), "left_semi").select(*STREAM, ORDER)
+    places = f.broadcast(events.sparkSession.createDataFrame(pa.table({"_at": offsets})))
+    found = events.join(places, f.col(ORDER) == f.col("_at"), "left_semi").select(*STREAM, ORDER)
     return [(row[0], row[1], row[2], row[3]) for row in found.collect()]
 
 

@@ -158,7 +158,7 @@ def valued(wide: "DataFrame", slots: Slots, *event_columns: str) -> "DataFrame":
         wide,
         {slot.name: f.col(slot.name) for slot in read},
         {slot.name: slot.column.type for slot in read if slot.is_text},
-        {slot.name: slot.key.made for slot in read if slot.key is not None},
+        {slot.name: slot.key.to_key for slot in read if slot.key is not None},
         (MODEL, ITEM_ORDER, *event_columns),
     )
 
@@ -192,7 +192,7 @@ def read_exactly(
     events: "DataFrame",
     values: Mapping[str, "SparkColumn"],
     texts: Mapping[str, str],
-    made: "Mapping[str, Callable[[SparkColumn], SparkColumn]]",
+    conversions: "Mapping[str, Callable[[SparkColumn], SparkColumn]]",
     event_columns: Sequence[str] = (),
 ) -> "DataFrame":
     """Return values of events, with texts read as their types; MISREAD lists the texts that a type does not hold.
@@ -201,7 +201,7 @@ def read_exactly(
         events: The events.
         values: The values, by name.
         texts: The types of the values that are texts.
-        made: Functions that turn some values, once read, into others.
+        conversions: Functions that turn some values, once read, into others.
         event_columns: Further columns to return; log partition and offset are always returned.
     """
     from pyspark.sql import functions as f
@@ -215,7 +215,7 @@ def read_exactly(
         )
     )
     read = {name: typed(value, texts[name]) if name in texts else value for name, value in values.items()}
-    read |= {name: make(read[name]) for name, make in made.items()}
+    read |= {name: make(read[name]) for name, make in conversions.items()}
     return events.select(
         *dict.fromkeys((*event_columns, "partition", ORDER)),
         *(value.alias(name) for name, value in read.items()),
@@ -309,15 +309,15 @@ def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str], p
             detail=f"{kind.__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             hint="It gets the events of many streams as a DataFrame and returns a DataFrame.",
         ) from error
-    wanted = dict.fromkeys(identity, "string") | model.types
-    wrong = [f"{name} is {found.get(name, 'missing')}" for name, type_ in wanted.items() if found.get(name) != type_]
+    types = dict.fromkeys(identity, "string") | model.types
+    wrong = [f"{name} is {found.get(name, 'missing')}" for name, type_ in types.items() if found.get(name) != type_]
     if wrong:
         raise FunctionFailed(
             f"Read model {model.name}: its function returned other columns than declared.",
             detail=", ".join(wrong),
-            hint=f"Return {', '.join(f'{name} {type_}' for name, type_ in wanted.items())}: nothing is cast for you.",
+            hint=f"Return {', '.join(f'{name} {type_}' for name, type_ in types.items())}: nothing is cast for you.",
         )
-    return rows.select(*wanted)
+    return rows.select(*types)
 
 
 def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":

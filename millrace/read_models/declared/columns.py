@@ -232,7 +232,7 @@ class KeyColumn:
         """The source of its value, in words."""
         return f"{self.source} by {self.every} in {self.zone}" if self.every else self.column
 
-    def made(self, value: "SparkColumn") -> "SparkColumn":
+    def to_key(self, value: "SparkColumn") -> "SparkColumn":
         """Return the key that a read value gives."""
         return beginning(value, self.every, self.zone) if self.every and self.zone else value
 
@@ -435,16 +435,16 @@ def _sessions_state(column: Column, name: str) -> tuple[StateColumn, ...]:
         """Keep the times that are too far from the time before, or after."""
 
         def times(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
-            found = f.sort_array(f.collect_set(f.unix_micros(value)))
+            sorted_micros = f.sort_array(f.collect_set(f.unix_micros(value)))
             # an array around it gives it a name: within the function it would be sorted again for each time
-            named = f.transform(
-                f.array(found),
+            sorted_times = f.transform(
+                f.array(sorted_micros),
                 lambda all_times: f.filter(
                     all_times,
                     lambda time, n: f.coalesce(f.abs(f.get(all_times, n + step) - time) > gap, f.lit(True)),
                 ),
             )
-            return f.transform(named[0], f.timestamp_micros)
+            return f.transform(sorted_times[0], f.timestamp_micros)
 
         return times
 

@@ -120,13 +120,13 @@ class _Expression:
 
     column: str
     text: str
-    named: Callable[[str], Value]
+    value_of: Callable[[str], Value]
 
     def value(self, node: ast.AST) -> Value:
         """Return the SQL of a part of the expression."""
         match node:
             case ast.Name(id=name):
-                value = self.named(name)
+                value = self.value_of(name)
             case ast.Constant(value=constant):
                 value = self.constant(node, constant)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_12345678_all`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # the columns of a staged row that are not the model's, and those that Postgres gives each table
-_TAKEN = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+_RESERVED = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 # names of tables in the schema read_models, and of models as of a moment and of diffs, which are removed by their names
 _TABLE = re.compile(r"declarations|as_of|diffs|batch_seq|.*_(state|staging)(_.*)?|.*_(at|diff)_[0-9]+(_before|_rows)?")
 
@@ -471,7 +471,7 @@ def naming_problems(
         "is no name: use a-z, 0-9, _, at most 40 characters",
     )
     yield [name] if _TABLE.fullmatch(name) else [], "is the name of a table of ours: use another"
-    yield [n for n in members if n in _TAKEN], f"is taken: use none of {', '.join(sorted(_TAKEN))}"
+    yield [n for n in members if n in _RESERVED], f"is taken: use none of {', '.join(sorted(_RESERVED))}"
     yield [n for n in (deciders, events) if isinstance(n, str)], "is a text: write a list"
     yield ["deciders"] if deciders is not None and not deciders else [], "is an empty list: leave it out for all"
     yield ["events"] if events is not None and not events else [], "is an empty list: leave it out for all"

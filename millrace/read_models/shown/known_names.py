@@ -22,13 +22,13 @@ def unknown_names(model: ReadModel, registered: Iterable[Kind]) -> list[str]:
     deciders = {decider for decider, _ in kinds}
     events = {event for decider, event in kinds if model.deciders is None or decider in model.deciders}
     sentences = [_unknown("decider", name, deciders) for name in model.deciders or () if name not in deciders]
-    named = {
+    declared = {
         *(model.events or ()),
         *model.deletes,
         *(e for column in model.columns.values() for e in column.events or ()),
     }
     # if none of the deciders is registered, every event is unknown
-    return sentences + [_unknown("event", name, events) for name in sorted(named - events) if events]
+    return sentences + [_unknown("event", name, events) for name in sorted(declared - events) if events]
 
 
 def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) -> Iterator[tuple[str, bool]]:
@@ -64,9 +64,9 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
         judging = [schema for schema in event_schemas if schema is not None]
         reached = {reach(schema, path) for schema in judging}
         if judging and Reach.NAMED not in reached:
-            named = {f"data.{name}" for schema in judging for name in field_types(schema)}
+            property_names = {f"data.{name}" for schema in judging for name in field_types(schema)}
             forbidden = reached == {Reach.NEVER} and len(judging) == len(event_schemas)
-            yield f"{reader}: " + _unknown("property", source, named), forbidden
+            yield f"{reader}: " + _unknown("property", source, property_names), forbidden
 
 
 def _unknown(kind: str, name: str, names: Iterable[str]) -> str:

@@ -59,17 +59,17 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
 
 
 def _origin(model: ReadModel, name: str, column: Column) -> ColumnOrigin:
-    wanted = _of(column.events or model.events)
+    event_words = _of(column.events or model.events)
     if model.each is not None:
-        wanted = f"{model.each} of {wanted}"
+        event_words = f"{model.each} of {event_words}"
     if column.where is not None:
-        wanted += f" where {column.where.in_words}"
+        event_words += f" where {column.where.in_words}"
     if column.source is None:
         of = ("event", *([model.each] if model.each else []))
-        return ColumnOrigin(name, f"{column.kind} of {wanted}", _behind(model, (*of, *column.sources)))
+        return ColumnOrigin(name, f"{column.kind} of {event_words}", _behind(model, (*of, *column.sources)))
     by = [str(one.source) for one in column.reads[1:]]
     kind = " ".join((column.kind.removesuffix("_by"), *column.options))
-    in_words = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
+    in_words = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {event_words}"
     return ColumnOrigin(name, in_words, _behind(model, column.sources))
 
 

@@ -233,7 +233,7 @@ def _copied(
         "unfinished": UNFINISHED,
     }
     with connection.cursor(row_factory=class_row(Diff)) as cursor:
-        begun = cursor.execute(
+        unfinished = cursor.execute(
             """
             select * from read_models.diffs
             where model = %(model)s and version = %(version)s and fingerprint = %(fingerprint)s
@@ -246,8 +246,8 @@ def _copied(
             """,
             place,
         ).fetchone()
-        if begun is not None:
-            return begun
+        if unfinished is not None:
+            return unfinished
         diff = cursor.execute(
             """
             insert into read_models.diffs

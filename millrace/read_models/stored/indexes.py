@@ -100,7 +100,7 @@ def given_up(connection: psycopg.Connection, model: ReadModel) -> set[str]:
 
 
 def are_made(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Return whether `keep_indexes` has nothing to do."""
+    """Return whether `update_indexes` has nothing to do."""
     stored = [one for one in stored_indexes(connection, model) if one.is_declared]
     declared, too_long = {*_declared(model)}, given_up(connection, model)
     return (
@@ -111,7 +111,7 @@ def are_made(connection: psycopg.Connection, model: ReadModel) -> bool:
 
 
 def are_due(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Return whether `keep_indexes` has something to do, and no process makes indexes in this store."""
+    """Return whether `update_indexes` has something to do, and no process makes indexes in this store."""
     if are_made(connection, model):
         return False
     at_work = connection.execute(
@@ -137,7 +137,7 @@ def only_one(connection: psycopg.Connection) -> Iterator[None]:
         yield
 
 
-def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
+def update_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the declared indexes of a version of a model, and drop those no longer declared; under `only_one`.
 
     If it is killed, another call continues.
@@ -188,11 +188,11 @@ def give_up_for(connection: psycopg.Connection, model: ReadModel, error: BaseExc
     if not isinstance(cause, psycopg.errors.ProgramLimitExceeded):
         return False
     message = str(cause)
-    there = [one.name for one in stored_indexes(connection, model) if one.is_declared]
-    found = [name for name in there if name in message]
+    index_names = [one.name for one in stored_indexes(connection, model) if one.is_declared]
+    found = [name for name in index_names if name in message]
     if not found and _NAMELESS in message:
         declared = _declared(model).items()
-        found = [name for name, index in declared if name in there and _has_long_values(connection, model, index)]
+        found = [name for name, index in declared if name in index_names and _has_long_values(connection, model, index)]
     if not found:
         return False
     (before,) = connection.execute("show lock_timeout").fetchall()

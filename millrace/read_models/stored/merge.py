@@ -233,8 +233,8 @@ def replace_partition(
     """
     parameters = _parameters(batch, staged) | {"partition": partition}
     # behind a pooler this may be another session than the one before, after a crash that emptied the table
-    there = sql.SQL("select exists (select from {} where batch = %(batch)s)").format(relation(model.staging_table))
-    if connection.execute(there, parameters).fetchone() == (False,):
+    query = sql.SQL("select exists (select from {} where batch = %(batch)s)").format(relation(model.staging_table))
+    if connection.execute(query, parameters).fetchone() == (False,):
         require_staged(connection, model, batch, staged)
     fresh = _staged(model, of_partition=True)
     # Spark has grouped them: to check that no key occurs twice costs little, to merge each row with nothing costs most
@@ -246,15 +246,15 @@ def replace_partition(
     ).fetchall()
     grouped = _grouped(model, state_key(model), fresh, merges=merges)
     target = model.parts_table if model.crosses_streams else model.state_table
-    gone = sql.SQL(
+    deletion = sql.SQL(
         "delete from {table} t where partition = %(partition)s and not exists (select from {fresh} f where {same_key})"
     ).format(table=relation(target), fresh=fresh, same_key=_same([*model.keys], "f", "t"))
     written = _put(model, target, grouped)
     with _key_named(model):
         if not model.crosses_streams:
-            went = connection.execute(gone, parameters).rowcount
-            return Replaced(rows, went, *_counted(connection, written, parameters))
-        for change in (gone, written):
+            deleted = connection.execute(deletion, parameters).rowcount
+            return Replaced(rows, deleted, *_counted(connection, written, parameters))
+        for change in (deletion, written):
             connection.execute(_marked(model, change), parameters)
         lock_rows(connection, model)
         touched = sql.SQL(
@@ -263,7 +263,7 @@ def replace_partition(
         parts = sql.SQL("(select p.* from {} touched join {} p on {})").format(
             touched, relation(target), _same([*model.keys], "p", "touched")
         )
-        went = connection.execute(
+        deleted = connection.execute(
             sql.SQL(
                 "delete from {state} t using {touched} touched where {same} and not exists (select from {parts} p where {parted})"
             ).format(
@@ -276,7 +276,7 @@ def replace_partition(
             parameters,
         ).rowcount
         put = _put(model, model.state_table, _grouped(model, [*model.keys], parts, merges=True))
-        return Replaced(rows, went, *_counted(connection, put, parameters))
+        return Replaced(rows, deleted, *_counted(connection, put, parameters))
 
 
 def unmerged_rows(connection: psycopg.Connection, model: ReadModel) -> int:

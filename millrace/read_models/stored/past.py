@@ -46,7 +46,7 @@ class AsOf:
 
 def at_mark(model: ReadModel, mark: LogMark) -> ReadModel:
     """Return a model with its tables and its view as of a moment."""
-    return named(model, f"{model.name}_at_{mark.mark_id}")
+    return renamed(model, f"{model.name}_at_{mark.mark_id}")
 
 
 def all_as_of(connection: psycopg.Connection, model: str) -> list[AsOf]:
@@ -173,7 +173,7 @@ def _found(connection: psycopg.Connection, name: str) -> list[tuple[datetime | N
 
 def _remove(connection: psycopg.Connection, name: str) -> None:
     # the tables' names follow from the model's name
-    past_model = named(ReadModel(name, name, "", {}, {}), name)
+    past_model = renamed(ReadModel(name, name, "", {}, {}), name)
     diff = connection.execute(
         "delete from read_models.diffs where name = %s returning compared_at is not null", (name,)
     ).fetchone()
@@ -190,6 +190,6 @@ def _remove(connection: psycopg.Connection, name: str) -> None:
     connection.execute("delete from read_models.as_of where name = %s", (name,))
 
 
-def named(model: ReadModel, name: str) -> ReadModel:
+def renamed(model: ReadModel, name: str) -> ReadModel:
     """Return a model with tables and a view of another name, without lookups: other models' rows are not of then."""
     return replace(model, name=name, view=name, lookups={}, indexes=())

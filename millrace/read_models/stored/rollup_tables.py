@@ -51,7 +51,7 @@ def declared_rollups(model: ReadModel) -> list[Rollup]:
     return [replace(one, of=model) for one in model.rollups]
 
 
-def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
+def stored_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     """Return the tables of the present rollups of a version of a model, declared or not."""
     found = connection.execute(
         """
@@ -65,15 +65,15 @@ def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     return [table for (table,) in found]
 
 
-def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
-    """Return whether `keep_rollups` has nothing to do."""
-    wanted, stored = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
+def are_current(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
+    """Return whether `update_rollups` has nothing to do."""
+    wanted, stored = [one.state_table for one in declared_rollups(model)], stored_tables(connection, model)
     if _undeclared(model, stored) or not {*wanted} <= {*stored}:
         return False
     return not shown or all(_is_shown(connection, table) for table in wanted)
 
 
-def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
+def update_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
     """Make the declared rollups of a version of a model, fill them, show them to people; drop those that are gone.
 
     Runs in a transaction that has the model's lock. Until it ends no other session changes a row of that version.
@@ -84,7 +84,7 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
             the login is not a member of.
         psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
     """
-    stored = kept_tables(connection, model)
+    stored = stored_tables(connection, model)
     try:
         for one in declared_rollups(model):
             if one.state_table not in stored:
@@ -124,7 +124,7 @@ def mend_rollups(connection: psycopg.Connection, model: ReadModel, partition: in
     Runs in the transaction that rebuilds the log partition. It also mends rollups that other processes declare.
     """
     condition = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
-    for table in kept_tables(connection, model):
+    for table in stored_tables(connection, model):
         if _differing(connection, model, table, condition):
             connection.execute(sql.SQL("delete from {}{}").format(relation(table), condition))
             computed = sql.SQL("insert into {} select * from {}{}")
@@ -137,7 +137,7 @@ def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[
     Each comes with the log partitions of these groups; with none if keys cross streams.
     """
     differing = {}
-    for table in kept_tables(connection, model):
+    for table in stored_tables(connection, model):
         with connection.transaction():
             # this lock first, as when a rollup is dropped; then one statement, as of one moment
             connection.execute(sql.SQL("lock table {} in access share mode").format(relation(model.state_table)))
@@ -175,7 +175,7 @@ def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views
     Raises:
         DependentObjects: Something in the database depends on them, such as a view that is to stay.
     """
-    _drop(connection, model, kept_tables(connection, model), with_views=with_views)
+    _drop(connection, model, stored_tables(connection, model), with_views=with_views)
 
 
 def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
@@ -211,9 +211,9 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             # From here on no other session changes a row until the transaction ends.
             *(
                 sql.SQL(trigger).format(
-                    sql.Identifier(f"{rollup.state_table}{suffix}"), sql.SQL(change), rows, sql.SQL(seen), table
+                    sql.Identifier(f"{rollup.state_table}{suffix}"), sql.SQL(change), rows, sql.SQL(referencing), table
                 )
-                for suffix, change, seen in _TRIGGERS
+                for suffix, change, referencing in _TRIGGERS
             ),
             sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
             sql.SQL("create table {} as table {}").format(table, everything),

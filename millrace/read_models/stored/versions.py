@@ -25,7 +25,7 @@ from millrace.patience import PAUSE_S
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import Upcast, stored_upcasts
 from millrace.read_models.stored.indexes import are_due, create_index, stored_indexes
-from millrace.read_models.stored.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
+from millrace.read_models.stored.rollup_tables import are_current, drop_rollups, show_rollups, update_rollups
 from millrace.read_models.stored.store import ReadModelStore, Version
 from millrace.read_models.stored.tables import (
     create_tables,
@@ -131,7 +131,7 @@ def built_and_next(connection: psycopg.Connection, model: ReadModel) -> tuple[Re
     if found is None:
         return None, False
     built = model.at_version(found.version, found.view)
-    if built.rollups and not are_kept(connection, built, shown=found.serves):
+    if built.rollups and not are_current(connection, built, shown=found.serves):
         return built, True
     if built.indexes and are_due(connection, built):
         return built, True
@@ -249,7 +249,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
         psycopg.errors.LockNotAvailable: A reader held the view for longer than others should wait behind this call.
     """
     try:
-        if not are_kept(connection, model, shown=_serves(connection, model)):
+        if not are_current(connection, model, shown=_serves(connection, model)):
             with connection.transaction():
                 # rollups group the rows as they are once commits wait, not as they were when this call began to wait
                 connection.execute("set transaction isolation level read committed")
@@ -257,7 +257,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
                 wait_for_locks_at_most(connection, PAUSE_S)
                 # the version may be gone
                 if any(stored.version == model.version for stored in versions(connection, model.name)):
-                    keep_rollups(connection, model, shown=_serves(connection, model))
+                    update_rollups(connection, model, shown=_serves(connection, model))
         if not is_ready_to_serve(connection, model):
             return _serves(connection, model)
         with connection.transaction() as switch:
