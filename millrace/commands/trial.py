@@ -33,11 +33,11 @@ class Handled(Generic[State]):
         """
         __tracebackhide__ = True
         led = [Emit(each.event, each.data, each.event_version, each.final) for each in self.decided.events]
-        wanted = [replace(each, data=_as_stored(each.data), metadata=None) for each in expected]
-        if led != wanted:
+        expected_events = [replace(each, data=_as_stored(each.data), metadata=None) for each in expected]
+        if led != expected_events:
             stream = f"{self.decided.decider} {self.decided.decider_id!r}"
             lines = [f"The command led to other events of {stream}."]
-            lines += [f"  expected: {_in_words(each)}" for each in wanted] or ["  expected: none"]
+            lines += [f"  expected: {_in_words(each)}" for each in expected_events] or ["  expected: none"]
             lines += [f"  led to:   {_in_words(each)}" for each in led] or ["  led to:   none"]
             raise AssertionError("\n".join(lines))
         return self

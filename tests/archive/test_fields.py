@@ -114,7 +114,7 @@ def test_fields_are_told_whoever_looked(log: PlatformStore, dsn: str, monkeypatc
     from adbc_driver_postgresql import dbapi
 
     monkeypatch.setattr(files, "SMALL_RANGE", 1)
-    monkeypatch.setattr(files, "LOOKED_AT", 2)  # the first and the third event
+    monkeypatch.setattr(files, "SAMPLE_STEP", 2)  # the first and the third event
     long = json.dumps("x" * 2000)
     told = ['{"a": 1, "n": [1]}', '{"b\\"c": null, "a": {"n": 1}, "ü": {}}', '{"a": "x"}', f'{{"a": {long}, "": 0}}']
     append(log, *told, '{"d": 1}', '["a"]', "{}", '"d"', "[]")
