@@ -132,7 +132,7 @@ def test_streams_that_fail_have_what_was_before(lab: Lab) -> None:
 
 # each place between two transactions
 STEPS: list[tuple[object, str]] = [
-    (as_of, "note"), (as_of, "ensure_version"), (Rebuild, "_history"), (Rebuild, "_build"), (as_of, "finish"),
+    (as_of, "record_wanted"), (as_of, "ensure_version"), (Rebuild, "_history"), (Rebuild, "_build"), (as_of, "record_built"),
 ]  # fmt: skip
 
 
