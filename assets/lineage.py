@@ -18,8 +18,8 @@ COLUMN_LINEAGE = "dagster/column_lineage"
 
 def column_schema(model: ReadModel) -> dg.TableSchema:
     """Return the columns of a read model with their types, each with a text about its computation."""
-    said = {origin.column: origin.said for origin in origins(model)}
-    return dg.TableSchema([dg.TableColumn(name, type_, said[name]) for name, type_ in model.public_columns().items()])
+    texts = {origin.column: origin.in_words for origin in origins(model)}
+    return dg.TableSchema([dg.TableColumn(name, type_, texts[name]) for name, type_ in model.public_columns().items()])
 
 
 def column_lineage(

@@ -15,7 +15,9 @@ def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str
     missing = missing_indexes(connection, model)
     ours = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
     others = [
-        f"{one.definition} ({one.name}, made by hand)" for one in stored_indexes(connection, model) if not one.ours
+        f"{one.definition} ({one.name}, made by hand)"
+        for one in stored_indexes(connection, model)
+        if not one.is_declared
     ]
     return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *ours, *others]}
 
