@@ -139,9 +139,9 @@ class Shown:
             )
         return self._progress[member.view]
 
-    def _say(self, view: str, say: Callable[[], None]) -> None:
+    def _say(self, view: str, report: Callable[[], None]) -> None:
         # an error while showing one view, such as a removed one, must not affect the others
         try:
-            say()
+            report()
         except (MillraceError, psycopg.Error, ValueError) as error:
             self._context.log.warning("the progress of %s cannot be shown: %s", view, error)

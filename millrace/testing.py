@@ -276,12 +276,12 @@ class Built:
         __tracebackhide__ = True
         expected = [dict(row) for row in rows]
         found = self.rows
-        known = self._model.public_columns()
+        columns = self._model.public_columns()
         for row in expected:
-            unknown = [name for name in row if name not in known]
+            unknown = [name for name in row if name not in columns]
             if unknown:
                 raise ValueError(
-                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(known)}"
+                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(columns)}"
                 )
             if row.keys() != expected[0].keys():
                 raise ValueError(f"name the same columns in every row: {expected[0]} and {row} do not")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from millrace.operations.alerts.findings import Finding, Source
 from millrace.patience import PATIENCE_S, WATCH_S
-from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
+from millrace.platform_defs.local.supervisor import MARK, sentence_on_service, services_down
 from millrace.settings import Settings
 
 
@@ -27,7 +27,7 @@ class ServicesSource:
         )
         return [
             Finding(
-                "service", "service", each.name, None, "page", f"The service {each.name} is not up", said_of_service(each), remedy
+                "service", "service", each.name, None, "page", f"The service {each.name} is not up", sentence_on_service(each), remedy
             )
             for each in services_down(self._home)
         ]  # fmt: skip

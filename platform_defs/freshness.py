@@ -11,8 +11,8 @@ from millrace.assets.subscriptions import asset_key, figures_of
 from millrace.assets.verdicts import LOADS_CHECK, repeat_verdicts
 from millrace.handlers.declaration import Subscription
 from millrace.patience import REST_S, WATCH_S
-from millrace.resources.kept_store import kept_store
 from millrace.resources.postgres import PostgresResource
+from millrace.resources.shared_store import shared_store
 
 
 def freshness_sensor(
@@ -34,7 +34,7 @@ def freshness_sensor(
     )
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         called = set(json.loads(context.cursor or "[]"))
-        with kept_store(postgres) as store:
+        with shared_store(postgres) as store:
             standing = late_ones(store)
             late = set()
             for objective in objectives:
@@ -71,7 +71,7 @@ def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefin
         description="Plots how far subscriptions are behind, at their assets. It starts nothing.",
     )
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        with kept_store(postgres) as store:
+        with shared_store(postgres) as store:
             infos = {info.view: info for info in store.view_info()}
         told: dict[str, dict[str, float]] = json.loads(context.cursor or "{}")
         now = {each.view: figures_of(infos[each.view]) for each in subscriptions if each.view in infos}

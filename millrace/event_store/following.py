@@ -57,7 +57,7 @@ class Wanted:
 
 
 class Follower:
-    """Shows events as they get their positions: `begin` and all calls of `look` together show the log without gaps.
+    """Shows events as they get their positions: `begin` and all calls of `show_next` together show the log without gaps.
 
     Each call may use another connection: the follower keeps its positions itself.
     """
@@ -68,14 +68,14 @@ class Follower:
         self.positions: dict[int, int] = {}
 
     def begin(self, connection: psycopg.Connection, limit: int) -> list[Event]:
-        """Return the newest events that have a position, the newest last; `look` continues from there."""
+        """Return the newest events that have a position, the newest last; `show_next` continues from there."""
         with as_of_now(connection):
             store = PlatformStore(connection)
             found = [event for event in self.wanted.latest(store, limit) if event.position is not None]
             self.positions = {each.partition: each.high_water_mark for each in store.available_offset_range()}
         return found
 
-    def look(self, connection: psycopg.Connection, show: Show) -> bool:
+    def show_next(self, connection: psycopg.Connection, show: Show) -> bool:
         """Show the next events; return whether more may be ready already.
 
         If the connection fails, nothing was shown, and the next call finds the same events.
@@ -153,7 +153,7 @@ def follow(
                     show(follower.begin(connection, limit))
                     begun = True
                 while not stop.is_set():
-                    more = follower.look(connection, show)
+                    more = follower.show_next(connection, show)
                     lost_at = None
                     if not more:
                         positions.wait(PAUSE_S, stop)
@@ -176,10 +176,10 @@ def as_of_now(connection: psycopg.Connection) -> AbstractContextManager[psycopg.
 def correlation_of(event: Event) -> str | None:
     """Return the correlation_id of an event; None without one, or where Python cannot read the metadata."""
     try:
-        known = event.metadata
+        metadata = event.metadata
     except MillraceError:
         return None
-    found = known.get("correlation_id") if isinstance(known, dict) else None
+    found = metadata.get("correlation_id") if isinstance(metadata, dict) else None
     return found if isinstance(found, str) else None
 
 

@@ -47,7 +47,7 @@ ACCOUNT = "pgserver"
 # Two concurrent useradd give the account first one uid, then another; only root can hold this lock.
 ACCOUNT_LOCK = Path("/run/millrace-account.lock")
 # the variables of our environment that the server gets
-GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
+PASSED_VARIABLES = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
 # made by initdb; `logins` makes the other logins
 SUPERUSER = "postgres"
 
@@ -134,8 +134,8 @@ class EmbeddedPostgres:
                 self._run("pg_ctl", options)
             except PostgresFailed as error:
                 with _no_link(self.log, os.O_RDONLY) as log:
-                    words = os.pread(log, 100_000, mark).decode(errors="replace").strip()
-                raise PostgresFailed(f"Postgres did not start; {self.log} says: {words}") from error
+                    output = os.pread(log, 100_000, mark).decode(errors="replace").strip()
+                raise PostgresFailed(f"Postgres did not start; {self.log} says: {output}") from error
 
     def stop(self) -> None:
         """Stop the server for all processes, as cleanly as possible; do nothing if it is not running."""
@@ -159,8 +159,8 @@ class EmbeddedPostgres:
     def create_database(self, name: str) -> None:
         """Create a database unless it exists."""
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            known = connection.execute("select from pg_database where datname = %s", [name]).fetchone()
-            if known is None:
+            database = connection.execute("select from pg_database where datname = %s", [name]).fetchone()
+            if database is None:
                 with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
                     connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
 
@@ -209,16 +209,16 @@ class EmbeddedPostgres:
             logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
             try:
                 # fixed arguments; the program is found on PATH, like every administrator's tool
-                done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-                said = done.stderr.strip()
+                completed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+                error_text = completed.stderr.strip()
             except OSError as error:
-                said = str(error)
+                error_text = str(error)
             try:
                 return pwd.getpwnam(ACCOUNT)
             except KeyError:
                 raise PostgresFailed(
                     f"Postgres must not run as root, and the user {ACCOUNT} cannot be created.",
-                    detail=f"{' '.join(command)}: {said}",
+                    detail=f"{' '.join(command)}: {error_text}",
                     hint=f"Create a user postgres or {ACCOUNT}, or start Millrace as another user than root.",
                 ) from None
 
@@ -291,23 +291,27 @@ class EmbeddedPostgres:
 
     def _run(self, program: str, arguments: Sequence[str]) -> None:
         # A file, not a pipe: the daemon would keep the pipe open, and we would wait for its end.
-        with tempfile.TemporaryFile("w+") as said:
-            done = subprocess.run(  # noqa: S603  Postgres' own programs
+        with tempfile.TemporaryFile("w+") as output:
+            completed = subprocess.run(  # noqa: S603  Postgres' own programs
                 [str(self.programs / program), *arguments],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 user=self._account.pw_uid if self._account else None,
                 group=self._account.pw_gid if self._account else None,
                 extra_groups=[] if self._account else None,
                 # code that the server runs can read its environment; ours may have secrets
-                env={name: value for name, value in os.environ.items() if name in GIVEN or name.startswith("LC_")},
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if name in PASSED_VARIABLES or name.startswith("LC_")
+                },
                 check=False,
             )
-            if done.returncode != 0:
-                said.seek(0)
-                raise PostgresFailed(f"{program} failed: {said.read().strip()}")
+            if completed.returncode != 0:
+                output.seek(0)
+                raise PostgresFailed(f"{program} failed: {output.read().strip()}")
 
     def _postmaster(self) -> psutil.Process | None:
         """Return the running server; None if the pid file is stale, even if its pid is in use again."""
@@ -360,10 +364,10 @@ class EmbeddedPostgres:
 
 def major_version(programs: Path) -> int:
     """Return the major version of the server programs in a folder, such as 18."""
-    said = subprocess.run(  # noqa: S603  Postgres' own program
+    completed = subprocess.run(  # noqa: S603  Postgres' own program
         [str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True
     )
-    return int(said.stdout.split()[2].split(".")[0])
+    return int(completed.stdout.split()[2].split(".")[0])
 
 
 @contextmanager

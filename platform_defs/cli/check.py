@@ -7,7 +7,7 @@ from rich.text import Text
 
 from millrace.assets.declarations import NAME_IT
 from millrace.errors import MillraceError
-from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, taken_beside
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, loadable_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.screen import Screen
 
@@ -32,23 +32,23 @@ def check_command(
     field is in no schema of its events is reported, and is a fault where these schemas forbid the field. Also reported:
     read models that would be built anew, and zones of rollups with other clocks in Spark than in Postgres.
     """
-    from millrace.event_schemas.registering import known_schemas, states_in_store
+    from millrace.event_schemas.registering import schemas_by_event, states_in_store
     from millrace.read_models.shown.known_names import unknown_properties
     from millrace.read_models.stored.versions import built_anew
 
     if history is not None:
         _judge(declared_beside(dsn, ["events"]), *history, dsn)
         return
-    known = taken_beside(dsn)
+    known = loadable_beside(dsn)
     if known.package is None:
         raise MillraceError("Nothing is declared here that could be compared with the store.", hint=NAME_IT)
     with chosen_store(dsn) as store:
         found = states_in_store(store, known.events, keep=False)
-        schemas = known_schemas(store, known.events)
+        schemas = schemas_by_event(store, known.events)
         rebuilt = built_anew(store.connection, known.models.values())
     wrong = [
         *(f"A declaration fails to load: {fault}" for fault in known.faults),
-        *(each.said for each in found if each.is_wrong),
+        *(each.error for each in found if each.is_wrong),
     ]
     warnings: list[str] = []
     for model in known.models.values():

@@ -60,7 +60,7 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
     return declared(settings.declared_package, ROOMS if rooms is None else rooms)
 
 
-def taken_beside(dsn: str | None) -> Declarations:
+def loadable_beside(dsn: str | None) -> Declarations:
     """Return the declarations for that store; those that Dagster refuses are faults."""
     known = declared_beside(dsn)
     if not (known.reports or known.schedules):

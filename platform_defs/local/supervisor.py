@@ -322,7 +322,7 @@ def services_down(home: Path) -> list[ServiceState]:
     return down
 
 
-def said_of_service(state: ServiceState) -> str:
+def sentence_on_service(state: ServiceState) -> str:
     """Return a sentence for operators on a service that is not ready."""
     return f"The service {state.name} is not up, it is {state.state}. {state.cause}".strip()
 

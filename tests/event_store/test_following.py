@@ -72,11 +72,11 @@ def test_a_transaction_that_ends_late_is_not_missed(orders: PlatformStore, conne
     assert [event.decider_id for event in after.begin(reader, 10)] == [second]
     late.connection.commit()
     orders.sequence_events()
-    after.look(reader, begun_after.show)
+    after.show_next(reader, begun_after.show)
     (found,) = begun_after.shown
     # its offset is lower, its position is higher
     assert (found.decider_id, found.position, found.offset) == (first, 1, 1)
-    before.look(reader, begun_before.show)
+    before.show_next(reader, begun_before.show)
     assert begun_before.ids() == [second, first]
     assert [event.position for event in begun_before.shown] == [0, 1]
 
@@ -95,7 +95,7 @@ def test_each_filter_holds_for_new_events(orders: PlatformStore, connect: Connec
     orders.sequence_events()
     for each, follower in followers.items():
         screen = Screen()
-        follower.look(reader, screen.show)
+        follower.show_next(reader, screen.show)
         assert screen.ids() == wanted[each]
 
 
@@ -109,7 +109,7 @@ def test_what_a_look_has_not_read_comes_next(
     append_many(orders.connection, 500)
     orders.sequence_events()
     looks = 1
-    while follower.look(reader, screen.show):
+    while follower.show_next(reader, screen.show):
         looks += 1
     assert looks > 2
     assert len(screen.shown) == len(set(screen.ids())) == 500
@@ -152,7 +152,7 @@ def test_what_was_purged_before_it_was_shown_is_an_error(orders: PlatformStore, 
     append_to(orders, *ids_of_one_partition(orders.connection, 2))
     orders.sequence_events()
     factories.purge(orders, 0, 1)
-    gone = refusal(PositionOutOfRange, lambda: follower.look(reader, Screen().show))
+    gone = refusal(PositionOutOfRange, lambda: follower.show_next(reader, Screen().show))
     assert gone.detail is not None
     assert "Log partition 0: the next position is 0; it holds 1 up to before 2." in gone.detail
 

@@ -96,7 +96,7 @@ def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadM
     missing = {(one.decider, one.event) for one in model.unregistered}
     events = [each for each in model.declared_events or () if (each.decider, each.event) in missing]
     try:
-        said = [each.said for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong]
+        said = [each.error for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong]
     except psycopg.errors.InsufficientPrivilege as error:
         said = [str(error).strip()]
     model = with_upcasts(connection, replace(model, upcasts=None))

@@ -30,7 +30,7 @@ class EventLogReader(DataSourceReader):
         if ranges is None:
             times = [bound for bound in (options.start, options.end) if isinstance(bound, datetime)]
             with EventLog(options.dsn) as log:
-                state = log.look(times, options.partitions)
+                state = log.read_state(times, options.partitions)
             ranges = self._held(wanted_ranges(options, state), state.held)
         return [EventLogInput(task) for task in split(ranges, options.max_records, options.min_partitions)]
 
