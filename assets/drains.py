@@ -187,7 +187,7 @@ class DrainProgress(Progress[DrainReport]):
     def begin(self) -> None:
         """Ask Dagster again which log partitions are green, and make the others green that are up to date."""
         with connect(self._dsn) as connection:
-            self._look(connection)
+            self._read_table(connection)
             self._show_partitions(PlatformStore(connection).view_lag(self._view), ())
 
     def add(self, commit: Commit) -> None:
@@ -231,7 +231,7 @@ class DrainProgress(Progress[DrainReport]):
             store = PlatformStore(connection)
             lags = store.view_lag(self._view)
             waiting = waiting_metadata(store, self._view)
-            self._look(connection)
+            self._read_table(connection)
         metadata = lag_metadata(lags)
         # the drain's own asset first: Dagster calls an asset outdated that is older than its upstream
         self._context.log_event(
@@ -242,7 +242,7 @@ class DrainProgress(Progress[DrainReport]):
         self._show_partitions(lags, self._events)
         self._lags = lags
 
-    def _look(self, connection: psycopg.Connection) -> None:
+    def _read_table(self, connection: psycopg.Connection) -> None:
         built = current_version(connection, self._model)
         self._table = table_metadata(connection, built) if built else {}
 

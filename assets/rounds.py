@@ -111,7 +111,7 @@ class Shown:
     def commit(self, member: Member, commit: Commit) -> None:
         """Count a commit, and report if it is time."""
         self._worked.add(member.view)
-        self._say(member.view, lambda: self._of(member).add(commit))
+        self._report(member.view, lambda: self._of(member).add(commit))
 
     def change(self, member: Member) -> None:
         """Say in the run's log which views left, and why.
@@ -120,7 +120,7 @@ class Shown:
         """
         view = member.declared.view
         if member.away is None:
-            self._say(member.view, lambda: self._of(member).begin())
+            self._report(member.view, lambda: self._of(member).begin())
             if view in self._left:
                 self._context.log.info("%s takes part again", view)
         else:
@@ -130,7 +130,7 @@ class Shown:
     def finish(self) -> None:
         """Show the final state of each view."""
         for view in self._worked:
-            self._say(view, self._progress[view].finish)
+            self._report(view, self._progress[view].finish)
 
     def _of(self, member: Member) -> DrainProgress:
         if member.view not in self._progress:
@@ -139,7 +139,7 @@ class Shown:
             )
         return self._progress[member.view]
 
-    def _say(self, view: str, report: Callable[[], None]) -> None:
+    def _report(self, view: str, report: Callable[[], None]) -> None:
         # an error while showing one view, such as a removed one, must not affect the others
         try:
             report()

@@ -52,7 +52,7 @@ class DagsterSource:
         """
         if self._thread is None:
             # a daemon thread: the process can end while the storage hangs
-            self._thread = threading.Thread(target=self._ask, name="dagster-alerts", daemon=True)
+            self._thread = threading.Thread(target=self._refresh, name="dagster-alerts", daemon=True)
             self._thread.start()
         if time.monotonic() > self._answered_at + self._patience_s:
             raise TimeoutError(f"Dagster's storage has not answered for {self._patience_s:.0f} s.")
@@ -60,7 +60,7 @@ class DagsterSource:
             raise self._answer
         return self._answer
 
-    def _ask(self) -> None:
+    def _refresh(self) -> None:
         standing = None
         while True:
             try:

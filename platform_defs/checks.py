@@ -149,7 +149,7 @@ def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
             kinds = schemas_by_event(store, [])
-        unknown = [*unknown_names(model, kinds), *(said for said, _ in unknown_properties(model, kinds))]
+        unknown = [*unknown_names(model, kinds), *(message for message, _ in unknown_properties(model, kinds))]
         return dg.AssetCheckResult(
             passed=not unknown, severity=dg.AssetCheckSeverity.WARN, metadata={"unknown": unknown} if unknown else {}
         )

@@ -123,7 +123,7 @@ def plan_views(
         plan(row, states[row.view], states[ALL_VIEWS] if fits(model) else None, is_far=row.view == far)
         for model, row in rows
     ]
-    return ask(postgres, polls, queued_drains(instance, polls))
+    return request_drains(postgres, polls, queued_drains(instance, polls))
 
 
 def drain_states(postgres: PostgresResource, drains: Iterable[str]) -> dict[str, DrainState]:
@@ -132,12 +132,12 @@ def drain_states(postgres: PostgresResource, drains: Iterable[str]) -> dict[str,
         return store.drain_states(*drains)
 
 
-def ask(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
+def request_drains(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
     """Request the drains that start: the first sensor or daemon to ask gets it, unless its run is queued."""
-    return [poll if poll.start is None else _asked(postgres, poll, queued) for poll in polls]
+    return [poll if poll.start is None else _requested(postgres, poll, queued) for poll in polls]
 
 
-def _asked(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
+def _requested(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
     drain = ALL_VIEWS if poll.start is Start.TOGETHER else poll.view
     what = "a drain of all views" if poll.start is Start.TOGETHER else "a drain"
     if drain in queued:
@@ -220,7 +220,7 @@ def poll_rows(store: PlatformStore, views: Sequence[str] | None = None) -> list[
 def request_capture(context: dg.SensorEvaluationContext, postgres: PostgresResource, row: ViewPoll) -> dg.SensorResult:
     """Request a run of a capture, if it is due; else give the reason."""
     poll = plan(row, drain_states(postgres, [row.view])[row.view])
-    return _request(context, ask(postgres, [poll], queued_drains(context.instance, [poll])), None)
+    return _request(context, request_drains(postgres, [poll], queued_drains(context.instance, [poll])), None)
 
 
 def request_pushes(
@@ -241,7 +241,9 @@ def request_pushes(
         Poll(poll.view, None, f"{poll.view}: {late}") if poll.view in waiting and poll.view not in chosen else poll
         for poll in polls
     ]
-    return _request(context, ask(postgres, polls, queued), VIEWS, "0", chosen[-1] if chosen else context.cursor)
+    return _request(
+        context, request_drains(postgres, polls, queued), VIEWS, "0", chosen[-1] if chosen else context.cursor
+    )
 
 
 def _request(

@@ -48,7 +48,7 @@ def subjects() -> list[str]:
     log = ["git", "log", f"-{SUBJECTS}", "--no-merges", "--format=%h %s"]
     lines = subprocess.run(log, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603 - our own commits
     named = [line.partition(" ") for line in lines]
-    return [f"commit {name}: {len(said)} characters" for name, _, said in named if len(said) > LONGEST_SUBJECT]
+    return [f"commit {name}: {len(subject)} characters" for name, _, subject in named if len(subject) > LONGEST_SUBJECT]
 
 
 if __name__ == "__main__":

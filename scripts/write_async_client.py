@@ -40,7 +40,7 @@ class Target:
 
     path: str
     docstring: str
-    taken: Mapping[str, Mapping[str, str]]
+    contents: Mapping[str, Mapping[str, str]]
     # further asynchronous callees, which are in other files
     called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -138,17 +138,17 @@ class Source:
 
 def written(target: Target) -> str:
     """Return the text of a file, before it is formatted."""
-    known = {**target.called, **target.taken}
-    sources = {path: Source(path) for path in known}
-    renamed = {old: new for names in known.values() for old, new in names.items()}
+    sources_and_names = {**target.called, **target.contents}
+    sources = {path: Source(path) for path in sources_and_names}
+    renamed = {old: new for names in sources_and_names.values() for old, new in names.items()}
     # functions and methods that become coroutines, and those that become generators and contexts
     coroutines, generators = set[str](), set[str]()
-    for path, names in known.items():
+    for path, names in sources_and_names.items():
         for node in sources[path].definitions([*names]):
             for function in _functions(node):
                 (generators if _yields(function) else coroutines).add(function.name)
     parts, imports = [], ["import asyncio"]
-    for path, names in target.taken.items():
+    for path, names in target.contents.items():
         source = sources[path]
         imports.extend(_imports(source, names))
         for node in source.definitions([*names]):
@@ -214,20 +214,20 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _imports(source: Source, taken: Mapping[str, str]) -> Iterator[str]:
+def _imports(source: Source, classes: Mapping[str, str]) -> Iterator[str]:
     """Yield a module's imports, and an import of its names that are not taken; unused imports are removed later."""
     for node in source.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.If):
             yield source.text[source.start(node) : source.end(node)]
     yield "from collections.abc import AsyncIterator"
-    own = []
+    names = []
     for node in source.tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in taken:
-            own.append(node.name)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in classes:
+            names.append(node.name)
         elif isinstance(node, ast.Assign):
-            own.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
-    if own:
-        yield f"from {source.module} import {', '.join(own)}"
+            names.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    if names:
+        yield f"from {source.module} import {', '.join(names)}"
 
 
 def formatted(target: Target) -> str:

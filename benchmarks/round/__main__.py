@@ -40,16 +40,16 @@ class Wanted:
     rounds: int
 
 
-def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
+def round_lines(servers: Bench, wanted: Wanted, report: Callable[[str], None]) -> Lines:
     """Measure a round of new events: rounds for all views against a drain for each."""
     lines: Lines = []
     for views in wanted.views:
-        say(f"rounds of {views} views")
-        taken = {
+        report(f"rounds of {views} views")
+        costs = {
             way: rounds.middle(found)
             for way, found in rounds.of_views(servers, views, wanted.rounds, own=views <= MOST_OWN).items()
         }
-        together, own = taken["together"], taken.get("own")
+        together, own = costs["together"], costs.get("own")
         target = ROUND_TARGETS.get(views)
         lines.append(
             (
@@ -62,11 +62,11 @@ def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> L
     return lines
 
 
-def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
+def latency_lines(servers: Bench, wanted: Wanted, report: Callable[[str], None]) -> Lines:
     """Measure the latency from append to row, while all views trickle."""
     lines: Lines = []
     for views in wanted.views:
-        say(f"latency of {views} views")
+        report(f"latency of {views} views")
         found = latency.of_views(servers, views, APPENDS)
         median, most = LATENCY_TARGETS.get(views, (None, None))
         lines.append(
@@ -80,11 +80,11 @@ def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) ->
     return lines
 
 
-def backlog_lines(servers: Bench, _: Wanted, say: Callable[[str], None]) -> Lines:
+def backlog_lines(servers: Bench, _: Wanted, report: Callable[[str], None]) -> Lines:
     """Measure a backlog of ten views, against a drain for each, and against one of these drains."""
-    say(f"a backlog of {backlog.VIEWS} views")
-    taken = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
-    together, own, one = taken["together"], taken["own"], taken["one"]
+    report(f"a backlog of {backlog.VIEWS} views")
+    costs = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
+    together, own, one = costs["together"], costs["own"], costs["one"]
     return [
         (
             f"{backlog.VIEWS} views, {backlog.EVENTS:,} events before each",

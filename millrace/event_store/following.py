@@ -57,7 +57,7 @@ class Wanted:
 
 
 class Follower:
-    """Shows events as they get their positions: `begin` and all calls of `show_next` together show the log without gaps.
+    """Shows events as they get their positions: `begin` and all calls of `show_next` together leave no gap in the log.
 
     Each call may use another connection: the follower keeps its positions itself.
     """

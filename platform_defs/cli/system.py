@@ -39,8 +39,8 @@ def migrate_command(dsn: DsnOption = None) -> None:
     from millrace.event_store.migrations import migrate
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
-    done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
-    Screen().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+    applied = [*report.applied, *(["functions"] if report.functions_replaced else [])]
+    Screen().print(f"Schema version {report.version}; applied: {', '.join(applied) or 'nothing, it was up to date'}.")
     with chosen_store(dsn) as store:
         found = states_in_store(store, declared_beside(dsn, ["events"]).events, keep=True)
     for each in found:
@@ -92,8 +92,8 @@ def _show_status(dsn: str | None, *, as_json: bool) -> None:
         same = not as_json and after is not None and after.remedy == one.remedy
         problems.append(f"{one.what}. {one.cause}" if same else str(one))
     try:
-        known = loadable_beside(dsn)
-        faults = [*known.faults, *(load_part(known.package, part) for part in FILES)]
+        declarations = loadable_beside(dsn)
+        faults = [*declarations.faults, *(load_part(declarations.package, part) for part in FILES)]
         problems += [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
     except MillraceError as error:
         problems.append(str(error))

@@ -97,8 +97,8 @@ def metrics_beside(dsn: str, port: int | None) -> Iterator[None]:
     with ExitStack() as opened:
         try:
             if port is not None:
-                taken = opened.enter_context(serving_metrics(dsn, port))
-                logger.info("metrics are at http://127.0.0.1:%s/metrics", taken)
+                bound_port = opened.enter_context(serving_metrics(dsn, port))
+                logger.info("metrics are at http://127.0.0.1:%s/metrics", bound_port)
         except MillraceError as error:
             logger.warning("%s", error)
         yield
