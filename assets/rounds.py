@@ -106,7 +106,7 @@ class Shown:
         self._captures = list(captures)
         self._progress: dict[str, DrainProgress] = {}
         self._worked: set[str] = set()
-        self._left: set[str] = set()
+        self._away_views: set[str] = set()
 
     def commit(self, member: Member, commit: Commit) -> None:
         """Count a commit, and report if it is time."""
@@ -121,10 +121,10 @@ class Shown:
         view = member.declared.view
         if member.away is None:
             self._report(member.view, lambda: self._of(member).begin())
-            if view in self._left:
+            if view in self._away_views:
                 self._context.log.info("%s takes part again", view)
         else:
-            self._left.add(view)
+            self._away_views.add(view)
             self._context.log.warning("%s goes on without this run: %s", view, member.away)
 
     def finish(self) -> None:

@@ -27,7 +27,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 # A foreign page with ours in a frame can steal clicks. Pages of other origins may not load ours.
 ADDED = [
@@ -133,9 +133,9 @@ class Gate:
             raise Refusal(HTTPStatus.BAD_REQUEST, "A request names one Host.")
         # the port that the connection came to
         port = (scope.get("server") or ("", None))[1]
-        names = {f"{name}:{port}" for name in OWN_NAMES}
+        names = {f"{name}:{port}" for name in LOOPBACK_NAMES}
         if str(port) == DEFAULT_PORTS["http"]:
-            names.update(OWN_NAMES)
+            names.update(LOOPBACK_NAMES)
         if not (host in names or self._is_listed(host)):
             shown_host = host if host.isascii() and host.isprintable() and len(host) <= 253 else "This"
             raise Refusal(

@@ -66,8 +66,8 @@ def of_python(text: str) -> Iterator[Mutant]:
                 yield begin, end, f"not ({text.encode()[begin:end].decode()})"
             case ast.BoolOp(op=op, values=[first, second, *_]):
                 begin, end = span(first)[1], span(second)[0]
-                words = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
-                yield begin, end, text.encode()[begin:end].decode().replace(*words, 1)
+                operators = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
+                yield begin, end, text.encode()[begin:end].decode().replace(*operators, 1)
             case ast.Constant(value=int() as number) if not isinstance(number, bool):
                 yield *span(node), str(number + 1)
             case ast.Expr(value=ast.Call()):

@@ -138,12 +138,12 @@ class Source:
 
 def written(target: Target) -> str:
     """Return the text of a file, before it is formatted."""
-    sources_and_names = {**target.called, **target.contents}
-    sources = {path: Source(path) for path in sources_and_names}
-    renamed = {old: new for names in sources_and_names.values() for old, new in names.items()}
+    names_by_path = {**target.called, **target.contents}
+    sources = {path: Source(path) for path in names_by_path}
+    renamed = {old: new for names in names_by_path.values() for old, new in names.items()}
     # functions and methods that become coroutines, and those that become generators and contexts
     coroutines, generators = set[str](), set[str]()
-    for path, names in sources_and_names.items():
+    for path, names in names_by_path.items():
         for node in sources[path].definitions([*names]):
             for function in _functions(node):
                 (generators if _yields(function) else coroutines).add(function.name)
@@ -188,24 +188,24 @@ def _edits(source: Source, node: ast.AST, coroutines: set[str], generators: set[
         for inner in ast.walk(function):
             if isinstance(inner, ast.With):
                 calls = [item.context_expr for item in inner.items]
-                if any(_called(call) in ENTERED | generators for call in calls):
+                if any(_callee(call) in ENTERED | generators for call in calls):
                     yield Edit(source.start(inner), source.start(inner), "async ")
-            elif isinstance(inner, ast.For) and _called(inner.iter) in generators:
+            elif isinstance(inner, ast.For) and _callee(inner.iter) in generators:
                 yield Edit(source.start(inner), source.start(inner), "async ")
             elif isinstance(inner, ast.YieldFrom):
                 # an asynchronous generator has no such statement
                 begin, value = source.start(inner), ast.unparse(inner.value)
                 yield Edit(begin, source.end(inner), f"for each in {value}:\n{' ' * (inner.col_offset + 4)}yield each")
-            elif isinstance(inner, ast.Call) and _called(inner) in coroutines | AWAITED:
+            elif isinstance(inner, ast.Call) and _callee(inner) in coroutines | AWAITED:
                 yield Edit(source.start(inner), source.start(inner), "await ")
 
 
-def _called(node: ast.AST) -> str | None:
+def _callee(node: ast.AST) -> str | None:
     """Return the name of the function or the method that an expression calls."""
     if not isinstance(node, ast.Call):
         return None
-    called = node.func
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else None
+    target = node.func
+    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else None
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

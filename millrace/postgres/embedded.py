@@ -180,7 +180,7 @@ class EmbeddedPostgres:
         if _fits(near):
             return near
         short = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:12]
-        for root in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108  its owner is checked in _own
+        for root in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108  its owner is checked in _make_private
             if _fits(root / f"millrace-{short}"):
                 return root / f"millrace-{short}"
         raise PostgresFailed(
@@ -233,14 +233,14 @@ class EmbeddedPostgres:
                     if not mode & 0o001:
                         logger.warning("Running as root, and Postgres must not: chmod o+x %s", folder)
                         folder.chmod(mode | 0o001)
-            self._own(self.socket)
+            self._make_private(self.socket)
             yield
 
     def _initialise(self) -> None:
         """Make the cluster in another folder and rename that, so that a killed initdb leaves no half cluster."""
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
-        self._own(fresh)
+        self._make_private(fresh)
         locale = ["--encoding=UTF8", "--locale=C"]
         if major_version(self.programs) >= 17:
             locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -276,7 +276,7 @@ class EmbeddedPostgres:
         if self._account:
             os.fchown(opened, self._account.pw_uid, self._account.pw_gid)
 
-    def _own(self, folder: Path) -> None:
+    def _make_private(self, folder: Path) -> None:
         """Make a folder that only the server's user can enter."""
         folder.mkdir(mode=0o700, exist_ok=True)
         try:
@@ -317,7 +317,7 @@ class EmbeddedPostgres:
         """Return the running server; None if the pid file is stale, even if its pid is in use again."""
         with suppress(OSError, ValueError, IndexError, psutil.Error):
             process = psutil.Process(int((self.data / "postmaster.pid").read_text().splitlines()[0]))
-            if self._is_ours(process):
+            if self._is_server(process):
                 return process
         return None
 
@@ -330,7 +330,7 @@ class EmbeddedPostgres:
             time.sleep(GLANCE_S)
         return False
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _is_server(self, process: psutil.Process) -> bool:
         # Every server process works in its data directory.
         return process.name() == "postgres" and alive(process) and Path(process.cwd()) == self.data
 
@@ -353,7 +353,7 @@ class EmbeddedPostgres:
         orphans = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if self._is_ours(process):
+                if self._is_server(process):
                     process.send_signal(signal.SIGQUIT)
                     orphans.append(process)
         for process in wait_ended(orphans, 10):

@@ -31,7 +31,7 @@ def code_answers(socket: Path) -> bool:
         CannotTell: They do not load. A server that starts may lack something, and is not ready. A running server that
             was told to reload them shows the fault in the UI, and its runs continue.
     """
-    response = _called(f"unix:{socket}", "/api.DagsterApi/ListRepositories")
+    response = _call(f"unix:{socket}", "/api.DagsterApi/ListRepositories")
     if response and b"ListRepositoriesResponse" not in response:
         raise CannotTell
     return bool(response)
@@ -42,7 +42,7 @@ def spark_answers(address: str, token: str, session: str) -> bool:
     # AnalyzePlanRequest: session_id, user_context.user_id, spark_version
     request = _field(1, session.encode()) + _field(2, _field(1, b"millrace up")) + _field(10, b"")
     bearer = [("authorization", f"Bearer {token}")]
-    return bool(_called(address, "/spark.connect.SparkConnectService/AnalyzePlan", request, bearer))
+    return bool(_call(address, "/spark.connect.SparkConnectService/AnalyzePlan", request, bearer))
 
 
 def postgres_answers(dsn: str) -> bool:
@@ -117,7 +117,7 @@ class DaemonBeats:
         return min(idle) < PATIENCE_S and max(idle) < DAEMON_IDLE_S
 
 
-def _called(address: str, method: str, request: bytes = b"", headers: Sequence[tuple[str, str]] = ()) -> bytes:
+def _call(address: str, method: str, request: bytes = b"", headers: Sequence[tuple[str, str]] = ()) -> bytes:
     """Return the answer to a call by gRPC; empty if none comes in time."""
     try:
         with grpc.insecure_channel(address) as channel:

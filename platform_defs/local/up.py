@@ -99,7 +99,7 @@ def up(
             supervisor = Supervisor(settings.home, make_services(settings, endpoints))
             stack.callback(supervisor.stop, partial(_print_line, out))
             supervisor.start(partial(_print_line, out))
-            for line in [*where_to_look(settings, endpoints), *open_to_others(settings)]:
+            for line in [*address_lines(settings, endpoints), *open_to_others(settings)]:
                 _print_line(out, line)
             lines: list[str] = []
             if started is not None:
@@ -111,7 +111,7 @@ def up(
         _print_line(out, "Everything is stopped. `make run` goes on where this was.")
 
 
-def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
+def address_lines(settings: Settings, endpoints: Endpoints) -> list[str]:
     """Return lines that tell a newcomer where things are."""
     # do not show the token to readers of the screen or the log
     opened_by = "/?token=<the value of MILLRACE_UI_TOKEN>" if settings.ui_token else ""

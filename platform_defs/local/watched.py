@@ -45,16 +45,16 @@ def watch(name: str, settings: Settings, stop: threading.Event, report: Callable
         prepare_home(settings, endpoints)
         try:
             supervisor.start(report, stop)
-            _tell_systemd("READY=1")
+            _notify_systemd("READY=1")
             while not stop.wait(LOOK_S):
                 for sentence in supervisor.poll():
                     report(sentence)
-                _tell_systemd("WATCHDOG=1")
+                _notify_systemd("WATCHDOG=1")
         finally:
             supervisor.stop(report)
 
 
-def _tell_systemd(message: str) -> None:
+def _notify_systemd(message: str) -> None:
     """Notify systemd, if it listens: see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:

@@ -102,13 +102,13 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         state = self._log.read_state()
         ending = self._positions(end, state)
         ranges = [LogRange(p, first, ending[p]) for p, first in self._positions(start, state).items()]
-        readable = self._held(ranges, state.held)
+        readable = self._readable(ranges, state.held)
         return [EventLogInput(task) for task in split(readable, options.max_records, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
         if isinstance(partition, EventLogInput):
-            yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._held)
+            yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._readable)
 
     def stop(self) -> None:
         """Close the connection that looks at the log."""
@@ -131,7 +131,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return found
 
-    def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
+    def _readable(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
         return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)
 
 
