@@ -166,14 +166,7 @@ def verify_command(
             repairs = reason if repair else None
             try:
                 found.append(
-                    verify(
-                        chosen_dsn(dsn),
-                        capture,
-                        captured,
-                        repairs=repairs,
-                        where=where,
-                        on_step=_progress_printer(console),
-                    )
+                    verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_printer(console))
                 )
             except (ChangesWaiting, TableUnreadable, TableUnfit) as error:
                 if table_name is not None:
@@ -298,7 +291,7 @@ def _table(store: CaptureStore, capture: Capture, name: str) -> CapturedTable:
     return found[0]
 
 
-def _progress_printer(console: Screen) -> Callable[[Verification], None]:
+def _printer(console: Screen) -> Callable[[Verification], None]:
     """Return a function that prints the progress of a verification now and then."""
     printed_at = time.monotonic()
 

@@ -63,11 +63,9 @@ def check_command(
     else:
         if rows:
             Screen().print(table("Events", ("decider", "event", "version", "state"), rows))
-        _print_sentences(
-            [f"read model {name} would be built anew, beside the rows that serve" for name in rebuilt], "cyan"
-        )
-        _print_sentences(warnings, "yellow")
-        _print_sentences(wrong, "red")
+        _print_all([f"read model {name} would be built anew, beside the rows that serve" for name in rebuilt], "cyan")
+        _print_all(warnings, "yellow")
+        _print_all(wrong, "red")
         if not wrong:
             Screen().print("Nothing is wrong.")
     if wrong:
@@ -118,6 +116,6 @@ def _judge(declarations: "Declarations", decider: str, event: str, dsn: str | No
         raise typer.Exit(1)
 
 
-def _print_sentences(sentences: list[str], style: str) -> None:
+def _print_all(sentences: list[str], style: str) -> None:
     for sentence in sentences:
         Screen().print(Text(sentence, style=style), soft_wrap=True)
