@@ -13,13 +13,13 @@ def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str
     """Return the metadata of a table for the page of its version of a read model."""
     rows, size = rows_and_bytes(connection, model)
     missing = missing_indexes(connection, model)
-    ours = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
+    declared = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
     others = [
         f"{one.definition} ({one.name}, made by hand)"
         for one in stored_indexes(connection, model)
         if not one.is_declared
     ]
-    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *ours, *others]}
+    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *declared, *others]}
 
 
 def missing_indexes(connection: psycopg.Connection, model: ReadModel) -> dict[str, str]:

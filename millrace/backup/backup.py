@@ -38,7 +38,7 @@ from millrace.backup.manifest import (
 )
 from millrace.backup.state_tables import write_state
 from millrace.errors import MillraceError
-from millrace.event_store.migrations import known_migrations, validate
+from millrace.event_store.migrations import read_migrations, validate
 from millrace.event_store.platform import PlatformStore
 from millrace.patience import LOOK_S, PATIENCE_S
 from millrace.postgres.connecting import connect, lasting
@@ -113,7 +113,7 @@ def backup(
             files, partitions = write_log(folder, cursor, held, afresh, before, archive, max_events, progress)
         manifest = Manifest(
             FORMAT,
-            known_migrations()[-1].version,
+            read_migrations()[-1].version,
             archive_id,
             taken_at,
             last_offset,

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from millrace.errors import InvalidSubscription
-from millrace.times import SAID, bound
+from millrace.times import ACCEPTED_FORMS, bound
 from millrace.user_code import is_async, is_generator
 
 Handler = Callable[..., Awaitable[object] | object]
@@ -83,7 +83,7 @@ class Subscription:
             (self.timeout_s <= 0, "timeout_s is above 0"),
             (
                 isinstance(self.start, str) and bound(self.start) is None,
-                f"start is a time such as {SAID}; or -infinity",
+                f"start is a time such as {ACCEPTED_FORMS}; or -infinity",
             ),
             (self.version < 0, "version is at least 0"),
             (self.max_attempts < 1, "max_attempts is at least 1"),

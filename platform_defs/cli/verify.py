@@ -37,9 +37,9 @@ def verify_command(
     from millrace.operations.verification.models import look_at_models
     from millrace.spark import spark_when_needed
 
-    known, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
+    declarations, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
     builder, report, errors = rows_dsn(dsn), Report(), Screen(stderr=True)
-    report.passed_over += [f"A declaration fails to load: {fault}" for fault in known.faults]
+    report.passed_over += [f"A declaration fails to load: {fault}" for fault in declarations.faults]
     with (
         chosen_store(builder) as store,
         stop_on_signals() as stop,
@@ -56,7 +56,7 @@ def verify_command(
             look_at_log(connection, report, watcher)
             look_at_views(connection, report, watcher)
             look_at_archive(connection, archive, report, watcher)
-            models = known.models.values()
+            models = declarations.models.values()
             look_at_models(builder, connection, models, spark, report, watcher, archive=archive, partition=partition)
             report.stopped = stop.is_set()
         finally:

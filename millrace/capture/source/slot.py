@@ -279,7 +279,7 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
 
     # the session of a killed reader may still be ending
     try:
-        return while_held(ObjectInUse, BUSY_S, tell=end_former)(work)
+        return while_held(ObjectInUse, BUSY_S, on_retry=end_former)(work)
     except ObjectInUse as error:
         raise SlotBusy(
             f"Another session reads slot {slot}.",

@@ -97,7 +97,7 @@ def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadM
     events = [each for each in model.declared_events or () if (each.decider, each.event) in missing]
     try:
         problems = [
-            each.said for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong
+            each.error for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong
         ]
     except psycopg.errors.InsufficientPrivilege as error:
         problems = [str(error).strip()]
