@@ -100,6 +100,8 @@ class Reader:
         env = {**os.environ, **self.environment(), "PATH": path}
         done = ran("bash", "-euo", "pipefail", "-c", text, code=None, cwd=self.folder, env=env)
         assert done.returncode == 0, f"{block}:\n{done.stderr}"
+        # it may have changed a file of the reader's package
+        forget_package()
         return done.stdout
 
     def sql(self, block: Block) -> str:
