@@ -126,7 +126,9 @@ class Reader:
             self.names["spark"] = self.spark()
         self.names.setdefault("dsn", self.dsn)
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+            # a session of the tests, where `given` would start one that lasts as long as the process
+            patch.setattr("millrace.testing.shared_spark", self.spark)
             exec(code, self.names)
         return out.getvalue()
 
