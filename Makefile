@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-processes lint format bench clean
+.PHONY: help setup run test test-processes lint docs format bench clean
 
 help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ lint: $(STAMP) ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(STAMP) ## Build the site of the documentation: build/docs/index.html
+	$(BIN)/python -m sphinx -W -n -E -q -b html docs build/docs
 
 format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
