@@ -167,7 +167,7 @@ class AlertReceiver:
         elif status == HTTPStatus.TOO_MANY_REQUESTS:
             error += " It wants fewer messages."
         # the store keeps `error` only; the receiver's own text is for operators
-        shown = cut(clean(answer.said), 300)
+        shown = cut(clean(answer.body_text), 300)
         return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
 
     def close(self) -> None:
