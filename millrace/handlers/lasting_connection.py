@@ -39,7 +39,7 @@ class LastingConnection:
             psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and `give_up` was called.
             psycopg.errors.ProgramLimitExceeded: The call exceeds a limit of the server.
         """
-        patiently = while_away(connecting.passes, self._hung_up, self._tell)
+        patiently = while_away(connecting.passes, self._hung_up, self._log_away)
         result: Result = patiently(self._once, call)
         return result
 
@@ -69,7 +69,7 @@ class LastingConnection:
                 self.close()
             raise
 
-    def _tell(self, state: RetryCallState) -> None:
+    def _log_away(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if not self._away and self._connection is None:
             log_line(logging.WARNING, "server is away", view=self._view, error=error_text(error) if error else "")

@@ -11,10 +11,10 @@ from millrace.capture import decide as deciding
 from millrace.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
 from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.capture.decoding.pgoutput import Lsn
-from millrace.capture.look import Facts, Tables
+from millrace.capture.facts import Facts, Tables
 from millrace.capture.source.connection import SourceIdentity
 from millrace.capture.source.probe import LOCKED
-from millrace.capture.source.readiness import Look, NotReady
+from millrace.capture.source.readiness import NotReady, Readiness
 from millrace.capture.source.slot import SlotState
 from millrace.capture.source.tables import SourceColumn, SourceTable
 from millrace.capture.source.timelines import Timelines, TimelinesUnknown
@@ -152,7 +152,7 @@ def tables(
     declared: tuple[CapturedTable, ...] = (T, U),
 ) -> Tables:
     said = {f"public.{name}": [*each] for name, each in (problems or {}).items()}
-    return Tables(Capture("c", str, declared), "s", Look([*server], said, there, frozenset({"known"}), "0/60"))
+    return Tables(Capture("c", str, declared), "s", Readiness([*server], said, there, frozenset({"known"}), "0/60"))
 
 
 ADMITTED: Mapping[str, tuple[Tables, Collection[str], Mapping[str, str]]] = {
@@ -176,7 +176,7 @@ def test_tables_that_cannot_be_captured_are_registered_as_stopped(case: str) -> 
     assert {f"{r.schema}.{r.table}": r.stopped for r in admitted.registrations if r.stopped} == stopped
     assert admitted.stopped == stopped
     assert [r.table for r in admitted.registrations] == ["t", "u"]
-    assert (admitted.slot, admitted.looked_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
+    assert (admitted.slot, admitted.read_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
 
 
 def test_a_captured_table_has_its_key_columns_and_its_partitions() -> None:

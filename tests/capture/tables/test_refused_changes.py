@@ -230,7 +230,7 @@ def test_a_run_that_dies_once_a_table_is_out_leaves_no_gap(captured: Captured, m
     captured = both(captured)
     captured.drain()
     captured.run("alter table items drop constraint items_pkey")
-    killed_at(captured, monkeypatch, prepare, "look_at_tables")
+    killed_at(captured, monkeypatch, prepare, "read_tables")
     assert is_changed(captured, "items")
     captured.run("alter table items add primary key (id)", "delete from items where id = 2")
     assert captured.has_work()
