@@ -104,7 +104,7 @@ class Backfill:
 
         Args:
             stored_lsn: All changes below it are stored.
-            await_emitted: Returns once the stored changes are events; called before those of a chunk, which follow them.
+            await_emitted: Returns once the stored changes are events. Called before the events of a chunk.
         """
         if not self._chunks:
             self._unfinished = self._unfinished and [
