@@ -136,33 +136,25 @@ def admit(tables: Tables) -> Admitted:
         NotReady: The server or our role there is not ready; the error has all that the source lacks.
         InvalidCapture: A table is to be hashed, but there is no key.
     """
-    declared, readiness = tables.declared, tables.readiness
-    if len(readiness.tables) == len(declared.tables):
+    declared, state = tables.declared, tables.readiness
+    if len(state.tables) == len(declared.tables):
         # no table would be captured meanwhile: publishing waits for the locks instead
-        readiness = replace(
-            readiness, tables={name: problems for name, problems in readiness.tables.items() if problems != [LOCKED]}
-        )
-    if readiness.server:
-        raise NotReady(declared.name, readiness.problems)
+        state = replace(state, tables={name: faults for name, faults in state.tables.items() if faults != [LOCKED]})
+    if state.server:
+        raise NotReady(declared.name, state.problems)
     # only a standby has no flush position, and a standby is not ready
-    assert readiness.flushed is not None
-    stopped = {name: "; ".join(problems) for name, problems in readiness.tables.items()}
+    assert state.flushed is not None
+    stopped = {name: "; ".join(faults) for name, faults in state.tables.items()}
     admitted, registrations = [], []
     for each in declared.tables:
-        found = readiness.found.get((each.schema, each.table))
+        found = state.found.get((each.schema, each.table))
         table, oids = keyed(found, each), () if found is None else found.oids
         digest, why = fingerprint(declared, table, oids), stopped.get(table.name)
         registrations.append(TableRegistration(table.schema, table.table, table.stream_decider, table.key, digest, why))
         if found is not None and why is None:
             admitted.append(AdmittedTable(table, oids, schema_now(found, table), digest))
     return Admitted(
-        declared,
-        tables.slot,
-        tuple(admitted),
-        stopped,
-        tuple(registrations),
-        Lsn.parse(readiness.flushed),
-        readiness.probed,
+        declared, tables.slot, tuple(admitted), stopped, tuple(registrations), Lsn.parse(state.flushed), state.probed
     )
 
 

@@ -119,19 +119,17 @@ class _ProgressLog:
 
     def write(self, totals: CaptureReport) -> None:
         totals = CaptureReport(*astuple(totals))  # another thread may add to it meanwhile
-        increase = CaptureReport(
-            *(now - then for now, then in zip(astuple(totals), astuple(self._logged), strict=True))
-        )
+        added = CaptureReport(*(now - then for now, then in zip(astuple(totals), astuple(self._logged), strict=True)))
         # elapsed time alone is no news
-        if any(astuple(replace(increase, busy_s=0.0))):
+        if any(astuple(replace(added, busy_s=0.0))):
             logger.info(
                 "%s: %d changes stored, %d events, %d rows backfilled, %d unchanged, %d quarantined in %.0f s",
                 self._capture,
-                increase.stored,
-                increase.emitted,
-                increase.backfilled,
-                increase.unchanged,
-                increase.quarantined,
+                added.stored,
+                added.emitted,
+                added.backfilled,
+                added.unchanged,
+                added.quarantined,
                 time.monotonic() - self._logged_at,
             )
         self._logged, self._logged_at = totals, time.monotonic()

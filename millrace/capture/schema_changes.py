@@ -64,7 +64,7 @@ def update_schemas(
     added = [leaf for leaves, before in leaf_sets if before is not None for leaf in {*leaves} - {*before}]
     filled = filled_leaves(source, sorted(added))
     labels = enum_labels(source, [each.oids[0] for each in admitted.tables])
-    descriptions = [
+    schemas = [
         {
             "schema": each.table.schema,
             "table": each.table.table,
@@ -75,9 +75,7 @@ def update_schemas(
         }
         for each in admitted.tables
     ]
-    rereads = SchemaStore(store.connection).keep_schemas(
-        lease.capture, lease.lease_token, admitted.read_lsn, descriptions
-    )
+    rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, admitted.read_lsn, schemas)
     return store.captured_tables(lease.capture) if rereads else registered
 
 

@@ -110,7 +110,7 @@ def verify(
         ChangesWaiting: The table's backfill has not ended.
         VerificationOver: Another verification of the table began, or the capture was begun anew.
     """
-    verification = Verification(table.name)
+    result = Verification(table.name)
     with ExitStack() as opened:
         source = opened.enter_context(connect_source(capture.source()))
         store = CaptureStore(opened.enter_context(connect(dsn)))
@@ -124,56 +124,51 @@ def verify(
         number = store.begin_verification(
             capture.name, table.schema, table.table, published_xid, repairs, repairs=repairs is not None
         )
-        _wait_for_older(source, published_xid, verification, on_step)
+        _wait_for_older(source, published_xid, result, on_step)
         after, chunk_rows, more = None, FIRST_CHUNK, True
         while more:
             chunk = read_chunk(source, keyed, after, chunk_rows)
             chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
             if not fits:
                 continue
-            verification.add(_verify_chunk(store, number, chunk, verification, keyed, capturing), len(chunk.rows))
-            on_step(verification)
+            result.add(_verify_chunk(store, number, chunk, result, keyed, capturing), len(chunk.rows))
+            on_step(result)
             after, more = chunk.last_key, not chunk.is_last
         finished = False
         while not finished:
             ended = store.end_verification(number, whole=where is None)
             finished = ended.done
-            verification.gone += ended.gone
-            verification.quarantined = ended.quarantined or 0
-            verification.examples = (verification.examples + (ended.examples or []))[:MOST_EXAMPLES]
-    return verification
+            result.gone += ended.gone
+            result.quarantined = ended.quarantined or 0
+            result.examples = (result.examples + (ended.examples or []))[:MOST_EXAMPLES]
+    return result
 
 
 def _verify_chunk(
-    store: CaptureStore,
-    number: int,
-    chunk: Chunk,
-    verification: Verification,
-    table: CapturedTable,
-    capturing: "_Capturing",
+    store: CaptureStore, number: int, chunk: Chunk, result: Verification, table: CapturedTable, capturing: "_Capturing"
 ) -> VerifiedRows:
     """Compare a chunk, once everything that its snapshot saw is captured."""
     capturing.capture_until(chunk.high_lsn)
     while True:
-        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, verification.rows)
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, result.rows)
         verified = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
         if verified.status == "stored":
-            verification.nameless += rows.decider_ids.count(None)
+            result.nameless += rows.decider_ids.count(None)
             return verified
         capturing.capture_until(chunk.high_lsn)
 
 
 def _wait_for_older(
-    source: psycopg.Connection, xid: int, verification: Verification, on_step: Callable[[Verification], None]
+    source: psycopg.Connection, xid: int, result: Verification, on_step: Callable[[Verification], None]
 ) -> None:
     """Wait until the transactions that are open now have ended: their changes are invisible until then."""
     while oldest_xid(source) < xid:
         waits_for = oldest_transaction(source) or UNSEEN
-        if waits_for != verification.waits_for:
-            verification.waits_for = waits_for
-            on_step(verification)
+        if waits_for != result.waits_for:
+            result.waits_for = waits_for
+            on_step(result)
         Event().wait(POLL_S)
-    verification.waits_for = None
+    result.waits_for = None
 
 
 def _require_condition(source: psycopg.Connection, table: CapturedTable, where: str) -> None:

@@ -79,7 +79,7 @@ def encoded_column(encode: Encoder, values: Sequence[bytes | None]) -> list[str]
         encoded = iter(encoded_column(encode, [value for value in values if value is not None]))
         return ["null" if value is None else next(encoded) for value in values]
     present = cast(Sequence[bytes], values)
-    encode_many = _ENCODE_MANY.get(encode)
+    encode_many = _FOR_MANY.get(encode)
     found = encode_many(present) if encode_many else None
     return [encode(value) for value in present] if found is None else found
 
@@ -182,7 +182,4 @@ _ENCODERS: Final[dict[int, Encoder]] = {
     **dict.fromkeys((114, 3802), _document),
 }
 # encoders with a faster way for many values at once
-_ENCODE_MANY: Final[dict[Encoder, Callable[[Sequence[bytes]], list[str] | None]]] = {
-    _string: _strings,
-    _number: _numbers,
-}
+_FOR_MANY: Final[dict[Encoder, Callable[[Sequence[bytes]], list[str] | None]]] = {_string: _strings, _number: _numbers}

@@ -166,10 +166,8 @@ def _read_chunk(
         last_key = None if after_key is None else tuple(after_key)
         if rows:
             last = dict(zip((column.name for column in relation.columns), rows[-1], strict=True))
-            key_values = [value for part in key if (value := last[part]) is not None]
-            last_key = tuple(
-                f"\0{v[len(NO_TEXT) :].hex()}" if v.startswith(NO_TEXT) else v.decode() for v in key_values
-            )
+            values = [value for part in key if (value := last[part]) is not None]
+            last_key = tuple(f"\0{v[len(NO_TEXT) :].hex()}" if v.startswith(NO_TEXT) else v.decode() for v in values)
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
     high_lsn = Lsn.parse(position[0])

@@ -84,8 +84,8 @@ class Probes:
             else:
                 candidates.append(_Candidate(table, found, digest))
         filtered = [each for each in candidates if each.table.where is not None]
-        refusals = self._probe_in_groups(filtered, about_filters=True)
-        refusals |= self._probe_in_groups(
+        refusals = self._probe_all(filtered, about_filters=True)
+        refusals |= self._probe_all(
             [each for each in candidates if each.found.oid not in refusals], about_filters=False
         )
         self.passed |= {each.digest for each in candidates if each.found.oid not in refusals}
@@ -97,7 +97,7 @@ class Probes:
             if problem is not None and not (problem == LOCKED and name in self._published)
         }
 
-    def _probe_in_groups(self, candidates: Sequence[_Candidate], *, about_filters: bool) -> dict[int, str]:
+    def _probe_all(self, candidates: Sequence[_Candidate], *, about_filters: bool) -> dict[int, str]:
         """Probe groups of tables that have about `TOGETHER` parts; a table with more parts is a group of its own."""
         refusals: dict[int, str] = {}
         group: list[_Candidate] = []
