@@ -84,10 +84,10 @@ DECISIONS: Mapping[str, tuple[Facts, tuple[Step, ...]]] = {
     "the slot keeps no log": (slot(restart_lsn=None), (lost(REMOVED),)),
     "the slot is no longer good": (slot(invalidation_reason="idle_timeout"), (lost("Slot s is lost: idle_timeout."),)),
     "the slot was moved on": (
-        slot(confirmed_flush_lsn=Lsn(0x41)), (lost("Slot s was moved to 0/41 by somebody else; stored is 0/40."),),
+        slot(confirmed_flush_lsn=Lsn(0x41)), (lost("Slot s was moved to 0/41 by another program; stored is 0/40."),),
     ),
     "the slot was never ready": (
-        slot(confirmed_flush_lsn=None), (lost("Slot s was moved to None by somebody else; stored is 0/40."),),
+        slot(confirmed_flush_lsn=None), (lost("Slot s was moved to None by another program; stored is 0/40."),),
     ),
     "another server took over after what is stored": (replace(FACTS, timelines=TWO), (TAKEN,)),
     "it took over where the store ends": (
@@ -98,7 +98,7 @@ DECISIONS: Mapping[str, tuple[Facts, tuple[Step, ...]]] = {
     ),
     "it took over before, and the slot gave more than both have": (
         replace(BEFORE, slot=replace(SLOT, confirmed_flush_lsn=Lsn(0x30))),
-        (TAKEN_BEFORE, lost("Slot s was moved to 0/30 by somebody else; stored is 0/20.", 0x20)),
+        (TAKEN_BEFORE, lost("Slot s was moved to 0/30 by another program; stored is 0/20.", 0x20)),
     ),
     "it took over before, and its log is shorter than the store, not than both": (
         replace(BEFORE, flushed=Lsn(0x28)), (TAKEN_BEFORE,),

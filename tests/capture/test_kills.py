@@ -260,7 +260,7 @@ class Lost(Scenario):
         super().happen(turn)
 
     def run(self) -> None:
-        with pytest.raises(GapOpen, match="somebody else"):
+        with pytest.raises(GapOpen, match="another program"):
             self.captured.drain()
 
     def look(self, turn: int) -> None:
