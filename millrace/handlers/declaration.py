@@ -88,10 +88,10 @@ class Subscription:
             (self.version < 0, "version is at least 0"),
             (self.max_attempts < 1, "max_attempts is at least 1"),
         )
-        for wrong, said in checks:
+        for wrong, fault in checks:
             if wrong:
                 raise InvalidSubscription(
-                    f"The subscription of {self.name} cannot work: {said}.", detail=f"Its view is {self.view!r}."
+                    f"The subscription of {self.name} cannot work: {fault}.", detail=f"Its view is {self.view!r}."
                 )
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401 - what the function takes and returns

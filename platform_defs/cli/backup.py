@@ -86,7 +86,7 @@ def backup_command(
     rows = {table.table: table.rows for table in manifest.tables}
     _print_line(
         f"Backed up {manifest.events:,} events and {rows['views']:,} views"
-        f" as of {manifest.taken:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
+        f" as of {manifest.cut_time:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
     )
     if manifest.left_out:
         _print_line(f"Views of read models are not in it, they are built anew: {', '.join(manifest.left_out)}.")
@@ -107,7 +107,7 @@ def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
     _print_line(
-        f"Restored {report.events:,} events as of {report.manifest.taken:%Y-%m-%d %H:%M:%S} UTC"
+        f"Restored {report.events:,} events as of {report.manifest.cut_time:%Y-%m-%d %H:%M:%S} UTC"
         f" in {report.seconds:,.1f} s."
     )
     if report.manifest.left_out:

@@ -11,8 +11,8 @@ from rich.text import Text
 from millrace.assets.declarations import Declarations
 from millrace.capture.declaration import Capture, CapturedTable
 from millrace.capture.decoding.changed_rows import TableUnfit
+from millrace.capture.facts import with_registered
 from millrace.capture.health import capture_health, unread_problems, unread_tables
-from millrace.capture.look import with_registered
 from millrace.capture.prepare import remove, restart
 from millrace.capture.quarantine import requeue
 from millrace.capture.source.chunks import TableUnreadable

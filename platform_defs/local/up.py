@@ -20,7 +20,7 @@ from rich.text import Text
 
 from millrace.assets.declarations import find_package
 from millrace.errors import MillraceError
-from millrace.operations.alerts.receiver import said_of_alerts
+from millrace.operations.alerts.receiver import alert_summary
 from millrace.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
 from millrace.platform_defs.local.answers import postgres_answers
 from millrace.platform_defs.local.asking import Asking
@@ -126,7 +126,7 @@ def address_lines(settings: Settings, endpoints: Endpoints) -> list[str]:
         *reading,
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
-        f"  Alerts    {said_of_alerts(settings)}",
+        f"  Alerts    {alert_summary(settings)}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]

@@ -10,7 +10,7 @@ import dagster as dg
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from millrace.operations.alerts.findings import SUBJECT_BYTES, kept
+from millrace.operations.alerts.findings import SUBJECT_BYTES, shortened
 from millrace.operations.metrics.families import gauge, seconds_since
 from millrace.patience import ASK_S, WATCH_S
 from millrace.platform_defs.liveness import beats, ticking
@@ -109,5 +109,5 @@ def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
         "dagster_standing_seconds",
         "For how long something has been wrong in Dagster, by what it is, of what, and how bad.",
         ["kind", "name", "severity"],
-        {(kind, kept(name, SUBJECT_BYTES), severity): seconds for seconds, kind, name, severity in found}.items(),
+        {(kind, shortened(name, SUBJECT_BYTES), severity): seconds for seconds, kind, name, severity in found}.items(),
     )

@@ -67,8 +67,8 @@ def _test() -> None:
             raise NotDelivered(problem)
         delivery = receiver.send(trial_message(uuid4(), datetime.now(UTC)))
     if not delivery.delivered:
-        raise NotDelivered(delivery.said)
-    Screen().print(Text(delivery.said), soft_wrap=True)
+        raise NotDelivered(delivery.outcome)
+    Screen().print(Text(delivery.outcome), soft_wrap=True)
 
 
 def _block(incident: Incident) -> list[str]:
