@@ -35,10 +35,11 @@ test: $(STAMP) ## Test every promise once, on real Postgres servers and a real S
 test-processes: $(STAMP) ## Test whole platforms, clusters, wheels and many kills, and walk through the UI in a browser
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/processes $(ARGS)
 
-lint: $(STAMP) ## Check style and types
+lint: $(STAMP) ## Check style, types and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/lint_words.py
 
 docs: $(STAMP) ## Build the site of the documentation: build/docs/index.html
 	$(BIN)/python -m sphinx -W -n -E -q -b html docs build/docs
