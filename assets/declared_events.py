@@ -24,7 +24,7 @@ def by_decider(events: Iterable[DeclaredEvent]) -> Mapping[str, list[DeclaredEve
     return found
 
 
-def taken(model: ReadModel, events: Iterable[DeclaredEvent]) -> list[DeclaredEvent]:
+def declared_for(model: ReadModel, events: Iterable[DeclaredEvent]) -> list[DeclaredEvent]:
     """Return the declared events of the deciders that a read model names; none if it takes all deciders."""
     named = [event for event in events if event.decider in (model.deciders or ())]
     return [event for event in named if model.events is None or event.event in model.events]
@@ -57,7 +57,7 @@ def field_columns(event: DeclaredEvent) -> dict[str, str]:
 def _columns(events: Iterable[DeclaredEvent]) -> Iterator[dg.TableColumn]:
     newest = {event.event: event for event in events}  # they come in the order of their versions
     for event in newest.values():
-        said = {field.alias or name: field.description for name, field in event.model.model_fields.items()}
+        descriptions = {field.alias or name: field.description for name, field in event.model.model_fields.items()}
         for name, type_ in field_columns(event).items():
-            described = said.get(name.removeprefix(f"{event.event}.")) or event.description
+            described = descriptions.get(name.removeprefix(f"{event.event}.")) or event.description
             yield dg.TableColumn(name, type_, f"{described} Version {event.version}.")

@@ -81,7 +81,7 @@ def view_events_asset(declared: Declarations, settings: Settings) -> dg.AssetsDe
                     idle_s=config.idle_s,
                     allowed=settings.listed_push_allow,
                     owner=context.run.run_id,
-                    on_failure=lambda said: context.log.warning("A delivery failed: %s", printable(said)),
+                    on_failure=lambda error: context.log.warning("A delivery failed: %s", printable(error)),
                 )
                 report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)
         with postgres.store() as store:
@@ -130,20 +130,20 @@ def drain_read_model(
         raise
     except failures() as error:
         # the error is of no single log partition: all that made no progress wait for the same reason
-        said = cause(error)
+        error_text = cause(error)
         with _all_the_same(context, "its log partitions cannot be shown as failed"):
             behind = progress.behind() if progress else _waiting(dsn, model, settings.log_partitions)
-            ShownPartitions(context.instance, context.run, model).make_red(dict.fromkeys(behind, said))
+            ShownPartitions(context.instance, context.run, model).make_red(dict.fromkeys(behind, error_text))
         raise
 
 
 @contextmanager
-def _all_the_same(context: dg.AssetExecutionContext, said: str) -> Iterator[None]:
+def _all_the_same(context: dg.AssetExecutionContext, message: str) -> Iterator[None]:
     # an error while showing must not hide why the drain failed
     try:
         yield
     except Exception as error:  # noqa: BLE001  whatever Dagster's storage, or a server that went away, raises
-        context.log.warning("%s: %s", said, error)
+        context.log.warning("%s: %s", message, error)
 
 
 def _waiting(dsn: str, model: ReadModel, log_partitions: int) -> list[int]:
@@ -187,7 +187,7 @@ class DrainProgress(Progress[DrainReport]):
     def begin(self) -> None:
         """Ask Dagster again which log partitions are green, and make the others green that are up to date."""
         with connect(self._dsn) as connection:
-            self._look(connection)
+            self._read_table(connection)
             self._show_partitions(PlatformStore(connection).view_lag(self._view), ())
 
     def add(self, commit: Commit) -> None:
@@ -231,7 +231,7 @@ class DrainProgress(Progress[DrainReport]):
             store = PlatformStore(connection)
             lags = store.view_lag(self._view)
             waiting = waiting_metadata(store, self._view)
-            self._look(connection)
+            self._read_table(connection)
         metadata = lag_metadata(lags)
         # the drain's own asset first: Dagster calls an asset outdated that is older than its upstream
         self._context.log_event(
@@ -242,7 +242,7 @@ class DrainProgress(Progress[DrainReport]):
         self._show_partitions(lags, self._events)
         self._lags = lags
 
-    def _look(self, connection: psycopg.Connection) -> None:
+    def _read_table(self, connection: psycopg.Connection) -> None:
         built = current_version(connection, self._model)
         self._table = table_metadata(connection, built) if built else {}
 
@@ -251,13 +251,13 @@ class DrainProgress(Progress[DrainReport]):
         states = self._shown.states([lag.partition for lag in lags])
         self._green = {partition for partition, state in states.items() if state == GREEN}
         # a running rebuild records its own result in the end
-        known = {partition for partition, state in states.items() if state in {GREEN, RUNNING}}
+        current = {partition for partition, state in states.items() if state in {GREEN, RUNNING}}
         self._write(
             {
                 lag.partition: lag.position
                 for lag in lags
                 # a log partition without events for this model is up to date, too
-                if lag.partition in moved or (lag.lag == 0 and lag.exact and lag.partition not in known)
+                if lag.partition in moved or (lag.lag == 0 and lag.exact and lag.partition not in current)
             }
         )
 

@@ -19,7 +19,7 @@ def faults_by_asset(declared: Declarations) -> dict[dg.AssetKey, list[Fault]]:
     return found
 
 
-def stand_ins(declared: Declarations, taken: Sequence[dg.AssetKey]) -> list[dg.AssetSpec]:
+def stand_ins(declared: Declarations, defined: Sequence[dg.AssetKey]) -> list[dg.AssetSpec]:
     """Make an asset of each file that fails, unless another file declares an asset of that name."""
     return [
         dg.AssetSpec(
@@ -31,5 +31,5 @@ def stand_ins(declared: Declarations, taken: Sequence[dg.AssetKey]) -> list[dg.A
             metadata={"fails": [str(fault) for fault in faults]},
         )
         for key, faults in faults_by_asset(declared).items()
-        if key not in taken
+        if key not in defined
     ]

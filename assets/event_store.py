@@ -69,12 +69,12 @@ def event_store_assets(
         report = migrate(postgres.current_dsn(), log_partitions=log_partitions)
         with postgres.connect() as connection:
             refused = {
-                str(each.event): each.said
+                str(each.event): each.error
                 for each in states_in_store(PlatformStore(connection), declared, keep=True)
                 if each.is_wrong
             }
-            for said in refused.values():
-                context.log.warning(said)
+            for message in refused.values():
+                context.log.warning(message)
             for past in remove_expired(connection):
                 context.log.info("removed %s: its time is over", past)
             for table in TABLES:

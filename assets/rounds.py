@@ -122,12 +122,12 @@ class Shown:
         self._captures = list(captures)
         self._progress: dict[str, DrainProgress] = {}
         self._worked: set[str] = set()
-        self._left: set[str] = set()
+        self._away_views: set[str] = set()
 
     def commit(self, member: Member, commit: Commit) -> None:
         """Count a commit, and report if it is time."""
         self._worked.add(member.view)
-        self._say(member.view, lambda: self._of(member).add(commit))
+        self._report(member.view, lambda: self._of(member).add(commit))
 
     def change(self, member: Member) -> None:
         """Say in the run's log which views left, and why.
@@ -136,17 +136,17 @@ class Shown:
         """
         view = member.declared.view
         if member.away is None:
-            self._say(member.view, lambda: self._of(member).begin())
-            if view in self._left:
+            self._report(member.view, lambda: self._of(member).begin())
+            if view in self._away_views:
                 self._context.log.info("%s takes part again", view)
         else:
-            self._left.add(view)
+            self._away_views.add(view)
             self._context.log.warning("%s goes on without this run: %s", view, member.away)
 
     def finish(self) -> None:
         """Show the final state of each view."""
         for view in self._worked:
-            self._say(view, self._progress[view].finish)
+            self._report(view, self._progress[view].finish)
 
     def _of(self, member: Member) -> DrainProgress:
         if member.view not in self._progress:
@@ -155,9 +155,9 @@ class Shown:
             )
         return self._progress[member.view]
 
-    def _say(self, view: str, say: Callable[[], None]) -> None:
+    def _report(self, view: str, report: Callable[[], None]) -> None:
         # an error while showing one view, such as a removed one, must not affect the others
         try:
-            say()
+            report()
         except (MillraceError, psycopg.Error, ValueError) as error:
             self._context.log.warning("the progress of %s cannot be shown: %s", view, error)

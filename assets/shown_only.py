@@ -20,5 +20,5 @@ def specs_shown_only(declared: Declarations, assets: Iterable[dg.AssetsDefinitio
         *subscription_specs(declared.subscriptions.values()),
         *rollup_specs(declared.rollups.values()),
     ]
-    taken = [*(key for each in assets for key in each.keys), *(spec.key for spec in specs)]
-    return [*specs, *stand_ins(declared, taken)]
+    defined = [*(key for each in assets for key in each.keys), *(spec.key for spec in specs)]
+    return [*specs, *stand_ins(declared, defined)]

@@ -60,8 +60,8 @@ class ShownPartitions:
     def states(self, partitions: Collection[int]) -> dict[int, str | None]:
         """Return the states of log partitions by one query: MATERIALIZED, FAILED, IN_PROGRESS, or None for missing."""
         keys = {log_partition_key(partition): partition for partition in partitions}
-        known = self._instance.get_status_by_partition(self.asset, [*keys], log_partitions(len(keys))) or {}
-        return {partition: state.name if (state := known.get(key)) else None for key, partition in keys.items()}
+        statuses = self._instance.get_status_by_partition(self.asset, [*keys], log_partitions(len(keys))) or {}
+        return {partition: state.name if (state := statuses.get(key)) else None for key, partition in keys.items()}
 
     def make_green(self, metadata: Mapping[int, Mapping[str, Any]], table: Mapping[str, Any]) -> None:
         """Record a materialization of each log partition with its metadata, and of each rollup, in one statement.
@@ -128,7 +128,7 @@ class ShownPartitions:
             ],
         )
 
-    def _store(self, kind: dg.DagsterEventType, told: Sequence[Mapping[str, Any]]) -> None:
+    def _store(self, kind: dg.DagsterEventType, events: Sequence[Mapping[str, Any]]) -> None:
         entries = [
             dg.EventLogEntry(  # type: ignore[no-untyped-call]
                 error_info=None,
@@ -140,11 +140,11 @@ class ShownPartitions:
                 dagster_event=dg.DagsterEvent(
                     event_type_value=kind.value,
                     job_name=self._run.job_name,
-                    event_specific_data=cast(Any, dg.deserialize_value(json.dumps(one))),
+                    event_specific_data=cast(Any, dg.deserialize_value(json.dumps(event))),
                     message="",
                 ),
             )
-            for one in told
+            for event in events
         ]
         if entries:
             self._instance.event_log_storage.store_event_batch(entries)

@@ -14,9 +14,11 @@ def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str
     """Return the metadata of a table for the page of its version of a read model."""
     rows, size = rows_and_bytes(connection, model)
     missing = missing_indexes(connection, model)
-    ours = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
+    declared = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
     others = [
-        f"{one.definition} ({one.name}, made by hand)" for one in stored_indexes(connection, model) if not one.ours
+        f"{one.definition} ({one.name}, made by hand)"
+        for one in stored_indexes(connection, model)
+        if not one.is_declared
     ]
     server = connection.info
     return {
@@ -24,7 +26,7 @@ def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str
         "dagster/table_name": f"{server.dbname}.read_models.{model.name}",
         "dagster/uri": f"postgresql://{quote(server.host, safe='')}:{server.port}/{quote(server.dbname)}",
         "bytes": size,
-        "indexes": [", ".join(model.keys), *ours, *others],
+        "indexes": [", ".join(model.keys), *declared, *others],
     }
 
 

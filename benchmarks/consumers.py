@@ -80,12 +80,12 @@ def acknowledged_per_second(database: Database, label: str, streams: int) -> flo
     consumed = 0
     with database.connect() as connection:
         began = time.perf_counter()
-        while taken := connection.execute(
+        while batch := connection.execute(
             'select decider_id, "offset" from stream_events(%s, %s::int)', (VIEW, CHUNK)
         ).fetchall():
-            for event in taken:
+            for event in batch:
                 connection.execute("select * from ack_event(%s, %s, %s)", (VIEW, *event))
-            consumed += len(taken)
+            consumed += len(batch)
         seconds = time.perf_counter() - began
     if consumed != events:
         raise RuntimeError(f"{consumed} events were consumed, not {events}")

@@ -18,8 +18,8 @@ def on_cpu(pid: int) -> int:
 def with_children(pid: int) -> float:
     """Return the seconds of CPU of a process and its children, ended ones included."""
     process = psutil.Process(pid)
-    own = process.cpu_times()
-    seconds = own.user + own.system + own.children_user + own.children_system
+    times = process.cpu_times()
+    seconds = times.user + times.system + times.children_user + times.children_system
     for child in process.children():
         with suppress(psutil.NoSuchProcess):
             times = child.cpu_times()

@@ -187,10 +187,10 @@ def lines(connection: psycopg.Connection, keys: Mapping[str, int], reads: int) -
 
     def rows(schema: str, *, model: ReadModel, values: Sequence[str], prepared: bool) -> list[tuple[Any, ...]]:
         (key,) = model.keys
-        own = [row(f"{schema}.{model.name}", key, value, prepared=prepared) for value in values]
+        served = [row(f"{schema}.{model.name}", key, value, prepared=prepared) for value in values]
         if schema == "plain" and model.lookups:
-            return [(*one, row("plain.orders", "id", one[1], prepared=prepared)[1]) for one in own]
-        return own
+            return [(*one, row("plain.orders", "id", one[1], prepared=prepared)[1]) for one in served]
+        return served
 
     def scans(schema: str, *, query: str, times: int) -> list[object]:
         return [connection.execute(query.format(schema).encode()).fetchall() for _ in range(times)]
@@ -230,10 +230,10 @@ def measured(server: EmbeddedPostgres, connection: psycopg.Connection, line: Lin
 
     if line.read("read_models") != line.read("plain"):
         raise RuntimeError(f"{line.what}: the two sides give different rows.")
-    taken = [(cost("read_models"), cost("plain")) for _ in range(rounds)]
+    costs = [(cost("read_models"), cost("plain")) for _ in range(rounds)]
     # each: CPU of Postgres, CPU of this process, time on the clock
-    model, plain = ([f"{median(one):,.1f}" for one in zip(*side, strict=True)] for side in zip(*taken, strict=True))
-    ratio, _, clock = (median(ours[n] / theirs[n] for ours, theirs in taken) for n in range(3))
+    model, plain = ([f"{median(one):,.1f}" for one in zip(*side, strict=True)] for side in zip(*costs, strict=True))
+    ratio, _, clock = (median(ours[n] / theirs[n] for ours, theirs in costs) for n in range(3))
     beside = f"client {model[1]} and {plain[1]} us, clock {model[2]} and {plain[2]} us: {clock:.2f} x"
     ratios = f"{ratio:.2f} x", f"≤ {line.goal} x", MARKS[ratio <= line.goal]
     return line.what, f"{model[0]} us", f"{plain[0]} us", *ratios, beside
@@ -241,7 +241,7 @@ def measured(server: EmbeddedPostgres, connection: psycopg.Connection, line: Lin
 
 def rebuilt(connection: psycopg.Connection, rounds: int) -> tuple[str, ...]:
     """Rebuild a log partition of `orders` of which a tenth differs; return the line of the table."""
-    partition, taken, written = 3, [], set()
+    partition, durations, written = 3, [], set()
     columns = ", ".join(state_schema(ORDERS))
     for _ in range(rounds):
         batch = next_batch(connection)
@@ -257,10 +257,10 @@ def rebuilt(connection: psycopg.Connection, rounds: int) -> tuple[str, ...]:
         began = time.perf_counter()
         with connection.transaction():
             replaced = replace_partition(connection, ORDERS, partition, batch, [StagedRows(1, staged)])
-        taken.append(time.perf_counter() - began)
+        durations.append(time.perf_counter() - began)
         written.add(replaced.written)
         forget_batch(connection, ORDERS, batch)
-    seconds = median(taken)
+    seconds = median(durations)
     what = f"orders: a log partition of {staged:,} rows rebuilt, of which {max(written):,} differ"
     return (
         what,

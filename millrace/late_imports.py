@@ -14,7 +14,7 @@ def imported_late(face: str, places: Mapping[str, str]) -> Callable[[str], objec
     """
     module_of = {name: module for module, names in places.items() for name in names.split()}
 
-    def taken(name: str) -> object:
+    def load(name: str) -> object:
         if name not in module_of:
             raise AttributeError(f"module {face!r} has no attribute {name!r}")
         value = getattr(import_module(f"millrace.{module_of[name]}"), name)
@@ -22,4 +22,4 @@ def imported_late(face: str, places: Mapping[str, str]) -> Callable[[str], objec
         setattr(sys.modules[face], name, value)
         return value
 
-    return taken
+    return load

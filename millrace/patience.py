@@ -41,7 +41,7 @@ LONG_S = 1800
 
 
 def while_away(
-    passes: Passes, stop: threading.Event, tell: "Callable[[RetryCallState], None]", *, quietly: bool = False
+    passes: Passes, stop: threading.Event, on_retry: "Callable[[RetryCallState], None]", *, quietly: bool = False
 ) -> "Retrying":
     """Retry a call that fails while a server is away, until `stop` is set; then raise the last error.
 
@@ -55,7 +55,7 @@ def while_away(
         wait=tenacity.wait_exponential(multiplier=GLANCE_S, max=ASK_S),
         stop=tenacity.stop_when_event_set(stop),
         sleep=tenacity.sleep_using_event(stop),
-        before_sleep=tell,
+        before_sleep=on_retry,
         retry_error_callback=(lambda _: None) if quietly else None,
         reraise=True,
     )
@@ -66,7 +66,7 @@ def while_held(
     for_s: float,
     *,
     stop: threading.Event | None = None,
-    tell: "Callable[[RetryCallState], None] | None" = None,
+    on_retry: "Callable[[RetryCallState], None] | None" = None,
 ) -> "Retrying":
     """Retry a call that another process blocks for a short time, for `for_s` seconds; then raise the last error.
 
@@ -83,7 +83,7 @@ def while_held(
         wait=tenacity.wait_exponential(multiplier=GLANCE_S, max=PAUSE_S),
         stop=tenacity.stop_after_delay(for_s),
         sleep=tenacity.sleep_using_event(stop or threading.Event()),
-        before_sleep=tell,
+        before_sleep=on_retry,
         reraise=True,
     )
 

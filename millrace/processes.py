@@ -75,13 +75,13 @@ def private_files() -> Iterator[None]:
 def folder_of_code() -> Path:
     """Make a private temporary folder that is removed with this process; remove those of killed processes."""
     # a process id is valid within its container only, and containers may share the folder of temporary files
-    ours = f"millrace-code-{Path('/proc/self/ns/pid').stat().st_ino}-"
-    found = [*Path(tempfile.gettempdir()).glob(f"{ours}*")]
+    prefix = f"millrace-code-{Path('/proc/self/ns/pid').stat().st_ino}-"
+    found = [*Path(tempfile.gettempdir()).glob(f"{prefix}*")]
     # listed after the folders: so every process that has one and lives is among them
     living = {str(pid) for pid in psutil.pids()}
-    for left in found:
-        if left.name.removeprefix(ours).partition("-")[0] not in living:
-            shutil.rmtree(left, ignore_errors=True)
-    folder = tempfile.mkdtemp(prefix=f"{ours}{os.getpid()}-")
+    for leftover in found:
+        if leftover.name.removeprefix(prefix).partition("-")[0] not in living:
+            shutil.rmtree(leftover, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)

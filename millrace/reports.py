@@ -58,8 +58,8 @@ def replace_day(
     whole = sql.Identifier(schema, name)
     others = [column for column in columns if column != DAY]
     with connection.transaction():
-        ((known,),) = connection.execute("select to_regclass(%s) is not null", (whole.as_string(),)).fetchall()
-        if not known:  # an existing table needs no right to make schemas
+        ((exists,),) = connection.execute("select to_regclass(%s) is not null", (whole.as_string(),)).fetchall()
+        if not exists:  # an existing table needs no right to make schemas
             # of two concurrent runs the later one waits for the earlier one, and gets an error that the table exists
             with suppress(DuplicateSchema, DuplicateTable, DuplicateObject, UniqueViolation), connection.transaction():
                 _make(connection, schema, whole, columns, key)

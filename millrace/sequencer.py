@@ -23,7 +23,7 @@ from millrace.producers import ProducerStore
 # without a sign of the sequencer for this long, consumers sequence and dispatch themselves
 ATTENDED_S = 2
 # a look at all views may take at most a tenth of the time
-LOOK_SHARE = 10
+CHECK_SHARE = 10
 # how long it dispatches before it sequences again
 SLICE_S = 0.05
 # a call's window with 1,024 log partitions, the least one: a call that passed fewer positions has passed all
@@ -58,11 +58,11 @@ def _run(dsn: str, stop: threading.Event, pause_s: float) -> None:
         while not stop.is_set():
             sleeps = appends.listening and pause >= AWAKE_S
             # before the look: events committed before this call do not wake the sequencer
-            look_soon = rounds.attend(sleeps=sleeps)
+            check_soon = rounds.attend(sleeps=sleeps)
             # after an event the next one usually comes soon
             pause = SHORTEST_PAUSE_S if rounds.work() else min(pause * 2, pause_s)
             if sleeps and pause > SHORTEST_PAUSE_S:
-                if appends.wait(pause_s if look_soon else PAUSE_S, stop) is not None:
+                if appends.wait(pause_s if check_soon else PAUSE_S, stop) is not None:
                     pause = SHORTEST_PAUSE_S
             elif appends.listening:
                 stop.wait(pause)
@@ -83,7 +83,7 @@ class _Rounds:
         # the marks that were announced last, and the last ones announced while nothing was pending
         self.marks: list[int] = []
         self.settled: list[int] = []
-        self.expire_at = self.look_at = self.dispatch_all_at = time.monotonic()
+        self.expire_at = self.check_at = self.dispatch_all_at = time.monotonic()
         self.attend_at = 0.0
 
     def work(self) -> int:
@@ -95,7 +95,7 @@ class _Rounds:
         if moved:
             self._want(self.store.wanting_views(self.marks))
         now = time.monotonic()
-        if now >= self.look_at:
+        if now >= self.check_at:
             every = self.store.wanting_views([])
             if now >= self.dispatch_all_at:
                 self._want(every)
@@ -108,13 +108,13 @@ class _Rounds:
                 self._want(each for each in every if each.view in behind)
             took = time.monotonic() - now
             # a new view need not wait for this: until then the consumer that fetches its events dispatches them
-            self.look_at = now + max(PAUSE_S, LOOK_SHARE * took)
+            self.check_at = now + max(PAUSE_S, CHECK_SHARE * took)
         passed = self._dispatch()
         # a consumer that was woken while views were pending may have found nothing: wake it again
-        known, self.marks = self.marks, self.store.announce_positions(self.marks if self.pending else self.settled)
-        if not moved and self.marks != known:
+        announced, self.marks = self.marks, self.store.announce_positions(self.marks if self.pending else self.settled)
+        if not moved and self.marks != announced:
             # another process sequenced, which announces nothing
-            self._want(self.store.wanting_views(known))
+            self._want(self.store.wanting_views(announced))
         if not self.pending:
             self.settled = self.marks
         return moved + passed + len(self.pending)

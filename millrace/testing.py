@@ -248,7 +248,7 @@ class Built:
     """A read model that is built from given events. `Given.when` makes one."""
 
     def __init__(self, origin: Given, model: ReadModel) -> None:
-        self._given = origin
+        self._origin = origin
         self._model = model
 
     @property
@@ -262,7 +262,7 @@ class Built:
         query = sql.SQL("select * from {} order by {}").format(
             sql.Identifier("read_models", self._model.name), sql.SQL(", ").join(keys)
         )
-        with connect(self._given.dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        with connect(self._origin.dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(query).fetchall()
 
     def then(self, rows: Iterable[Mapping[str, object]]) -> "Built":
@@ -276,12 +276,12 @@ class Built:
         __tracebackhide__ = True
         expected = [dict(row) for row in rows]
         found = self.rows
-        known = self._model.public_columns()
+        columns = self._model.public_columns()
         for row in expected:
-            unknown = [name for name in row if name not in known]
+            unknown = [name for name in row if name not in columns]
             if unknown:
                 raise ValueError(
-                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(known)}"
+                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(columns)}"
                 )
             if row.keys() != expected[0].keys():
                 raise ValueError(f"name the same columns in every row: {expected[0]} and {row} do not")
@@ -303,7 +303,7 @@ class Built:
 
     def given(self, *events: StreamEvents) -> Given:
         """Append later events; `when` continues with them."""
-        return self._given.given(*events)
+        return self._origin.given(*events)
 
     def rebuilt(self, *partitions: int) -> "Built":
         """Rebuild log partitions of the model from their first events, all of them if none is named.
@@ -314,9 +314,9 @@ class Built:
             StreamsFailed: The model cannot be built from some streams.
         """
         if not partitions:
-            with connect(self._given.dsn) as connection:
+            with connect(self._origin.dsn) as connection:
                 partitions = tuple(info.partition for info in EventStore(connection).partition_info())
-        with self._given._consumer(self._model) as consumer:
+        with self._origin._consumer(self._model) as consumer:
             _require_no_failures(self._model, [consumer.rebuild(*partitions)])
         return self
 

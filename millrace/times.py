@@ -19,7 +19,7 @@ OFFSET = r"[+-](?:0[0-9]|1[0-5])(?::?[0-5][0-9])?"
 END = r" *(?![\s\S])"
 DAY_FORM = f"^ *{_DAY}{END}"
 TIME_FORM = f"^ *{_DAY}(?:[T ]{_CLOCK}(?: ?(?:Z|UTC|GMT|({OFFSET})))?)?{END}"
-SAID = "2024-02-29, 2024-02-29 09:30 or 2024-02-29T09:30:15.25+02:00, in UTC if it names no zone"
+ACCEPTED_FORMS = "2024-02-29, 2024-02-29 09:30 or 2024-02-29T09:30:15.25+02:00, in UTC if it names no zone"
 FIRST, LAST = "0001-01-01 00:00:00Z", "9999-12-31 23:59:59.999999Z"
 
 _FORM = re.compile(TIME_FORM)

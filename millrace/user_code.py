@@ -23,12 +23,12 @@ def snake_case(name: str) -> str:
 
 def is_async(function: object) -> bool:
     """Return whether a call returns a coroutine: `async def`, or an object with an `async def __call__`."""
-    return any(map(inspect.iscoroutinefunction, _called(function)))
+    return any(map(inspect.iscoroutinefunction, _code_of(function)))
 
 
 def is_generator(function: object) -> bool:
     """Return whether a call returns a generator, synchronous or not."""
-    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _called(function))
+    return any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in _code_of(function))
 
 
 def finished(result: Result) -> Result:
@@ -48,7 +48,7 @@ def finished(result: Result) -> Result:
     )
 
 
-def _called(function: object) -> tuple[object, object]:
+def _code_of(function: object) -> tuple[object, object]:
     """Return the candidates for the code of a call: the function, and the `__call__` of its type."""
     while isinstance(function, partial):
         function = function.func

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from millrace.operations.alerts.findings import Finding, Source
 from millrace.patience import PATIENCE_S, WATCH_S
-from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
+from millrace.platform_defs.local.supervisor import MARK, sentence_on_service, services_down
 from millrace.settings import Settings
 
 
@@ -27,7 +27,7 @@ class ServicesSource:
         )
         return [
             Finding(
-                "service", "service", each.name, None, "page", f"The service {each.name} is not up", said_of_service(each), remedy
+                "service", "service", each.name, None, "page", f"The service {each.name} is not up", sentence_on_service(each), remedy
             )
             for each in services_down(self._home)
         ]  # fmt: skip
@@ -52,7 +52,7 @@ class DagsterSource:
         """
         if self._thread is None:
             # a daemon thread: the process can end while the storage hangs
-            self._thread = threading.Thread(target=self._ask, name="dagster-alerts", daemon=True)
+            self._thread = threading.Thread(target=self._refresh, name="dagster-alerts", daemon=True)
             self._thread.start()
         if time.monotonic() > self._answered_at + self._patience_s:
             raise TimeoutError(f"Dagster's storage has not answered for {self._patience_s:.0f} s.")
@@ -60,7 +60,7 @@ class DagsterSource:
             raise self._answer
         return self._answer
 
-    def _ask(self) -> None:
+    def _refresh(self) -> None:
         standing = None
         while True:
             try:

@@ -22,7 +22,7 @@ from millrace.drain.build_errors import cause, failures
 from millrace.drain.diff import diff_with_serving
 from millrace.errors import MillraceError
 from millrace.event_schemas.model import DeclaredEvent
-from millrace.event_schemas.registering import State, known_schemas, states_in_store
+from millrace.event_schemas.registering import State, schemas_by_event, states_in_store
 from millrace.platform_defs.names import OF_STORE, SLOTS
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.shown.known_names import unknown_names, unknown_properties
@@ -148,8 +148,8 @@ def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
-            kinds = known_schemas(store, [])
-        unknown = [*unknown_names(model, kinds), *(said for said, _ in unknown_properties(model, kinds))]
+            kinds = schemas_by_event(store, [])
+        unknown = [*unknown_names(model, kinds), *(message for message, _ in unknown_properties(model, kinds))]
         return dg.AssetCheckResult(
             passed=not unknown, severity=dg.AssetCheckSeverity.WARN, metadata={"unknown": unknown} if unknown else {}
         )
@@ -219,7 +219,7 @@ def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChec
             passed=all(each.state is State.REGISTERED for each in found),
             severity=dg.AssetCheckSeverity.ERROR if wrong else dg.AssetCheckSeverity.WARN,
             metadata={
-                str(each.event): f"{each.state}. {each.said}" for each in found if each.state is not State.REGISTERED
+                str(each.event): f"{each.state}. {each.error}" for each in found if each.state is not State.REGISTERED
             },
         )
 

@@ -14,9 +14,9 @@ RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_ra
 # Dagster's job for runs that select assets
 OF_ASSETS = "__ASSET_JOB"
 # Dagster's message for a run that it gives up without a reason
-UNTOLD = "This run has been marked as failed from outside the execution context."
+NO_REASON = "This run has been marked as failed from outside the execution context."
 # Dagster keeps runs for a week (`prune`)
-KEPT = timedelta(days=7)
+RETENTION = timedelta(days=7)
 # runs per read; a run is stored a little after its timestamp
 PAGE, OVERLAP = 1000, timedelta(minutes=1)
 
@@ -28,35 +28,35 @@ class FailedRuns:
         self._instance = instance
         self._failed: dict[str, RunRecord] = {}
         self._causes: dict[str, str] = {}
-        self._read_to = datetime.now(UTC) - KEPT
+        self._read_to = datetime.now(UTC) - RETENTION
 
-    def look(self) -> list[tuple[str, RunRecord, str]]:
+    def read_failures(self) -> list[tuple[str, RunRecord, str]]:
         """Return the name, the run and the cause of each failed run; the events of a run are read once."""
-        oldest = datetime.now(UTC) - KEPT
+        oldest = datetime.now(UTC) - RETENTION
         since, read_to = max(oldest, self._read_to - OVERLAP), self._read_to
         for record in self._ended(DagsterRunStatus.FAILURE, since):
-            name, read_to = named(record.dagster_run), max(read_to, record.update_timestamp)
+            name, read_to = name_of(record.dagster_run), max(read_to, record.update_timestamp)
             self._failed[name] = max(record, self._failed.get(name, record), key=lambda each: each.update_timestamp)
         if self._failed:
             # drop runs whose name succeeded later
             first = min(record.update_timestamp for record in self._failed.values())
             for record in self._ended(DagsterRunStatus.SUCCESS, max(since, first)):
-                name, read_to = named(record.dagster_run), max(read_to, record.update_timestamp)
+                name, read_to = name_of(record.dagster_run), max(read_to, record.update_timestamp)
                 if name in self._failed and self._failed[name].update_timestamp < record.update_timestamp:
                     del self._failed[name]
         # if reading fails half way, the next call reads it all again
         self._read_to = read_to
         names = {record.dagster_run.run_id: name for name, record in self._failed.items()}
         # an operator may have removed a run
-        there = self._instance.get_run_ids(RunsFilter(run_ids=[*names], updated_after=oldest)) if names else []
-        self._causes = {run_id: self._causes.get(run_id) or self._why(run_id) for run_id in there}
-        self._failed = {names[run_id]: self._failed[names[run_id]] for run_id in there}
+        present = self._instance.get_run_ids(RunsFilter(run_ids=[*names], updated_after=oldest)) if names else []
+        self._causes = {run_id: self._causes.get(run_id) or self._why(run_id) for run_id in present}
+        self._failed = {names[run_id]: self._failed[names[run_id]] for run_id in present}
         self._drop_built()
         return [(name, each, self._causes[each.dagster_run.run_id]) for name, each in self._failed.items()]
 
     def _ended(self, status: DagsterRunStatus, since: datetime) -> Iterator[RunRecord]:
-        wanted, cursor = RunsFilter(statuses=[status], updated_after=since), None
-        while page := self._instance.get_run_records(wanted, limit=PAGE, cursor=cursor):
+        filters, cursor = RunsFilter(statuses=[status], updated_after=since), None
+        while page := self._instance.get_run_records(filters, limit=PAGE, cursor=cursor):
             yield from page
             if len(page) < PAGE:
                 return
@@ -64,8 +64,8 @@ class FailedRuns:
 
     def _drop_built(self) -> None:
         """Drop each run if, for every one of its assets, all of its partitions were built since."""
-        wanted = {name: built_by(record.dagster_run) for name, record in self._failed.items()}
-        sought = set().union(*wanted.values())
+        targets = {name: built_by(record.dagster_run) for name, record in self._failed.items()}
+        sought = set().union(*targets.values())
         built: dict[tuple[dg.AssetKey, str | None], float] = {}
         for asset in {asset for asset, _ in sought}:
             partitions, kind = {part for of, part in sought if of == asset}, DagsterEventType.ASSET_MATERIALIZATION
@@ -73,7 +73,7 @@ class FailedRuns:
                 last = dg.AssetRecordsFilter(asset, storage_ids=[*newest.values()])
                 for event in self._instance.fetch_materializations(last, limit=PAGE).records:
                     built[asset, event.partition_key] = event.timestamp
-        for name, keys in wanted.items():
+        for name, keys in targets.items():
             failed_at = self._failed[name].update_timestamp.timestamp()
             if keys and all(built.get(key, 0.0) > failed_at for key in keys):
                 del self._failed[name]
@@ -85,13 +85,13 @@ class FailedRuns:
         steps = [event.step_failure_data.error for event in events if event.is_step_failure]
         ended = [event for event in events if event.is_job_failure]
         errors = [event.job_failure_data.error for event in ended if event.event_specific_data]
-        met = [event.engine_event_data.error for event in reversed(events) if event.is_engine_event]
-        said = [event.message for event in ended if event.message not in {None, UNTOLD}]
-        causes = [*map(first_cause, [*steps, *errors]), *said, *map(first_cause, met)]
+        engine_errors = [event.engine_event_data.error for event in reversed(events) if event.is_engine_event]
+        messages = [event.message for event in ended if event.message not in {None, NO_REASON}]
+        causes = [*map(first_cause, [*steps, *errors]), *messages, *map(first_cause, engine_errors)]
         return next(filter(None, causes), "It says no reason.")
 
 
-def named(run: dg.DagsterRun) -> str:
+def name_of(run: dg.DagsterRun) -> str:
     """Return a run's name: its job or assets, and its view, day or log partitions."""
     selected = ", ".join(sorted(key.to_user_string() for key in run.asset_selection or ()))
     what = f"of {selected}" if run.job_name == OF_ASSETS else run.job_name

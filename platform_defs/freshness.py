@@ -11,8 +11,8 @@ from millrace.assets.subscriptions import asset_key, figures_of
 from millrace.assets.verdicts import LOADS_CHECK, repeat_verdicts
 from millrace.handlers.declaration import Subscription
 from millrace.patience import REST_S, WATCH_S
-from millrace.resources.kept_store import kept_store
 from millrace.resources.postgres import PostgresResource
+from millrace.resources.shared_store import shared_store
 
 
 def freshness_sensor(
@@ -33,30 +33,30 @@ def freshness_sensor(
         ),
     )
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        called = set(json.loads(context.cursor or "[]"))
-        with kept_store(postgres) as store:
+        late_before = set(json.loads(context.cursor or "[]"))
+        with shared_store(postgres) as store:
             standing = late_ones(store)
             late = set()
             for objective in objectives:
                 name = objective.asset.to_user_string()
                 view = objective.view(store)
                 # a missing view cannot be judged: its last report stays
-                is_late = name in called if view is None else objective.stands_for in standing
+                is_late = name in late_before if view is None else objective.stands_for in standing
                 late |= {name} if is_late else set()
-                if view is not None and is_late != (name in called):
+                if view is not None and is_late != (name in late_before):
                     figures = lag_metadata(store.view_lag(view))
                     evaluation = lag_evaluation(objective, figures, passed=not is_late)
                     context.instance.report_runless_asset_event(evaluation)
         # for a run that ended before it could report, or an asset that is materialized without us
         repeat_verdicts(context.instance, [*(objective.asset for objective in objectives), *faults])
-        keys = {dg.AssetCheckKey(asset, LOADS_CHECK): said for asset, said in faults.items()}
+        keys = {dg.AssetCheckKey(asset, LOADS_CHECK): found for asset, found in faults.items()}
         for key in keys.keys() - context.instance.event_log_storage.get_latest_asset_check_execution_by_key([*keys]):
             fails = {"fails": dg.MetadataValue.json([str(fault) for fault in keys[key]])}
             context.instance.report_runless_asset_event(
                 dg.AssetCheckEvaluation(key.asset_key, key.name, passed=False, metadata=fails)
             )
-        said = f"late: {', '.join(sorted(late))}" if late else f"none of {len(objectives)} views is late"
-        return dg.SensorResult(skip_reason=said, cursor=json.dumps(sorted(late)))
+        summary = f"late: {', '.join(sorted(late))}" if late else f"none of {len(objectives)} views is late"
+        return dg.SensorResult(skip_reason=summary, cursor=json.dumps(sorted(late)))
 
     return watch
 
@@ -71,19 +71,19 @@ def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefin
         description="Plots how far subscriptions are behind, at their assets. It starts nothing.",
     )
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        with kept_store(postgres) as store:
+        with shared_store(postgres) as store:
             infos = {info.view: info for info in store.view_info()}
-        told: dict[str, dict[str, float]] = json.loads(context.cursor or "{}")
+        reported: dict[str, dict[str, float]] = json.loads(context.cursor or "{}")
         now = {each.view: figures_of(infos[each.view]) for each in subscriptions if each.view in infos}
         absent = sorted(each.view for each in subscriptions if each.view not in infos)
         behind = sorted(view for view, standing in now.items() if standing["lag"])
-        said = f"behind: {', '.join(behind)}" if behind else f"none of {len(now)} subscriptions is behind"
+        summary = f"behind: {', '.join(behind)}" if behind else f"none of {len(now)} subscriptions is behind"
         return dg.SensorResult(
-            skip_reason=said + (f"; never consumed: {', '.join(absent)}" if absent else ""),
+            skip_reason=summary + (f"; never consumed: {', '.join(absent)}" if absent else ""),
             asset_events=[
                 dg.AssetObservation(asset_key(each), metadata=now[each.view])
                 for each in subscriptions
-                if each.view in now and now[each.view] != told.get(each.view)
+                if each.view in now and now[each.view] != reported.get(each.view)
             ],
             cursor=json.dumps(now),
         )

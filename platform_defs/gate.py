@@ -27,7 +27,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 # A foreign page with ours in a frame can steal clicks. Pages of other origins may not load ours.
 ADDED = [
@@ -133,14 +133,14 @@ class Gate:
             raise Refusal(HTTPStatus.BAD_REQUEST, "A request names one Host.")
         # the port that the connection came to
         port = (scope.get("server") or ("", None))[1]
-        ours = {f"{name}:{port}" for name in OWN_NAMES}
+        names = {f"{name}:{port}" for name in LOOPBACK_NAMES}
         if str(port) == DEFAULT_PORTS["http"]:
-            ours.update(OWN_NAMES)
-        if not (host in ours or self._is_listed(host)):
-            said = host if host.isascii() and host.isprintable() and len(host) <= 253 else "This"
+            names.update(LOOPBACK_NAMES)
+        if not (host in names or self._is_listed(host)):
+            shown_host = host if host.isascii() and host.isprintable() and len(host) <= 253 else "This"
             raise Refusal(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                f"{said} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
+                f"{shown_host} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
             )
         return host
 
@@ -179,7 +179,9 @@ class Gate:
             return _equal(bearer.strip(), self._token)
         # parse by hand: the standard library's parser takes quadratic time in the length of a header
         pairs = (pair.strip().partition("=") for line in _all(scope, b"cookie") for pair in line.split(";"))
-        return any(name == _cookie_name(scope) and _equal(value, _kept(self._token)) for name, _, value in pairs)
+        return any(
+            name == _cookie_name(scope) and _equal(value, _cookie_value(self._token)) for name, _, value in pairs
+        )
 
     def _opened_by_link(self, scope: Scope) -> Headers | None:
         """Return a redirect that sets a cookie and drops the token from the address, if the request is such a link."""
@@ -196,7 +198,7 @@ class Gate:
         rest = urlencode([pair for pair in query if pair[0] != "token"])
         # one slash: with two the browser would go to another server; `quote` lets no line break into the header
         link = "/" + quote(str(scope["path"]).lstrip("/\\")) + (f"?{rest}" if rest else "")
-        cookie = f"{_cookie_name(scope)}={_kept(self._token)}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{_cookie_name(scope)}={_cookie_value(self._token)}; Path=/; HttpOnly; SameSite=Strict"
         return [(b"location", link.encode()), (b"set-cookie", cookie.encode())]
 
 
@@ -220,7 +222,7 @@ def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())
 
 
-def _kept(token: str) -> str:
+def _cookie_value(token: str) -> str:
     """Return the cookie's value: it opens the UI, but is not the token."""
     return hmac.new(token.encode(), b"millrace: cookie of the UI", hashlib.sha256).hexdigest()
 
@@ -232,7 +234,7 @@ def _cookie_name(scope: Scope) -> str:
 
 async def _answer(send: Send, status: HTTPStatus, text: str, headers: Headers) -> None:
     body = text.encode()
-    told: Headers = [
+    all_headers: Headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
@@ -240,5 +242,5 @@ async def _answer(send: Send, status: HTTPStatus, text: str, headers: Headers) -
         *ADDED,
         *headers,
     ]
-    await send({"type": "http.response.start", "status": status.value, "headers": told})
+    await send({"type": "http.response.start", "status": status.value, "headers": all_headers})
     await send({"type": "http.response.body", "body": body})

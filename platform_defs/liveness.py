@@ -30,8 +30,8 @@ class Ticking(NamedTuple):
 
 def beats(instance: dg.DagsterInstance) -> dict[str, float]:
     """Return the last heartbeat of each daemon that the settings require."""
-    wanted = set(instance.get_required_daemon_types())
-    return {name: beat.timestamp for name, beat in instance.get_daemon_heartbeats().items() if name in wanted}
+    required = set(instance.get_required_daemon_types())
+    return {name: beat.timestamp for name, beat in instance.get_daemon_heartbeats().items() if name in required}
 
 
 def ticking(instance: dg.DagsterInstance) -> list[Ticking]:

@@ -24,8 +24,8 @@ from millrace.platform_defs.names import PARTITION_TAG, VIEW_TAG
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import stored_upcasts
 from millrace.read_models.stored.versions import built_and_next, with_upcasts
-from millrace.resources.kept_store import kept_store
 from millrace.resources.postgres import PostgresResource
+from millrace.resources.shared_store import shared_store
 
 CAPTURE_TAG = "millrace/capture"
 # Dagster starts the queued run with the higher priority first
@@ -131,7 +131,7 @@ def living_drain(
         return None
     if is_ending:
         return RENEWAL
-    with kept_store(postgres) as store:
+    with shared_store(postgres) as store:
         return "idle" if store.begin_drain(ALL_VIEWS) else None
 
 
@@ -151,26 +151,26 @@ def plan_views(
         plan(row, states[row.view], states[ALL_VIEWS] if fits(model) else None, is_far=row.view == far)
         for model, row in rows
     ]
-    return ask(postgres, polls, queued_drains(instance, polls))
+    return request_drains(postgres, polls, queued_drains(instance, polls))
 
 
 def drain_states(postgres: PostgresResource, drains: Iterable[str]) -> dict[str, DrainState]:
     """Return the store's states of drains."""
-    with kept_store(postgres) as store:
+    with shared_store(postgres) as store:
         return store.drain_states(*drains)
 
 
-def ask(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
+def request_drains(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
     """Request the drains that start: the first sensor or daemon to ask gets it, unless its run is queued."""
-    return [poll if poll.start is None else _asked(postgres, poll, queued) for poll in polls]
+    return [poll if poll.start is None else _requested(postgres, poll, queued) for poll in polls]
 
 
-def _asked(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
+def _requested(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
     drain = ALL_VIEWS if poll.start is Start.TOGETHER else poll.view
     what = "a drain of all views" if poll.start is Start.TOGETHER else "a drain"
     if drain in queued:
         return replace(poll, start=None, reason=f"{poll.reason}; {what} waits in Dagster's queue")
-    with kept_store(postgres) as store:
+    with shared_store(postgres) as store:
         if store.begin_drain(drain):
             return poll
     return replace(poll, start=None, reason=f"{poll.reason}; {what} was asked for")
@@ -203,7 +203,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
         description="Starts drains of views that were registered by SQL and are pushed to a URL.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        with kept_store(postgres) as store:
+        with shared_store(postgres) as store:
             rows = [row for row in poll_rows(store) if row.view not in declared and row.edge_function_url]
         return request_pushes(context, postgres, rows)
 
@@ -212,7 +212,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
 
 def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list[ViewPoll]:
     """Ask the store for the current view of each declared read model; return them under their declared names."""
-    with kept_store(postgres) as store:
+    with shared_store(postgres) as store:
         upcasts = stored_upcasts(store.connection)
         found = [built_and_next(store.connection, with_upcasts(store.connection, model, upcasts)) for model in models]
         rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
@@ -248,7 +248,7 @@ def poll_rows(store: PlatformStore, views: Sequence[str] | None = None) -> list[
 def request_capture(context: dg.SensorEvaluationContext, postgres: PostgresResource, row: ViewPoll) -> dg.SensorResult:
     """Request a run of a capture, if it is due; else give the reason."""
     poll = plan(row, drain_states(postgres, [row.view])[row.view])
-    return _request(context, ask(postgres, [poll], queued_drains(context.instance, [poll])), None)
+    return _request(context, request_drains(postgres, [poll], queued_drains(context.instance, [poll])), None)
 
 
 def request_pushes(
@@ -269,7 +269,9 @@ def request_pushes(
         Poll(poll.view, None, f"{poll.view}: {late}") if poll.view in waiting and poll.view not in chosen else poll
         for poll in polls
     ]
-    return _request(context, ask(postgres, polls, queued), VIEWS, "0", chosen[-1] if chosen else context.cursor)
+    return _request(
+        context, request_drains(postgres, polls, queued), VIEWS, "0", chosen[-1] if chosen else context.cursor
+    )
 
 
 def _request(

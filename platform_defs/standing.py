@@ -55,9 +55,11 @@ class DagsterStanding:
         now, found, alive = time.time(), list[Finding](), list[Finding]()
         dead_s, beat = KINDS["daemon"].wrong_from, beats(self.instance)
         if silent := {name: at for name, at in sorted(beat.items()) if now - at >= dead_s}:
-            said = ", ".join(f"{name} for {age(now - at)}" for name, at in silent.items())
+            silences = ", ".join(f"{name} for {age(now - at)}" for name, at in silent.items())
             what, since = "Dagster's daemon is dead", min(silent.values())
-            found.append(_found("daemon", "daemon", since, what, f"No sign of life: {said}.", "/deployment/daemons"))
+            found.append(
+                _found("daemon", "daemon", since, what, f"No sign of life: {silences}.", "/deployment/daemons")
+            )
         else:
             alive += self._automation(now)
         queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED])
@@ -70,16 +72,16 @@ class DagsterStanding:
 
     def _automation(self, now: float) -> Iterator[Finding]:
         """Return the code locations without a sensor that ticks, and the sensors and schedules that fail."""
-        there = ticking(self.instance)
-        silent = silent_locations(there, now, KINDS["location"].wrong_from)
+        ticks = ticking(self.instance)
+        silent = silent_locations(ticks, now, KINDS["location"].wrong_from)
         for location, since in silent.items():
             what = f"The declarations in {location} do not load"
             cause = f"None of its sensors has ticked for {age(now - since)}, though Dagster's daemon lives."
             yield _found("location", location, since, what, cause, "/deployment/locations")
-        for each in there:
+        for each in ticks:
             # while its location is silent, whether it is still declared is unknown
-            known = each.location in silent or each.is_declared(now)
-            if known and each.failures >= KINDS[each.kind].wrong_from:
+            declared = each.location in silent or each.is_declared(now)
+            if declared and each.failures >= KINDS[each.kind].wrong_from:
                 name = f"the {each.kind} {each.name}"
                 cause = f"{each.failures} ticks failed in a row. {first_cause(each.error)}"
                 page = f"/automation?search={quote(each.name)}"
@@ -87,7 +89,7 @@ class DagsterStanding:
 
     def failed_runs(self) -> Iterator[Finding]:
         """Return the newest failed run of each name within a week, unless a later run did its work."""
-        for name, record, cause in self._runs.look():
+        for name, record, cause in self._runs.read_failures():
             since, page = record.update_timestamp.timestamp(), f"/runs/{record.dagster_run.run_id}"
             yield _found("run", name, since, f"The run {name} failed", cause, page)
 
@@ -96,8 +98,8 @@ class DagsterStanding:
         for evaluation, at in breached(self.instance):
             page = f"/assets/{'/'.join(quote(part, safe='') for part in evaluation.asset_key.path)}?view=checks"
             for (kind, name), cause in causes(evaluation).items():
-                said = {"check": f"check {name} is breached", "slot": f"slot of the capture {name} is in trouble"}
-                yield _found(kind, name, at, f"The {said[kind]}", cause, page)
+                summaries = {"check": f"check {name} is breached", "slot": f"slot of the capture {name} is in trouble"}
+                yield _found(kind, name, at, f"The {summaries[kind]}", cause, page)
 
 
 def _found(kind: str, subject: str, since: float | None, what: str, cause: str, page: str) -> Finding:

@@ -30,7 +30,10 @@ INSTEAD = {
     r"(#|--)\s*([Oo]f which|[Oo]f that|[Oo]f these|[Tt]o whom)\b": "begin a comment with its subject",
 }
 # parts of lines that speak of people, or quote what is named so
-ABOUT_PEOPLE: tuple[str, ...] = ("until somebody changes it",)
+ABOUT_PEOPLE = (
+    "ho may do what", "ho-may-do-what", "nobody | writer", "| nobody | no role", "until somebody changes it", "Who came back",
+    "a user who asked", "Somebody paid", "nobody pays", "who handles it",
+)  # fmt: skip
 
 
 def lines_of(file: str, text: str) -> Iterator[tuple[int, str]]:

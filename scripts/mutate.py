@@ -66,8 +66,8 @@ def of_python(text: str) -> Iterator[Mutant]:
                 yield begin, end, f"not ({text.encode()[begin:end].decode()})"
             case ast.BoolOp(op=op, values=[first, second, *_]):
                 begin, end = span(first)[1], span(second)[0]
-                words = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
-                yield begin, end, text.encode()[begin:end].decode().replace(*words, 1)
+                operators = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
+                yield begin, end, text.encode()[begin:end].decode().replace(*operators, 1)
             case ast.Constant(value=int() as number) if not isinstance(number, bool):
                 yield *span(node), str(number + 1)
             case ast.Expr(value=ast.Call()):
@@ -107,17 +107,19 @@ def all_mutants(room: str) -> list[tuple[Path, Mutant]]:
 
 def main() -> None:
     """Try mutants that are not in the file yet."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("results", type=Path)
-    asked.add_argument("--mutants", type=int, default=300)
-    asked.add_argument("--seed", type=int, default=1)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--mutants", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
     changed = ["git", "diff", "--quiet", "HEAD", "--", *ROOMS]
     if subprocess.run(changed, cwd=PROJECT, check=False).returncode:  # noqa: S603 - our own folders
-        asked.error("What is to be broken has other changes, maybe of a run that was killed: git diff shows them.")
-    known = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    done = {(one["file"], one["was"], one["became"], one["line"]) for one in known}
-    chance, each = random.Random(given.seed), given.mutants // len(ROOMS)  # noqa: S311 - a sample
+        parser.error("What is to be broken has other changes, maybe of a run that was killed: git diff shows them.")
+    earlier = (
+        [json.loads(line) for line in arguments.results.read_text().splitlines()] if arguments.results.exists() else []
+    )
+    tried = {(one["file"], one["was"], one["became"], one["line"]) for one in earlier}
+    chance, each = random.Random(arguments.seed), arguments.mutants // len(ROOMS)  # noqa: S311 - a sample
     samples = [chance.sample(mutants, min(each, len(mutants))) for mutants in map(all_mutants, ROOMS)]
     for turn in zip_longest(*samples):
         for folders, drawn in zip(ROOMS.values(), turn, strict=True):
@@ -131,14 +133,14 @@ def main() -> None:
                 "was": text[begin:end].decode(),
                 "became": instead,
             }
-            if (one["file"], one["was"], one["became"], one["line"]) in done:
+            if (one["file"], one["was"], one["became"], one["line"]) in tried:
                 continue
             try:
                 file.write_bytes(text[:begin] + instead.encode() + text[end:])
                 one["killed_by"] = tested(folders)
             finally:
                 file.write_bytes(text)
-            with given.results.open("a") as results:
+            with arguments.results.open("a") as results:
                 results.write(json.dumps(one) + "\n")
             print(
                 f"{one['file']}:{one['line']}: {one['was']!r} -> {instead!r}: {one['killed_by'] or 'LIVES'}", flush=True

@@ -78,11 +78,11 @@ def take(browser: str, url: str, file: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="millrace-browser-", ignore_cleanup_errors=True) as profile:
         command = command_line(browser, url, file, Path(profile))
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TAKE_SECONDS, check=False)  # noqa: S603 - our own pages
+            completed = subprocess.run(command, capture_output=True, text=True, timeout=TAKE_SECONDS, check=False)  # noqa: S603 - our own pages
         except subprocess.TimeoutExpired:
             sys.exit(f"The browser did not show {url} within {TAKE_SECONDS} s.")
     if not file.exists():
-        sys.exit(f"The browser took no picture of {url}: {done.stderr.strip()[-500:]}")
+        sys.exit(f"The browser took no picture of {url}: {completed.stderr.strip()[-500:]}")
 
 
 def command_line(browser: str, url: str, file: Path, profile: Path) -> list[str]:

@@ -40,7 +40,7 @@ class Target:
 
     path: str
     docstring: str
-    taken: Mapping[str, Mapping[str, str]]
+    contents: Mapping[str, Mapping[str, str]]
     # further asynchronous callees, which are in other files
     called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -138,17 +138,17 @@ class Source:
 
 def written(target: Target) -> str:
     """Return the text of a file, before it is formatted."""
-    known = {**target.called, **target.taken}
-    sources = {path: Source(path) for path in known}
-    renamed = {old: new for names in known.values() for old, new in names.items()}
+    names_by_path = {**target.called, **target.contents}
+    sources = {path: Source(path) for path in names_by_path}
+    renamed = {old: new for names in names_by_path.values() for old, new in names.items()}
     # functions and methods that become coroutines, and those that become generators and contexts
     coroutines, generators = set[str](), set[str]()
-    for path, names in known.items():
+    for path, names in names_by_path.items():
         for node in sources[path].definitions([*names]):
             for function in _functions(node):
                 (generators if _yields(function) else coroutines).add(function.name)
     parts, imports = [], ["import asyncio"]
-    for path, names in target.taken.items():
+    for path, names in target.contents.items():
         source = sources[path]
         imports.extend(_imports(source, names))
         for node in source.definitions([*names]):
@@ -188,24 +188,24 @@ def _edits(source: Source, node: ast.AST, coroutines: set[str], generators: set[
         for inner in ast.walk(function):
             if isinstance(inner, ast.With):
                 calls = [item.context_expr for item in inner.items]
-                if any(_called(call) in ENTERED | generators for call in calls):
+                if any(_callee(call) in ENTERED | generators for call in calls):
                     yield Edit(source.start(inner), source.start(inner), "async ")
-            elif isinstance(inner, ast.For) and _called(inner.iter) in generators:
+            elif isinstance(inner, ast.For) and _callee(inner.iter) in generators:
                 yield Edit(source.start(inner), source.start(inner), "async ")
             elif isinstance(inner, ast.YieldFrom):
                 # an asynchronous generator has no such statement
                 begin, value = source.start(inner), ast.unparse(inner.value)
                 yield Edit(begin, source.end(inner), f"for each in {value}:\n{' ' * (inner.col_offset + 4)}yield each")
-            elif isinstance(inner, ast.Call) and _called(inner) in coroutines | AWAITED:
+            elif isinstance(inner, ast.Call) and _callee(inner) in coroutines | AWAITED:
                 yield Edit(source.start(inner), source.start(inner), "await ")
 
 
-def _called(node: ast.AST) -> str | None:
+def _callee(node: ast.AST) -> str | None:
     """Return the name of the function or the method that an expression calls."""
     if not isinstance(node, ast.Call):
         return None
-    called = node.func
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else None
+    target = node.func
+    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else None
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
@@ -214,20 +214,20 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _imports(source: Source, taken: Mapping[str, str]) -> Iterator[str]:
+def _imports(source: Source, classes: Mapping[str, str]) -> Iterator[str]:
     """Yield a module's imports, and an import of its names that are not taken; unused imports are removed later."""
     for node in source.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.If):
             yield source.text[source.start(node) : source.end(node)]
     yield "from collections.abc import AsyncIterator"
-    own = []
+    names = []
     for node in source.tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in taken:
-            own.append(node.name)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in classes:
+            names.append(node.name)
         elif isinstance(node, ast.Assign):
-            own.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
-    if own:
-        yield f"from {source.module} import {', '.join(own)}"
+            names.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    if names:
+        yield f"from {source.module} import {', '.join(names)}"
 
 
 def formatted(target: Target) -> str:

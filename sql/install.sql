@@ -372,7 +372,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9ad30e73283226a6234017fb1349ceff6ab339e49cacd04f8176ef94c25a6344'),
+  (0, 'ade34557f3b7f434adb82f32ebeaeb4c5fa3daccfa43aca2ef2b3840a95cffab'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -48,7 +48,8 @@ def test_the_lock_names_no_host() -> None:
 
 def test_what_we_import_directly_and_what_builds_us_is_pinned() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    asked = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
+    extras = project["project"]["optional-dependencies"]
+    asked = [*project["project"]["dependencies"], *extras["dev"], *extras["docs"]]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=]", each)[0]).lower() for each in asked}
     assert names - pins().keys() == set()
     (builder,) = project["build-system"]["requires"]

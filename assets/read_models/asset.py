@@ -9,7 +9,7 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets import drains as consumption
-from millrace.assets.declared_events import asset_key, by_decider, taken
+from millrace.assets.declared_events import asset_key, by_decider, declared_for
 from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema, rollup_lineage
 from millrace.assets.partitions import VIEW_EVENTS, log_partition_of
 from millrace.assets.runs import release_dead
@@ -60,7 +60,7 @@ def read_model_asset(
         deps=[
             dg.AssetDep(VIEW_EVENTS, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
             dg.AssetDep(["event_store", "event_log"]),
-            *(dg.AssetDep(asset_key(decider)) for decider in by_decider(taken(model, events))),
+            *(dg.AssetDep(asset_key(decider)) for decider in by_decider(declared_for(model, events))),
             *(
                 dg.AssetDep(["read_models", other], partition_mapping=dg.AllPartitionMapping())
                 for other in sorted({one.model for one in model.lookups.values()})
@@ -147,11 +147,11 @@ def rollup_specs(rollups: Iterable[Rollup]) -> list[dg.AssetSpec]:
     ]
 
 
-def _asset(**said: Any) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:  # noqa: ANN401  as `dg.asset` takes it
+def _asset(**arguments: Any) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:  # noqa: ANN401  as `dg.asset` takes it
     with warnings.catch_warnings():
         # Dagster may still change this argument; its version is pinned, and a test checks it
         warnings.simplefilter("ignore", dg.BetaWarning)
-        made: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(**said, backfill_policy=TOGETHER)
+        made: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(**arguments, backfill_policy=TOGETHER)
         return made
 
 

@@ -86,10 +86,10 @@ def single(bench: Bench) -> list[Result]:
             return server[side][-1] + (time.process_time() - before) / number * 1e6
 
         plain, *calls = bench.in_turn(*[partial(both, side) for side in range(len(sides))])
-        for (size, (target, of_server)), each, taken in zip(TARGETS.items(), calls, server[1:], strict=True):
+        for (size, (target, of_server)), each, costs in zip(TARGETS.items(), calls, server[1:], strict=True):
             what = f"append of {size} against a bare INSERT, an event: CPU of "
             results.append(Result(f"{what}client and server", each, plain, "us", plain / each, 1 / target))
-            a, b = median(taken), median(server[0])
+            a, b = median(costs), median(server[0])
             results.append(Result(f"{what}the server", a, b, "us", b / a, 1 / of_server))
     return results
 

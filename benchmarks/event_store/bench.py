@@ -107,12 +107,12 @@ class Bench:
 
     def in_turn(self, *measures: Callable[[], float]) -> list[float]:
         """Measure A B A B … for the requested rounds, and return the median of each."""
-        taken: list[list[float]] = [[] for _ in measures]
+        measured: list[list[float]] = [[] for _ in measures]
         for number in range(self.rounds):
             self.console.log(f"  round {number + 1} of {self.rounds}", style="dim")
-            for measure, values in zip(measures, taken, strict=True):
+            for measure, values in zip(measures, measured, strict=True):
                 values.append(measure())
-        return [median(values) for values in taken]
+        return [median(values) for values in measured]
 
     def pgbench(self, database: Database, script: str, clients: int) -> float:
         """Run a script with `clients` clients for some seconds, and return its transactions per second."""
@@ -123,17 +123,17 @@ class Bench:
             jobs = str(min(clients, os.cpu_count() or 1))
             command = [str(PROGRAMS / "pgbench"), "-n", "-M", "prepared", "-f", file.name, "-c", str(clients)]
             before = of_server(self.server)
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*command, "-j", jobs, "-T", seconds, database.dsn],
                 env={**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")},
                 capture_output=True,
                 text=True,
                 check=False,
             )
-        found = re.search(r"tps = ([\d.]+)", done.stdout)
-        transactions = re.search(r"actually processed: (\d+)", done.stdout)
-        if done.returncode != 0 or found is None or transactions is None:
-            raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
+        found = re.search(r"tps = ([\d.]+)", completed.stdout)
+        transactions = re.search(r"actually processed: (\d+)", completed.stdout)
+        if completed.returncode != 0 or found is None or transactions is None:
+            raise RuntimeError(f"pgbench failed: {completed.stderr or completed.stdout}")
         used = (of_server(self.server) - before) / int(transactions[1]) * 1e6
         self.cpu_us.setdefault(database, []).append(used)
         return float(found[1])

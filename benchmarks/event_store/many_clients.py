@@ -37,7 +37,7 @@ ON_ONE_STREAM = 32
 class Run:
     """The result of one crowd: its appends, the longest waits seen, and the CPU per event of server and pooler."""
 
-    done: Appended
+    total: Appended
     waits: Waits
     server_us: float
     pooler_us: float
@@ -59,13 +59,13 @@ def behind_a_pool(bench: Bench) -> list[Result]:
         def rate() -> float:
             run = appended(bench, bench.ours(), crowd)
             runs[number].append(run)
-            return run.done.events / run.done.seconds
+            return run.total.events / run.total.seconds
 
         return rate
 
     many, few = bench.in_turn(measured(clients), measured(clients // 10))
     all_runs = runs[clients]
-    conflicts = sum(run.done.conflicts for run in all_runs) / sum(run.done.events for run in all_runs)
+    conflicts = sum(run.total.conflicts for run in all_runs) / sum(run.total.events for run in all_runs)
     shared, other = (max(1000 * getattr(run.waits, kind) for run in all_runs) for kind in ("shared", "other"))
     what = f"{clients} clients behind a pool of {SESSIONS} sessions, {streams:,} streams"
     return [
@@ -93,12 +93,12 @@ def appended(bench: Bench, database: Database, crowd: Crowd) -> Run:
     ):
         pooler = int((Path(folder) / "pid").read_text())
         before = of_server(bench.server), with_children(pooler)
-        done, waits = watched(database, crowd, address)
+        total, waits = watched(database, crowd, address)
         server, pool_s = of_server(bench.server) - before[0], with_children(pooler) - before[1]
-    for lock, seen in Counter(lock for lock, _ in waits.others).items():
-        bench.console.log(f"  {seen} appends to streams of one client waited for a lock of the kind {lock}")
+    for lock, number in Counter(lock for lock, _ in waits.others).items():
+        bench.console.log(f"  {number} appends to streams of one client waited for a lock of the kind {lock}")
     ((deadlocks,),) = database.run("select deadlocks from pg_stat_database where datname = current_database()")
-    return Run(done, waits, server / done.events * 1e6, pool_s / done.events * 1e6, int(str(deadlocks)))
+    return Run(total, waits, server / total.events * 1e6, pool_s / total.events * 1e6, int(str(deadlocks)))
 
 
 def watched(database: Database, crowd: Crowd, address: str) -> tuple[Appended, Waits]:
@@ -134,8 +134,8 @@ def on_one_stream(bench: Bench) -> list[Result]:
         def crowded() -> float:
             database = bench.ours()
             runs.append(watched(database, crowd, database.dsn))
-            done = runs[-1][0]
-            return 1000 * done.stored_s / done.events
+            total = runs[-1][0]
+            return 1000 * total.stored_s / total.events
 
         stored_us, conflict_us, stored_ms, conflict_ms = bench.in_turn(
             lambda: backend_us(one, lambda: append_chain(one, str(uuid4()), None, number), number),
@@ -145,7 +145,7 @@ def on_one_stream(bench: Bench) -> list[Result]:
         )
     what = f"{ON_ONE_STREAM} clients on one stream"
     waited, longest = (1000 * max(seconds) for seconds in zip(*((w.shared, d.longest_s) for d, w in runs), strict=True))
-    conflicts = sum(done.conflicts for done, _ in runs) / sum(done.events for done, _ in runs)
+    conflicts = sum(total.conflicts for total, _ in runs) / sum(total.events for total, _ in runs)
     return [
         less(f"{what}: the answer of a conflict against that of a stored event", conflict_ms, stored_ms, "ms", 1.2),
         less("  CPU of the backend, one client", conflict_us, stored_us, "us", 1.2),

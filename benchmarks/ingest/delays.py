@@ -87,11 +87,11 @@ def capture(pipeline: Pipeline, number: int) -> Worked:
     """Capture until all changes came, even if the writer is late."""
     all_came = Event()
 
-    def look(report: CaptureReport) -> None:
+    def check(report: CaptureReport) -> None:
         if report.emitted >= number:
             all_came.set()
 
     with pipeline.capturing() as process:
         began = begin()
-        require_all(process.drain(budget_s=600, idle_s=IDLE_S, stop=all_came, on_step=look), number)
+        require_all(process.drain(budget_s=600, idle_s=IDLE_S, stop=all_came, on_step=check), number)
     return Worked(began, time.monotonic(), {})

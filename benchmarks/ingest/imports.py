@@ -69,7 +69,7 @@ class Costs:
         self._bench = bench
         self._database = database
         self._names = count()
-        self._taken: dict[int, list[tuple[float, float, float]]] = {}
+        self._costs: dict[int, list[tuple[float, float, float]]] = {}
 
     def imported(self, file: Path, rows: int) -> float:
         """Import a file under a new name, in a separate process; return the rows per second."""
@@ -79,12 +79,12 @@ class Costs:
         seconds = time.perf_counter() - began
         server = of_server(self._bench.server) - server
         client = usage.ru_utime + usage.ru_stime
-        self._taken.setdefault(rows, []).append((client / rows * 1e6, server / rows * 1e6, usage.ru_maxrss / 1024))
+        self._costs.setdefault(rows, []).append((client / rows * 1e6, server / rows * 1e6, usage.ru_maxrss / 1024))
         return rows / seconds
 
     def median(self, rows: int) -> tuple[float, float, float]:
         """Return the CPU of client and server per row, in microseconds, and the megabytes of the client."""
-        client, server, memory = (sorted(values)[len(values) // 2] for values in zip(*self._taken[rows], strict=True))
+        client, server, memory = (sorted(values)[len(values) // 2] for values in zip(*self._costs[rows], strict=True))
         return client, server, memory
 
 

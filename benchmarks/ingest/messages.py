@@ -148,12 +148,12 @@ def make_past(database: Database, producer: str, messages: int) -> None:
 def answers_per_second(connection: psycopg.Connection, producer: str, messages: int, calls: int, seed: int) -> float:
     """Send messages of the past again, of any age; return the answers per second."""
     store = ProducerStore(connection)
-    (known,) = store.producer_statistics(producer)
+    (statistics,) = store.producer_statistics(producer)
     again = Random(seed).choices(range(messages), k=calls)
     events = [new_event()]
     began = time.perf_counter()
     for sequence in again:
-        answer = store.ingest_events(producer, 0, known.epoch, sequence, events)
+        answer = store.ingest_events(producer, 0, statistics.epoch, sequence, events)
         if answer.result != {"count": sequence}:
             raise RuntimeError(f"message {sequence} was {answer.status}: {answer.result}")
     return calls / (time.perf_counter() - began)

@@ -139,26 +139,26 @@ class Bench:
 
     def in_turn(self, *measures: Callable[[], float]) -> list[Measured]:
         """Measure A B A B … for the requested rounds."""
-        taken: list[list[float]] = [[] for _ in measures]
+        measured: list[list[float]] = [[] for _ in measures]
         peaks = [Memory() for _ in measures]
         for number in range(self.rounds):
             self.console.log(f"  round {number + 1} of {self.rounds}", style="dim")
             for side, measure in enumerate(measures):
                 with self.watched() as peak:
-                    taken[side].append(measure())
+                    measured[side].append(measure())
                 peaks[side] = peaks[side].most(peak[0])
-        return [Measured(median(values), peak) for values, peak in zip(taken, peaks, strict=True)]
+        return [Measured(median(values), peak) for values, peak in zip(measured, peaks, strict=True)]
 
     @contextmanager
     def watched(self) -> Iterator[list[Memory]]:
         """Poll the memory of all processes several times a second; at the end the list has the peaks."""
         peak = [Memory()]
-        done = threading.Event()
+        ended = threading.Event()
 
         def watch() -> None:
             while True:
                 peak[0] = peak[0].most(self._memory())
-                if done.wait(SAMPLE_S):
+                if ended.wait(SAMPLE_S):
                     return
 
         watcher = threading.Thread(target=watch, name="memory", daemon=True)
@@ -166,14 +166,14 @@ class Bench:
         try:
             yield peak
         finally:
-            done.set()
+            ended.set()
             watcher.join()
 
     def _memory(self) -> Memory:
-        own = psutil.Process()
-        ours = [own, *own.children(recursive=True)]
-        workers = [process for process in ours if "pyspark.daemon" in _command(process)]
-        driver = [process for process in ours if process not in workers]
+        main = psutil.Process()
+        processes = [main, *main.children(recursive=True)]
+        workers = [process for process in processes if "pyspark.daemon" in _command(process)]
+        driver = [process for process in processes if process not in workers]
         pid = self.server.pid()
         postgres = [psutil.Process(pid), *psutil.Process(pid).children()] if pid else []
         return Memory(*(sum(map(_mb, processes)) for processes in (driver, workers, postgres)))
@@ -211,16 +211,16 @@ def bench(*, sizes: Sequence[int], rounds: int, console: Console, programs: Path
 
 def seconds_of(bench: Bench) -> Seconds:
     """Return the seconds of CPU until now: of this process, of its children, of Postgres."""
-    own = psutil.Process()
+    driver = psutil.Process()
     pid = bench.server.pid()
     served = {pid, *(one.pid for one in psutil.Process(pid).children())} if pid else set()
     spent = {"jvm": 0.0, "workers": 0.0}
-    for process in own.children(recursive=True):
+    for process in driver.children(recursive=True):
         with suppress(psutil.Error):  # it ended meanwhile
             if process.pid not in served:
                 side = "workers" if "pyspark.daemon" in " ".join(process.cmdline()) else "jvm"
                 spent[side] += _on_cpu(process)
-    return Seconds(_on_cpu(own), spent["jvm"], spent["workers"], of_server(bench.server))
+    return Seconds(_on_cpu(driver), spent["jvm"], spent["workers"], of_server(bench.server))
 
 
 def _on_cpu(process: psutil.Process) -> float:

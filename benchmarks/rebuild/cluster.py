@@ -69,11 +69,11 @@ def rebuilds(bench: Bench) -> list[Result]:
                         for _ in range(bench.rounds)
                     ]
                     ours, theirs = ([pair[side] for pair in pairs] for side in (0, 1))
-                    results += _told(f"rebuild {events:,} events from {what}", ours, theirs)
+                    results += _results(f"rebuild {events:,} events from {what}", ours, theirs)
     return results
 
 
-def _told(what: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Result]:
+def _results(what: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Result]:
     cluster, local = (
         Measured(
             median(each.seconds.all for each in side),
@@ -167,10 +167,10 @@ def _stages(log: Path, begun: int, ended: int) -> tuple[tuple[int, ...], ...]:
 @contextmanager
 def _watched(bench: Bench, pid: int) -> Iterator[list[Memory]]:
     """Poll the memory of a driver, of all executors and Python workers, and of Postgres; the list has the peaks."""
-    peak, done = [Memory()], threading.Event()
+    peak, ended = [Memory()], threading.Event()
 
     def watch() -> None:
-        while not done.wait(SAMPLE_S):
+        while not ended.wait(SAMPLE_S):
             peak[0] = peak[0].most(_memory(bench, pid))
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -178,7 +178,7 @@ def _watched(bench: Bench, pid: int) -> Iterator[list[Memory]]:
     try:
         yield peak
     finally:
-        done.set()
+        ended.set()
         watcher.join()
 
 
@@ -189,14 +189,14 @@ def _memory(bench: Bench, pid: int) -> Memory:
     executors = [
         process
         for process in psutil.Process().children(recursive=True)
-        if any(word in _said(process) for word in ("CoarseGrainedExecutorBackend", "pyspark.daemon"))
+        if any(word in _command_line(process) for word in ("CoarseGrainedExecutorBackend", "pyspark.daemon"))
     ]
     driver = [psutil.Process(pid), *(process for process in below if process not in executors)]
     served = [psutil.Process(postgres), *psutil.Process(postgres).children()]
     return Memory(*(sum(map(_mb, processes)) for processes in (driver, executors, served)))
 
 
-def _said(process: psutil.Process) -> str:
+def _command_line(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
@@ -238,5 +238,5 @@ def standalone(home: Path) -> Iterator[str]:
 
 
 def _is_up(log: Path) -> bool:
-    said = log.read_text(errors="replace") if log.exists() else ""
-    return "I have been elected leader" in said or "Successfully registered" in said
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return "I have been elected leader" in text or "Successfully registered" in text

@@ -33,23 +33,23 @@ Lines = list[tuple[str, str, str, str]]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Sizes:
     """The requested measurements."""
 
     views: Sequence[int]
     rounds: int
 
 
-def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
+def round_lines(servers: Bench, sizes: Sizes, report: Callable[[str], None]) -> Lines:
     """Measure a round of new events: rounds for all views against a drain for each."""
     lines: Lines = []
-    for views in wanted.views:
-        say(f"rounds of {views} views")
-        taken = {
+    for views in sizes.views:
+        report(f"rounds of {views} views")
+        costs = {
             way: rounds.middle(found)
-            for way, found in rounds.of_views(servers, views, wanted.rounds, own=views <= MOST_OWN).items()
+            for way, found in rounds.of_views(servers, views, sizes.rounds, own=views <= MOST_OWN).items()
         }
-        together, own = taken["together"], taken.get("own")
+        together, own = costs["together"], costs.get("own")
         target = ROUND_TARGETS.get(views)
         lines.append(
             (
@@ -62,11 +62,11 @@ def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> L
     return lines
 
 
-def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
+def latency_lines(servers: Bench, sizes: Sizes, report: Callable[[str], None]) -> Lines:
     """Measure the latency from append to row, while all views trickle."""
     lines: Lines = []
-    for views in wanted.views:
-        say(f"latency of {views} views")
+    for views in sizes.views:
+        report(f"latency of {views} views")
         found = latency.of_views(servers, views, APPENDS)
         median, most = LATENCY_TARGETS.get(views, (None, None))
         lines.append(
@@ -80,11 +80,11 @@ def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) ->
     return lines
 
 
-def backlog_lines(servers: Bench, _: Wanted, say: Callable[[str], None]) -> Lines:
+def backlog_lines(servers: Bench, _: Sizes, report: Callable[[str], None]) -> Lines:
     """Measure a backlog of ten views, against a drain for each, and against one of these drains."""
-    say(f"a backlog of {backlog.VIEWS} views")
-    taken = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
-    together, own, one = taken["together"], taken["own"], taken["one"]
+    report(f"a backlog of {backlog.VIEWS} views")
+    costs = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
+    together, own, one = costs["together"], costs["own"], costs["one"]
     return [
         (
             f"{backlog.VIEWS} views, {backlog.EVENTS:,} events before each",
@@ -113,7 +113,7 @@ def main() -> None:
     if arguments.rounds < 1 or min(arguments.views) < 1:
         parser.error("--rounds and --views must be at least 1")
     logging.disable(logging.WARNING)
-    wanted = Wanted(arguments.views, arguments.rounds)
+    sizes = Sizes(arguments.views, arguments.rounds)
     console = Console()
     if not console.is_terminal:
         console = Console(width=190)
@@ -121,7 +121,7 @@ def main() -> None:
     try:
         with bench(arguments.postgres) as servers:
             for name in arguments.only or LINES:
-                lines += LINES[name](servers, wanted, console.log)
+                lines += LINES[name](servers, sizes, console.log)
     finally:
         # also shows the lines measured before a Ctrl-C
         table = Table("line", "measured", "target", "beside", title="Many views on one machine")

@@ -19,10 +19,10 @@ def of_views(bench: Bench, rounds: int) -> dict[str, list[Cpu]]:
     append(log, Shop().events(EVENTS))
     ways: dict[str, Callable[[str], None]] = {
         "together": lambda dsn: _together(dsn, VIEWS),
-        "own": lambda dsn: _own(dsn, VIEWS),
-        "one": lambda dsn: _own(dsn, 1),
+        "own": lambda dsn: _drain_apart(dsn, VIEWS),
+        "one": lambda dsn: _drain_apart(dsn, 1),
     }
-    taken: dict[str, list[Cpu]] = {}
+    costs: dict[str, list[Cpu]] = {}
     # the first round warms up
     for number in range(1 + rounds):
         for way, work in ways.items():
@@ -30,8 +30,8 @@ def of_views(bench: Bench, rounds: int) -> dict[str, list[Cpu]]:
             before = bench.cpu()
             work(dsn)
             if number:
-                taken.setdefault(way, []).append(bench.cpu().since(before))
-    return taken
+                costs.setdefault(way, []).append(bench.cpu().since(before))
+    return costs
 
 
 def _together(dsn: str, views: int) -> None:
@@ -45,7 +45,7 @@ def _together(dsn: str, views: int) -> None:
                 raise RuntimeError(f"{member.declared.view}: {member.away}")
 
 
-def _own(dsn: str, views: int) -> None:
+def _drain_apart(dsn: str, views: int) -> None:
     with spark_session() as session:
         for model in models(views):
             with ViewDrain(dsn, model, lambda: session, f"own {model.view}") as consumer:

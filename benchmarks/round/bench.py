@@ -106,7 +106,7 @@ class Bench:
 
     def cpu(self) -> Cpu:
         """Return the seconds of CPU until now."""
-        own = os.times()
+        times = os.times()
         spark = psutil.Process(self.spark_pid)
         below = spark.children(recursive=True)
         daemons = [process for process in below if "pyspark" in _command(process)]
@@ -114,7 +114,7 @@ class Bench:
         assert postgres is not None
         others = [process for process in below if process not in daemons]
         return Cpu(
-            own.user + own.system,
+            times.user + times.system,
             _seconds(spark) + sum(map(_seconds, others)),
             sum(map(_seconds, daemons)),
             sum(_seconds(process) for process in (psutil.Process(postgres), *psutil.Process(postgres).children())),

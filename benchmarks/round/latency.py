@@ -18,7 +18,7 @@ from millrace.event_store.platform import PlatformStore
 from millrace.spark import spark_session
 
 PAUSE_S = 0.25
-LOOK_S = 0.005
+CHECK_EVERY_S = 0.005
 PATIENCE_S = 60.0
 WARM_UP = 10
 
@@ -53,19 +53,19 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
         shared.run(budget_s=PATIENCE_S, idle_s=0)
         drain = thread.submit(shared.run, budget_s=3600, idle_s=3600, stop=stop)
         try:
-            taken: list[float] = []
+            durations: list[float] = []
             before, began = bench.cpu(), time.monotonic()
             for number in range(WARM_UP + appends):
                 if number == WARM_UP:
                     before, began = bench.cpu(), time.monotonic()
-                taken.append(_one(connection, shop))
+                durations.append(_one(connection, shop))
                 if drain.done():
                     drain.result()
             cpu, seconds = bench.cpu().since(before), time.monotonic() - began
         finally:
             stop.set()
         drain.result()
-    return Latency(sorted(taken[WARM_UP:]), cpu.all / seconds, cpu)
+    return Latency(sorted(durations[WARM_UP:]), cpu.all / seconds, cpu)
 
 
 def _one(connection: psycopg.Connection, shop: Shop) -> float:
@@ -76,7 +76,7 @@ def _one(connection: psycopg.Connection, shop: Shop) -> float:
     while not connection.execute("select from read_models.orders where order_id = %s", (order,)).fetchall():
         if time.monotonic() - committed > PATIENCE_S:
             raise RuntimeError(f"{order} has no row after {PATIENCE_S:.0f} s")
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_EVERY_S)
     late = time.monotonic() - committed
     time.sleep(PAUSE_S)
     return late

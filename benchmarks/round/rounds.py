@@ -19,7 +19,7 @@ def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, l
     """Return the seconds of CPU of each round, by the way it was done."""
     shop, dsn = Shop(), bench.store()
     append(dsn, shop.events(20 * EVENTS))
-    taken: dict[str, list[Cpu]] = {}
+    costs: dict[str, list[Cpu]] = {}
     with ExitStack() as stack:
         session = stack.enter_context(spark_session(ROUND_CONFIGURATION))
         declared = models(views)
@@ -42,13 +42,13 @@ def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, l
                 before = bench.cpu()
                 work()
                 if number >= WARM_UP:
-                    taken.setdefault(way, []).append(bench.cpu().since(before))
+                    costs.setdefault(way, []).append(bench.cpu().since(before))
         for member in together.members:
             if member.away is not None:
                 raise RuntimeError(f"{member.declared.view}: {member.away}")
-    return taken
+    return costs
 
 
-def middle(taken: list[Cpu]) -> Cpu:
+def middle(costs: list[Cpu]) -> Cpu:
     """Return the medians."""
-    return Cpu(*(median(getattr(one, name) for one in taken) for name in ("driver", "spark", "workers", "postgres")))
+    return Cpu(*(median(getattr(one, name) for one in costs) for name in ("driver", "spark", "workers", "postgres")))

@@ -45,8 +45,8 @@ def simulate_crm_command(
 
     _log()
     with stop_on_signals() as stop:
-        done = simulate_crm(crm_dsn(), rate=rate or None, changes=changes, seed=seed, stop=stop)
-    typer.echo(f"Changed customers in {done:,} transactions.")
+        transactions = simulate_crm(crm_dsn(), rate=rate or None, changes=changes, seed=seed, stop=stop)
+    typer.echo(f"Changed customers in {transactions:,} transactions.")
 
 
 def _log() -> None:

@@ -36,7 +36,7 @@ def simulate_crm(
     """
     make_crm(dsn)
     chance = random.Random(seed)  # noqa: S311 - customers, not secrets
-    done = 0
+    transactions = 0
     patiently = Retrying(
         retry=retry_if_exception_type(psycopg.OperationalError),
         wait=wait_exponential(multiplier=0.2, max=5),
@@ -47,17 +47,17 @@ def simulate_crm(
     )
 
     def change_until_done() -> None:
-        nonlocal done
+        nonlocal transactions
         with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.is_set() and (changes is None or done < changes):
+            while not stop.is_set() and (changes is None or transactions < changes):
                 with connection.transaction():
                     _change(connection, chance)
-                done += 1
+                transactions += 1
                 if rate is not None:
                     stop.wait(1 / rate)
 
     patiently(change_until_done)
-    return done
+    return transactions
 
 
 def _change(connection: psycopg.Connection, chance: random.Random) -> None:

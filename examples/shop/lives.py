@@ -81,8 +81,8 @@ def plan_life(chance: random.Random, number: str) -> Life:
     if chance.random() < 0.06:
         return cancelled("changed mind")
     while True:
-        asked = {**whose, **amount, "method": chance.choice(METHODS)}
-        rest.append(Step("payment", payment, "payment_requested", asked))
+        request = {**whose, **amount, "method": chance.choice(METHODS)}
+        rest.append(Step("payment", payment, "payment_requested", request))
         if chance.random() >= 0.15:
             break
         failed = {**whose, "reason": chance.choice(("declined", "insufficient funds", "expired"))}

@@ -17,8 +17,8 @@ def services(here: Surroundings) -> list[Service]:
     """List the simulators; none where the event store, or the customer database, is not ours to write into."""
     if not here.embedded:
         return []
-    ours = not os.environ.get(VARIABLE)
-    if ours:
+    makes_crm = not os.environ.get(VARIABLE)
+    if makes_crm:
         # for every service, so that the capture finds it
         here.env[VARIABLE] = here.make_database(DATABASE)
         make_crm(here.env[VARIABLE])
@@ -26,5 +26,5 @@ def services(here: Surroundings) -> list[Service]:
         return []
     return [
         here.run("simulate", "millrace", "dev", "simulate"),
-        *([here.run("crm", "millrace", "dev", "simulate-crm")] if ours else []),
+        *([here.run("crm", "millrace", "dev", "simulate-crm")] if makes_crm else []),
     ]

@@ -215,8 +215,8 @@ class _Session:
         if self._connection:
             self._connection.close()
 
-    def call(self, ask: Callable[[EventStore], T]) -> T:
-        """Return the result of `ask`, which must be safe to retry.
+    def call(self, work: Callable[[EventStore], T]) -> T:
+        """Return the result of `work`, which must be safe to retry.
 
         Raises:
             _Stopped: The database was gone when the simulation was stopped.
@@ -230,7 +230,7 @@ class _Session:
             reraise=True,
         )
         try:
-            return retrying(lambda: ask(self._store()))
+            return retrying(lambda: work(self._store()))
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise _Stopped from error
 

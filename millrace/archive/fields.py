@@ -78,17 +78,17 @@ class RangeFields:
         self._others = None if chosen.others is None else set(chosen.others)
 
     @property
-    def known(self) -> list[str] | None:
+    def known_fields(self) -> list[str] | None:
         """The fields that events no longer have to report; None if nothing is to be reported."""
         return None if self._others is None else sorted({*self.columns, *self._others})
 
-    def add(self, told: pa.StringArray) -> None:
+    def add(self, reports: pa.StringArray) -> None:
         """Note the reports of events: a JSON array of fields that are not known, or a JSON null for an array.
 
         Any field may be an element of an array, by its number.
         """
-        for said in told.drop_null().unique().to_pylist():
-            names = json.loads(said)
+        for report in reports.drop_null().unique().to_pylist():
+            names = json.loads(report)
             if self._others is None or names is None:
                 self._others = None
                 return

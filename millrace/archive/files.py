@@ -49,7 +49,7 @@ SCHEMA = pa.schema(
 )
 # The fields of a range are chosen by one event in this many, those of a small range by every event. A prime number:
 # events come in patterns, such as of four events a stream.
-LOOKED_AT = 17
+SAMPLE_STEP = 17
 SMALL_RANGE = 5_000
 # a few of these are in memory at once, or one event if that is larger
 BATCH_BYTES = 8 * 1024 * 1024
@@ -90,10 +90,10 @@ _UNKNOWN = sql.SQL(
 )
 
 
-def path_of(wanted: LogRange) -> str:
+def path_of(log_range: LogRange) -> str:
     """Return the path of a range's file below the root; paths sort as ranges do."""
-    folder = f"p{wanted.partition:04}"
-    return f"{folder}/{folder}-{wanted.from_position:015}-{wanted.to_position:015}.parquet"
+    folder = f"p{log_range.partition:04}"
+    return f"{folder}/{folder}-{log_range.from_position:015}-{log_range.to_position:015}.parquet"
 
 
 @dataclass(frozen=True)
@@ -115,19 +115,19 @@ def is_temporary(name: str) -> bool:
     return _TEMPORARY.fullmatch(name) is not None
 
 
-def range_fields(cursor: Any, wanted: LogRange) -> RangeFields:  # noqa: ANN401 - ADBC has no types
+def range_fields(cursor: Any, log_range: LogRange) -> RangeFields:  # noqa: ANN401 - ADBC has no types
     """Choose the fields of `data` that get a column in a range's file: always the same ones for the same range."""
     cursor.execute(PLAN)
     cursor.fetchall()
-    step = LOOKED_AT if wanted.size > SMALL_RANGE else 1
-    asked = _FIELDS.format(step=step, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2, **vars(wanted))
-    cursor.execute(asked.as_string())
+    step = SAMPLE_STEP if log_range.size > SMALL_RANGE else 1
+    query = _FIELDS.format(step=step, most_bytes=VALUE_BYTES, most=MOST_FIELDS + 2, **vars(log_range))
+    cursor.execute(query.as_string())
     rows = cursor.fetchall()
     found = [FoundField(name, short) for name, short, _ in rows if name is not None]
     return RangeFields(chosen_fields(found, arrays=any(arrays for name, _, arrays in rows if name is None)))
 
 
-def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
+def read_range(cursor: Any, log_range: LogRange, fields: RangeFields | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ANN401
     """Read a range from Postgres in order, through an ADBC cursor within a transaction, a batch at a time.
 
     The columns of some fields of `data` come after the others; `fields` collects those that have no column.
@@ -147,21 +147,21 @@ def read_range(cursor: Any, wanted: LogRange, fields: RangeFields | None = None)
         else sql.SQL("e.data ->> {}").format(sql.Literal(name))
         for name in fields.columns
     ]
-    known = fields.known
-    if known is not None:
-        values.append(_UNKNOWN.format(known=sql.Literal(known)))
+    known_fields = fields.known_fields
+    if known_fields is not None:
+        values.append(_UNKNOWN.format(known=sql.Literal(known_fields)))
     # by numbers: Postgres keeps only 63 bytes of a name
     columns = [sql.SQL("{} as {}").format(value, sql.Identifier(f"c{n}")) for n, value in enumerate(values)]
     # without bind parameters, because ADBC reads by COPY only then
-    cursor.execute(_RANGE.format(columns=sql.SQL(", ").join(columns), **vars(wanted)).as_string())
+    cursor.execute(_RANGE.format(columns=sql.SQL(", ").join(columns), **vars(log_range)).as_string())
     schema = with_columns(SCHEMA, fields.columns)
     for batch in cursor.fetch_record_batch():
-        if known is not None:
+        if known_fields is not None:
             fields.add(batch.column(len(schema)))
         yield batch.select(range(len(schema))).rename_columns(schema.names).cast(schema)
 
 
-def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
+def read_file(path: Path, log_range: LogRange) -> Iterator[pa.RecordBatch]:
     """Read the part of a range that a file holds, in order, a batch at a time, without columns of fields.
 
     Raises:
@@ -170,7 +170,7 @@ def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
     try:
         for batch in bounded_batches(path):
             first = batch.column("position")[0].as_py()
-            begin, end = max(wanted.from_position - first, 0), min(wanted.to_position - first, len(batch))
+            begin, end = max(log_range.from_position - first, 0), min(log_range.to_position - first, len(batch))
             if begin < end:
                 yield batch.slice(begin, end - begin).select(SCHEMA.names).cast(SCHEMA)
     except (OSError, KeyError, pa.ArrowException) as error:
@@ -179,7 +179,7 @@ def read_file(path: Path, wanted: LogRange) -> Iterator[pa.RecordBatch]:
 
 def write_file(
     root: Path,
-    wanted: LogRange,
+    log_range: LogRange,
     batches: Iterable[pa.RecordBatch],
     *,
     fields: RangeFields | None = None,
@@ -194,20 +194,20 @@ def write_file(
     Raises:
         ArchiveDamaged: The batches are not exactly the range, or the file reads back differently.
     """
-    path = root / path_of(wanted)
+    path = root / path_of(log_range)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with whole_file(path, ready=ready) as sink:
         schema = with_columns(SCHEMA, fields.columns if fields else (), numbers)
         # Arrow's own copy of the schema would hide the footer's final metadata, and Parquet knows all of our types
         with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True, store_schema=False) as writer:
-            for batch in _exactly(wanted, batches, str(path)):
+            for batch in _exactly(log_range, batches, str(path)):
                 writer.write_batch(batch, row_group_size=len(batch))
             if fields is not None:
                 writer.add_key_value_metadata(fields.stated.metadata)
         size = sink.tell()
     if path.stat().st_size != size:
         raise ArchiveDamaged(f"{path} has another size than was written.", hint="Is another program writing there?")
-    require_range(path, wanted)
+    require_range(path, log_range)
     return LogFile(size, file_checksum(path))
 
 
@@ -242,13 +242,13 @@ def whole_file(path: Path, *, ready: Callable[[], object] = bool, new: bool = Fa
     sync_folder(path.parent)
 
 
-def require_range(path: Path, wanted: LogRange) -> None:
+def require_range(path: Path, log_range: LogRange) -> None:
     """Read a file to its end: check the checksum of each page, and that each position occurs once, in order.
 
     Raises:
         ArchiveDamaged: The file is not whole.
     """
-    for _ in _exactly(wanted, read_file(path, LogRange(wanted.partition, 0, 2**62)), str(path)):
+    for _ in _exactly(log_range, read_file(path, LogRange(log_range.partition, 0, 2**62)), str(path)):
         pass
 
 
@@ -287,21 +287,21 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _exactly(wanted: LogRange, batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
+def _exactly(log_range: LogRange, batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.RecordBatch]:
     """Pass batches on as long as they are the range: of its log partition, each position once, in order, to the end."""
-    following = wanted.from_position
+    following = log_range.from_position
     for batch in batches:
         expected = pa.array(np.arange(following, following + len(batch), dtype=np.int64))
-        ours = pa.repeat(pa.scalar(wanted.partition, pa.int32()), len(batch))
-        if not (batch.column("position").equals(expected) and batch.column("partition").equals(ours)):
+        partitions = pa.repeat(pa.scalar(log_range.partition, pa.int32()), len(batch))
+        if not (batch.column("position").equals(expected) and batch.column("partition").equals(partitions)):
             break
         following += len(batch)
         yield batch
     else:
-        if following == wanted.to_position:
+        if following == log_range.to_position:
             return
     raise ArchiveDamaged(
-        f"{what} would not hold positions {wanted.from_position} to {wanted.to_position} of log partition {wanted.partition}.",
+        f"{what} would not hold positions {log_range.from_position} to {log_range.to_position} of log partition {log_range.partition}.",
         detail=f"Position {following} is missing, or is followed by others than these.",
         hint="Was the log shortened meanwhile? Run it again.",
     )

@@ -18,7 +18,7 @@ import psycopg
 from millrace.archive.fields import Fields, folded
 from millrace.archive.folder import require_folder
 from millrace.archive.listing import ArchivedFile, ArchivedPartition, archived, grouped
-from millrace.archive.spark_reader import FilePart, Wanted, archive_rows, shared
+from millrace.archive.spark_reader import FilePart, RowSelection, archive_rows, shared
 from millrace.archive.store import ArchiveStore
 from millrace.archive.whole_files import proven_fields, spark_reads, whole_rows
 from millrace.errors import ArchiveDamaged, ForeignArchive, LogIncomplete
@@ -199,7 +199,7 @@ def history_frame(
     """
     filters = {"deciders": deciders, "events": events}
     tails = history.tails
-    wanted = Wanted(
+    selection = RowSelection(
         **{name: None if chosen is None else tuple(chosen) for name, chosen in filters.items()},
         columns=tuple(columns),
         extract=tuple((name, tuple(path)) for name, path in (extract or {}).items()),
@@ -207,13 +207,13 @@ def history_frame(
         upcasts=upcasts,
     )
     proven = proven_fields(spark, history.root, history.files)
-    by_spark = _for_spark(history, wanted, proven)
-    taken = set(by_spark)
-    others = {file: fields for file, fields in proven.items() if file not in taken}
-    frames = [whole_rows(spark, [history.root / file.path for file in by_spark], wanted)] if by_spark else []
+    by_spark = _for_spark(history, selection, proven)
+    spark_files = set(by_spark)
+    others = {file: fields for file, fields in proven.items() if file not in spark_files}
+    frames = [whole_rows(spark, [history.root / file.path for file in by_spark], selection)] if by_spark else []
     tasks = shared(history.root, others, history.cuts)
     if tasks:
-        frames.append(archive_rows(spark, tasks, wanted))
+        frames.append(archive_rows(spark, tasks, selection))
     if not frames or any(first < last for first, last in tails.values()):
         options = {
             "dsn": lasting(dsn),
@@ -234,13 +234,15 @@ def file_tasks(spark: "SparkSession", history: LogHistory) -> list[list[FilePart
     return shared(history.root, proven_fields(spark, history.root, history.files), history.cuts)
 
 
-def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile, Fields]) -> list[ArchivedFile]:
+def _for_spark(
+    history: LogHistory, selection: RowSelection, proven: Mapping[ArchivedFile, Fields]
+) -> list[ArchivedFile]:
     """Return the proven files that Spark's own reader takes."""
-    names = {path[0] for _, path in wanted.extract}
+    names = {path[0] for _, path in selection.extract}
     # for a day only a few row groups are read; upcasts need `data`
     if (
-        wanted.between is not None
-        or wanted.upcasts != "[]"
+        selection.between is not None
+        or selection.upcasts != "[]"
         or not spark_reads(history.root)
         or len({*map(folded, names)}) < len(names)
     ):
@@ -249,7 +251,7 @@ def _for_spark(history: LogHistory, wanted: Wanted, proven: Mapping[ArchivedFile
         file
         for file, fields in proven.items()
         # a path of two keys needs `data`, which no column holds
-        if history.is_whole(file) and all(fields.hold(path) for _, path in wanted.extract)
+        if history.is_whole(file) and all(fields.hold(path) for _, path in selection.extract)
     ]
 
 

@@ -67,15 +67,15 @@ def fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.Chu
 
 def _fields(texts: pa.StringArray, paths: Sequence[Sequence[str]]) -> list[pa.StringArray]:
     plain = PlainTexts(texts)
-    known = [plain.values(path) for path in paths]
-    unknown = np.logical_or.reduce([each for _, each in known])
+    results = [plain.values(path) for path in paths]
+    unknown = np.logical_or.reduce([each for _, each in results])
     if not unknown.any():
-        return [values for values, _ in known]
+        return [values for values, _ in results]
     mask = pa.array(unknown)
     parsed = [_parsed(text, paths) for text in texts.filter(mask).to_pylist()]
     return [
         pc.replace_with_mask(values, mask, pa.array([each[n] for each in parsed], pa.string()))
-        for n, (values, _) in enumerate(known)
+        for n, (values, _) in enumerate(results)
     ]
 
 
@@ -146,36 +146,36 @@ class PlainTexts:
         unknown = ~objects
         if not all(_PLAIN.fullmatch(key) for key in path):
             return pa.nulls(len(at), pa.string()), np.ones(len(at), np.bool_)
-        there = objects
+        is_there = objects
         for depth, key in enumerate(path):
             if depth:
                 first = self._characters[at]
-                unknown |= there & (first == ord("["))
-                there &= first == ord("{")
+                unknown |= is_there & (first == ord("["))
+                is_there &= first == ord("{")
             found = _first(self._keys(key.encode()), at)
-            there &= found < self._ends
+            is_there &= found < self._ends
             doubtful = (_first(self._opened, at + 1) < found) | (_first(self._escaped, at) < found)
             if depth:
                 doubtful |= _first(self._closed, at) < found
-            unknown |= there & doubtful
-            there &= ~doubtful
-            at = np.where(there, found + len(key.encode()) + len('"": '), at)
-        return self._cut(at, there, unknown)
+            unknown |= is_there & doubtful
+            is_there &= ~doubtful
+            at = np.where(is_there, found + len(key.encode()) + len('"": '), at)
+        return self._cut(at, is_there, unknown)
 
     def _cut(
-        self, at: npt.NDArray[np.int64], there: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
+        self, at: npt.NDArray[np.int64], is_there: npt.NDArray[np.bool_], unknown: npt.NDArray[np.bool_]
     ) -> tuple[pa.StringArray, npt.NDArray[np.bool_]]:
-        """Cut out the values that begin at places; `there` and `unknown` mask the texts as in `values`."""
+        """Cut out the values that begin at places; `is_there` and `unknown` mask the texts as in `values`."""
         first = self._characters[at]
         quoted = first == ord('"')
-        unknown |= there & ((first == ord("{")) | (first == ord("[")))
-        there = there & ~unknown & (first != ord("n"))
+        unknown |= is_there & ((first == ord("{")) | (first == ord("[")))
+        is_there = is_there & ~unknown & (first != ord("n"))
         ends = np.where(quoted, _first(self._quotes, at + 1), _first(self._separators, at))
-        escaped = there & (_first(self._escaped, at) < ends)
+        escaped = is_there & (_first(self._escaped, at) < ends)
         unknown |= escaped
-        there &= ~escaped
-        begins = np.where(there, at + quoted, 0)
-        lengths = np.where(there, ends - begins, 0)
+        is_there &= ~escaped
+        begins = np.where(is_there, at + quoted, 0)
+        lengths = np.where(is_there, ends - begins, 0)
         bounds = np.zeros(len(at) + 1, np.int64)
         np.cumsum(lengths, out=bounds[1:])
         from_where = np.arange(bounds[-1]) + np.repeat(begins - bounds[:-1], lengths)
@@ -184,7 +184,7 @@ class PlainTexts:
                 len(at),
                 pa.py_buffer(bounds.astype(np.int32)),
                 pa.py_buffer(self._characters[from_where]),
-                pa.array(there).buffers()[1],
+                pa.array(is_there).buffers()[1],
             ),
             unknown,
         )

@@ -98,10 +98,10 @@ def purge_before(
                 events += purged
                 progress(partition, events)
         (state,) = store.purge_state(partition)
-        left = 0 if dry_run else state.earliest_position - state.purged_position
-        holders = tuple(state.holders) if left else ()
+        unpurged = 0 if dry_run else state.earliest_position - state.purged_position
+        holders = tuple(state.holders) if unpurged else ()
         results.append(
-            PurgedPartition(partition, held.earliest_position, target, events, files, refused, left, holders)
+            PurgedPartition(partition, held.earliest_position, target, events, files, refused, unpurged, holders)
         )
     return results
 
@@ -114,12 +114,12 @@ def require_done(results: Sequence[PurgedPartition]) -> None:
         HistoryNeeded: Some log partitions keep their events, as something needs them.
     """
     refused = [result for result in results if result.refused]
-    left = [result for result in results if result.left]
+    blocked = [result for result in results if result.left]
     passed_by = (
-        f"{len(left)} of {len(results)} log partitions were passed by, with {sum(result.left for result in left):,}"
+        f"{len(blocked)} of {len(results)} log partitions were passed by, with {sum(result.left for result in blocked):,}"
         " events that are given up and still there"
     )
-    holders = sorted({pid for result in left for pid in result.holders})
+    holders = sorted({pid for result in blocked for pid in result.holders})
     which = ", ".join("a prepared transaction (pg_prepared_xacts)" if pid == 0 else str(pid) for pid in holders)
     remedy = (
         "Open transactions above READ COMMITTED, with a bare INSERT or a COPY, hold a purge off, and so does another"
@@ -129,12 +129,12 @@ def require_done(results: Sequence[PurgedPartition]) -> None:
     if refused:
         raise HistoryNeeded(
             f"{len(refused)} of {len(results)} log partitions keep their events, for the reasons above.",
-            detail=f"{passed_by}. {remedy}" if left else None,
+            detail=f"{passed_by}. {remedy}" if blocked else None,
             hint="The others are done. Settle the reasons and run it again.",
         )
-    if left:
+    if blocked:
         raise EventsLeft(
             f"{passed_by}.",
-            detail=f"Log partitions {', '.join(str(result.partition) for result in left)}.",
+            detail=f"Log partitions {', '.join(str(result.partition) for result in blocked)}.",
             hint=f"The others are done. {remedy}",
         )

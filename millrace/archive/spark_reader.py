@@ -48,7 +48,7 @@ class FilePart:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowSelection:
     """The wanted rows: of some deciders and events (None: all), with some columns, and fields of `data` by path.
 
     With `between`, row groups without an event appended in [first, second) are left out; rows of other times may still
@@ -89,14 +89,14 @@ def shared(
     return tasks
 
 
-def archive_rows(spark: "SparkSession", tasks: Sequence[Sequence[FilePart]], wanted: Wanted) -> "DataFrame":
+def archive_rows(spark: "SparkSession", tasks: Sequence[Sequence[FilePart]], selection: RowSelection) -> "DataFrame":
     """Read parts of files, in one Spark task for each list of parts."""
-    ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in wanted.schema.items())
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader(tasks, wanted), ddl)
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in selection.schema.items())
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader(tasks, selection), ddl)
 
 
 def reader(
-    tasks: Sequence[Sequence[FilePart]], wanted: Wanted
+    tasks: Sequence[Sequence[FilePart]], selection: RowSelection
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for `mapInArrow` that turns numbers of tasks into their rows."""
 
@@ -104,12 +104,12 @@ def reader(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for part in tasks[number]:
-                    yield from rows_of(part, wanted)
+                    yield from rows_of(part, selection)
 
     return read
 
 
-def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def rows_of(part: FilePart, selection: RowSelection) -> Iterator[pa.RecordBatch]:
     """Read a part of a file.
 
     Raises:
@@ -118,11 +118,11 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     from millrace.archive.bounded import BoundedFile
 
     # data of an older version has to be moved, and no column holds a path of two keys
-    held = {name: path[0] for name, path in wanted.extract if wanted.upcasts == "[]" and part.fields.hold(path)}
-    needed = {*wanted.columns, *(["data"] if len(held) < len(wanted.extract) else [])}
+    held = {name: path[0] for name, path in selection.extract if selection.upcasts == "[]" and part.fields.hold(path)}
+    needed = {*selection.columns, *(["data"] if len(held) < len(selection.extract) else [])}
     needed |= {column_of(field) for field in held.values() if field in part.fields.columns}
-    needed |= {name for name, chosen in _filters(wanted).items() if chosen is not None}
-    if wanted.upcasts != "[]" and "data" in needed:
+    needed |= {name for name, chosen in _filters(selection).items() if chosen is not None}
+    if selection.upcasts != "[]" and "data" in needed:
         needed |= {"decider", "event", "event_version"}
     try:
         with BoundedFile(part.path) as file:
@@ -133,12 +133,12 @@ def rows_of(part: FilePart, wanted: Wanted) -> Iterator[pa.RecordBatch]:
             first = 0
             for group in range(file.metadata.num_row_groups):
                 size = file.metadata.row_group(group).num_rows
-                if part.from_row <= first < part.to_row and may_have(file.metadata.row_group(group), wanted.between):
+                if part.from_row <= first < part.to_row and may_have(file.metadata.row_group(group), selection.between):
                     row = first
                     for batch in file.batches(16_384, [group], sorted(needed)):
                         begin, end = max(part.begin - row, 0), min(part.end - row, len(batch))
                         if begin < end:
-                            yield _chosen(batch.slice(begin, end - begin), wanted, held)
+                            yield _chosen(batch.slice(begin, end - begin), selection, held)
                         row += len(batch)
                 first += size
     except (OSError, pa.ArrowException) as error:
@@ -156,24 +156,24 @@ def may_have(group: "pq.RowGroupMetaData", between: tuple[datetime, datetime] | 
     return bool(times.max >= between[0] and times.min < between[1])
 
 
-def _chosen(batch: pa.RecordBatch, wanted: Wanted, held: Mapping[str, str]) -> pa.RecordBatch:
+def _chosen(batch: pa.RecordBatch, selection: RowSelection, held: Mapping[str, str]) -> pa.RecordBatch:
     """Return the wanted rows of a batch; the fields in `held` have columns of their own, or no event has them."""
     import pyarrow.compute as pc
 
     from millrace.archive.json_fields import fields
     from millrace.event_schemas.moves import moved
 
-    for name, chosen in _filters(wanted).items():
+    for name, chosen in _filters(selection).items():
         if chosen is not None:
-            taken = pc.is_in(batch.column(name), pa.array(chosen, pa.string()))
+            matches = pc.is_in(batch.column(name), pa.array(chosen, pa.string()))
             # a filter that keeps all rows would only copy them
-            if taken.false_count:
-                batch = batch.filter(taken)
-    columns = {name: batch.column(name) for name in wanted.columns}
+            if matches.false_count:
+                batch = batch.filter(matches)
+    columns = {name: batch.column(name) for name in selection.columns}
     data = None
     if "data" in batch.schema.names:
         data = batch.column("data")
-        for (decider, event), upcasts in by_event(wanted.upcasts).items():
+        for (decider, event), upcasts in by_event(selection.upcasts).items():
             versions = batch.column("event_version")
             older = pc.and_(
                 pc.and_(pc.equal(batch.column("decider"), decider), pc.equal(batch.column("event"), event)),
@@ -185,17 +185,17 @@ def _chosen(batch: pa.RecordBatch, wanted: Wanted, held: Mapping[str, str]) -> p
                 data = pc.replace_with_mask(data, older, texts)
     if "data" in columns:
         columns["data"] = data
-    parsed = {name: path for name, path in wanted.extract if name not in held}
+    parsed = {name: path for name, path in selection.extract if name not in held}
     found = dict(zip(parsed, fields(data, [*parsed.values()]), strict=True)) if parsed else {}
-    for name, _ in wanted.extract:
+    for name, _ in selection.extract:
         if name in found:
             columns[name] = found[name].combine_chunks()
         else:
             column = column_of(held[name])
-            there = column in batch.schema.names
-            columns[name] = batch.column(column) if there else pa.nulls(len(batch), pa.string())
+            has_column = column in batch.schema.names
+            columns[name] = batch.column(column) if has_column else pa.nulls(len(batch), pa.string())
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _filters(wanted: Wanted) -> dict[str, tuple[str, ...] | None]:
-    return {"decider": wanted.deciders, "event": wanted.events}
+def _filters(selection: RowSelection) -> dict[str, tuple[str, ...] | None]:
+    return {"decider": selection.deciders, "event": selection.events}

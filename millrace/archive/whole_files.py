@@ -15,7 +15,7 @@ import pyarrow as pa
 from millrace.archive.fields import Fields, column_of, stated_fields
 from millrace.archive.files import path_of, require_checksum
 from millrace.archive.listing import ArchivedFile
-from millrace.archive.spark_reader import FileUnreadable, Wanted
+from millrace.archive.spark_reader import FileUnreadable, RowSelection
 from millrace.errors import ArchiveDamaged
 from millrace.spark.log_source import COLUMNS
 
@@ -99,13 +99,13 @@ def fields_of(root: Path, file: ArchivedFile) -> Fields:
         raise FileUnreadable(f"event_log: {path} cannot be read: {error}") from None
 
 
-def whole_rows(spark: "SparkSession", paths: Sequence[Path], wanted: Wanted) -> "DataFrame":
+def whole_rows(spark: "SparkSession", paths: Sequence[Path], selection: RowSelection) -> "DataFrame":
     """Read all events of proven files that have columns of all wanted fields."""
     from pyspark.sql import functions as f
 
-    filters = {"decider": wanted.deciders, "event": wanted.events}
-    types = {name: COLUMNS[name][0] for name in COLUMNS if name in wanted.columns or filters.get(name) is not None}
-    types |= {column_of(path[0]): "string" for _, path in wanted.extract}
+    filters = {"decider": selection.deciders, "event": selection.events}
+    types = {name: COLUMNS[name][0] for name in COLUMNS if name in selection.columns or filters.get(name) is not None}
+    types |= {column_of(path[0]): "string" for _, path in selection.extract}
     ddl = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in types.items())
     # paths of the local file system, in which no character is a pattern
     uris = ["file:" + "".join(f"\\{c}" if c in _GLOB else c for c in path.absolute().as_posix()) for path in paths]
@@ -113,8 +113,8 @@ def whole_rows(spark: "SparkSession", paths: Sequence[Path], wanted: Wanted) -> 
     for name, chosen in filters.items():
         if chosen is not None:
             rows = rows.where(f.col(name).isin(*chosen) if chosen else f.lit(False))
-    columns = [f.col(_quoted(name)) for name in wanted.columns]
-    return rows.select(*columns, *(f.col(_quoted(column_of(path[0]))).alias(name) for name, path in wanted.extract))
+    columns = [f.col(_quoted(name)) for name in selection.columns]
+    return rows.select(*columns, *(f.col(_quoted(column_of(path[0]))).alias(name) for name, path in selection.extract))
 
 
 def _quoted(name: str) -> str:

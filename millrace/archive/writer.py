@@ -89,23 +89,28 @@ def archive_partition(
             return _report(before, 0, began)
         with dbapi.connect(in_utf8(lasting(dsn))) as reader, reader.cursor() as cursor:
             cursor.execute(NO_TIME_LIMITS)
-            for wanted in ranges:
-                fields = range_fields(cursor, wanted)
+            for log_range in ranges:
+                fields = range_fields(cursor, log_range)
                 file = write_file(
                     root,
-                    wanted,
-                    read_range(cursor, wanted, fields),
+                    log_range,
+                    read_range(cursor, log_range, fields),
                     fields=fields,
                     numbers=store.number_archive_fields(fields.columns),
                     ready=lambda: store.lock_archive(partition, writer),
                 )
                 # a snapshot is held for one file only
                 reader.commit()
-                _date_replaced(root, before, wanted)
+                _date_replaced(root, before, log_range)
                 store.list_archive_file(
-                    partition, wanted.from_position, wanted.to_position, path_of(wanted), file.bytes, file.checksum
+                    partition,
+                    log_range.from_position,
+                    log_range.to_position,
+                    path_of(log_range),
+                    file.bytes,
+                    file.checksum,
                 )
-                written += wanted.size
+                written += log_range.size
         return _report(archived(connection, partition), written, began)
 
 
@@ -153,13 +158,13 @@ def sweep(root: Path, held: ArchivedPartition, keep_replaced_s: float = KEEP_REP
             path.unlink(missing_ok=True)
 
 
-def _date_replaced(root: Path, held: ArchivedPartition, wanted: LogRange) -> None:
+def _date_replaced(root: Path, held: ArchivedPartition, log_range: LogRange) -> None:
     """Restart the clock until removal for the files that a new file is about to replace.
 
     Call it before the new file is listed: after a kill in between no other process would restart the clock.
     """
     for file in held.files:
-        if wanted.from_position <= file.range.from_position and file.range.to_position <= wanted.to_position:
+        if log_range.from_position <= file.range.from_position and file.range.to_position <= log_range.to_position:
             with suppress(FileNotFoundError):
                 os.utime(root / file.path)
 

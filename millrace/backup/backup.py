@@ -38,7 +38,7 @@ from millrace.backup.manifest import (
 )
 from millrace.backup.state_tables import write_state
 from millrace.errors import MillraceError
-from millrace.event_store.migrations import known_migrations, validate
+from millrace.event_store.migrations import read_migrations, validate
 from millrace.event_store.platform import PlatformStore
 from millrace.patience import LOOK_S, PATIENCE_S
 from millrace.postgres.connecting import connect, lasting
@@ -98,22 +98,22 @@ def backup(
                     " from event_store_platform.backup_cut()"
                 )
                 archive_id, last_offset, lease_token, taken_at = cursor.fetchone()
-            held = _held(cursor)
+            available = _read_available(cursor)
             if before is not None:
-                _require_continuation(folder, before, cursor, archive_id, held)
+                _require_continuation(folder, before, cursor, archive_id, available)
             cursor.execute("select distinct view from read_models.declarations order by 1")
             left_out = [view for (view,) in cursor.fetchall()]
             tables = write_state(folder, cursor, left_out)
 
-            def afresh() -> list[ArchivedPartition]:
+            def reread() -> list[ArchivedPartition]:
                 connection.rollback()
                 _begin(cursor)
-                return _held(cursor)
+                return _read_available(cursor)
 
-            files, partitions = write_log(folder, cursor, held, afresh, before, archive, max_events, progress)
+            files, partitions = write_log(folder, cursor, available, reread, before, archive, max_events, progress)
         manifest = Manifest(
             FORMAT,
-            known_migrations()[-1].version,
+            read_migrations()[-1].version,
             archive_id,
             taken_at,
             last_offset,
@@ -189,7 +189,7 @@ def _require_empty(folder: Path) -> None:
         )
 
 
-def _held(cursor: Any) -> list[ArchivedPartition]:  # noqa: ANN401 - ADBC has no types
+def _read_available(cursor: Any) -> list[ArchivedPartition]:  # noqa: ANN401 - ADBC has no types
     cursor.execute(
         "select archive_id::text, partition, earliest_position, archived_position, high_water_mark, from_position, to_position, path, bytes,"
         " checksum from event_store_platform.archive_state()"
@@ -202,7 +202,7 @@ def _require_continuation(
     before: Manifest,
     cursor: Any,  # noqa: ANN401 - ADBC has no types
     archive_id: str,
-    held: Sequence[ArchivedPartition],
+    available: Sequence[ArchivedPartition],
 ) -> None:
     """Refuse to add to a backup that this store does not continue.
 
@@ -216,7 +216,7 @@ def _require_continuation(
             detail=f"It is that of {before.archive_id}; this store is {archive_id}.",
             hint="Choose another folder. A restored store takes backups of its own.",
         )
-    marks = {each.partition: each.high_water_mark for each in held}
+    marks = {each.partition: each.high_water_mark for each in available}
     for partition in before.partitions:
         if partition.high_water_mark > marks[partition.partition]:
             raise ForeignBackup(
@@ -232,25 +232,25 @@ def _require_continuation(
             " where l.partition = $1 and l.position = $2",
             (last.partition, last.to_position - 1),
         )
-        found = [event_id for (event_id,) in cursor.fetchall()]
-        if not found:
+        stored_ids = [event_id for (event_id,) in cursor.fetchall()]
+        if not stored_ids:
             continue
         with pq.ParquetFile(folder / last.path) as file:
             (*_, event_id) = file.read_row_group(file.num_row_groups - 1, columns=["event_id"])["event_id"].to_pylist()
-        if found != [event_id]:
+        if stored_ids != [event_id]:
             raise ForeignBackup(
                 f"{folder} holds a backup of another course of this store.",
                 detail=f"Position {last.to_position - 1} of log partition {last.partition} is event {event_id} there and"
-                f" {found[0]} here.",
+                f" {stored_ids[0]} here.",
                 hint="The store was set back to an earlier time and went on. Keep that backup and choose another folder.",
             )
 
 
 def _sweep(folder: Path, manifest: Manifest) -> None:
     """Remove the tables of earlier backups and the leftovers of killed ones."""
-    kept = {str(Path(table.path).parent.name) for table in manifest.tables}
+    state_folders = {str(Path(table.path).parent.name) for table in manifest.tables}
     for state in (folder / STATE).iterdir():
-        if state.name not in kept:
+        if state.name not in state_folders:
             shutil.rmtree(state, ignore_errors=True)
     listed = {file.path for file in manifest.files}
     for path in (folder / LOG).glob("p*/*") if (folder / LOG).exists() else ():

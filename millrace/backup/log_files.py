@@ -20,8 +20,8 @@ Progress = Callable[[int, int], None]
 def write_log(
     folder: Path,
     cursor: Any,  # noqa: ANN401 - ADBC has no types
-    held: Sequence[ArchivedPartition],
-    afresh: Callable[[], Sequence[ArchivedPartition]],
+    available: Sequence[ArchivedPartition],
+    reread: Callable[[], Sequence[ArchivedPartition]],
     before: Manifest | None,
     archive: Path | None,
     max_events: int,
@@ -32,8 +32,8 @@ def write_log(
     Args:
         folder: The backup.
         cursor: An ADBC cursor.
-        held: The log partitions in archive and log, in the snapshot of the cut.
-        afresh: Begins another snapshot for the cursor, and rereads `held`: archived events may be removed meanwhile.
+        available: The log partitions in archive and log, in the snapshot of the cut.
+        reread: Begins another snapshot for the cursor, and rereads `available`: archived events may be removed by then.
         before: The earlier backup in this folder.
         archive: The folder of the archive.
         max_events: How many events a file holds at most.
@@ -43,47 +43,51 @@ def write_log(
         ForeignBackup: Events are neither in the store nor in the archive.
         ArchiveDamaged: A needed file of the archive is not whole.
     """
-    there = {each.partition: each for each in before.partitions} if before else {}
+    earlier_partitions = {each.partition: each for each in before.partitions} if before else {}
     partitions = []
-    wanted: list[LogRange] = []
-    for each in held:
-        known = there.get(each.partition)
-        first, end = known.earliest_position if known else each.earliest_position, each.high_water_mark
+    ranges: list[LogRange] = []
+    for each in available:
+        earlier = earlier_partitions.get(each.partition)
+        first, end = earlier.earliest_position if earlier else each.earliest_position, each.high_water_mark
         # a first backup begins at the first of the files that lead up to the log, or at the log's beginning
-        for archived in () if known else reversed(each.files):
+        for archived in () if earlier else reversed(each.files):
             if archived.range.from_position < first <= archived.range.to_position:
                 first = archived.range.from_position
-        wanted += [
+        ranges += [
             LogRange(each.partition, begin, min(begin + max_events, end))
-            for begin in range(known.high_water_mark if known else first, end, max_events)
+            for begin in range(earlier.high_water_mark if earlier else first, end, max_events)
         ]
         partitions.append(BackedUpPartition(each.partition, first, end))
-    total, done = sum(each.size for each in wanted), 0
+    total, written = sum(each.size for each in ranges), 0
     files = list(before.files) if before else []
-    for each_range in wanted:
-        (now,) = (each for each in afresh() if each.partition == each_range.partition)
-        batches = _batches(cursor, each_range, now, archive)
+    for each_range in ranges:
+        (current,) = (each for each in reread() if each.partition == each_range.partition)
+        batches = _batches(cursor, each_range, current, archive)
         file = write_file(folder / LOG, each_range, batches)
         files.append(BackedUpFile(**vars(each_range), bytes=file.bytes, checksum=file.checksum))
-        done += each_range.size
-        progress(done, total)
+        written += each_range.size
+        progress(written, total)
     return tuple(sorted(files, key=lambda file: file.range)), tuple(partitions)
 
 
 def _batches(
     cursor: Any,  # noqa: ANN401 - ADBC has no types
-    wanted: LogRange,
-    held: ArchivedPartition,
+    log_range: LogRange,
+    available: ArchivedPartition,
     archive: Path | None,
 ) -> Iterator[pa.RecordBatch]:
     """Read a range: events that the log no longer has from the archive, the others from the log."""
-    purged = LogRange(wanted.partition, wanted.from_position, min(wanted.to_position, held.earliest_position))
-    kept = LogRange(wanted.partition, max(wanted.from_position, held.earliest_position), wanted.to_position)
+    purged = LogRange(
+        log_range.partition, log_range.from_position, min(log_range.to_position, available.earliest_position)
+    )
+    in_log = LogRange(
+        log_range.partition, max(log_range.from_position, available.earliest_position), log_range.to_position
+    )
     parts: list[Iterator[pa.RecordBatch]] = []
     if purged.size > 0:
         files = [
             file
-            for file in held.files
+            for file in available.files
             if file.range.to_position > purged.from_position and file.range.from_position < purged.to_position
         ]
         if archive is None or not files:
@@ -94,10 +98,10 @@ def _batches(
                 if files
                 else "Choose another folder.",
             )
-        require_folder(archive, held.archive_id)
+        require_folder(archive, available.archive_id)
         for file in files:
             require_checksum(archive / file.path, file.bytes, file.checksum)
         parts += [read_file(archive / file.path, purged) for file in files]
-    if kept.size > 0:
-        parts.append(read_range(cursor, kept))
+    if in_log.size > 0:
+        parts.append(read_range(cursor, in_log))
     return chain(*parts)

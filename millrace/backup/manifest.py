@@ -132,7 +132,7 @@ class Manifest:
         return sum(entry.bytes for entry in self.entries)
 
     @property
-    def taken(self) -> datetime:
+    def cut_time(self) -> datetime:
         """The time of the cut."""
         return datetime.fromisoformat(self.taken_at)
 
@@ -163,9 +163,9 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, UnicodeDecodeError) as error:
         raise BackupDamaged(f"{path} cannot be read.", detail=str(error), hint="Put it back from a copy.") from error
     try:
-        whole = json.loads(text)
-        body = whole["body"]
-        if whole["checksum"] != _checksum(_text(body)):
+        document = json.loads(text)
+        body = document["body"]
+        if document["checksum"] != _checksum(_text(body)):
             raise ValueError("it has another checksum than was written")
         if body["format"] != FORMAT:
             raise BackupDamaged(
@@ -210,14 +210,14 @@ def require_backup(folder: Path, manifest: Manifest) -> None:
     Raises:
         BackupDamaged: One is missing or changed; the text names it.
     """
-    following = {partition.partition: partition.earliest_position for partition in manifest.partitions}
+    next_positions = {partition.partition: partition.earliest_position for partition in manifest.partitions}
     for file in manifest.files:
-        if following.get(file.partition) != file.from_position:
+        if next_positions.get(file.partition) != file.from_position:
             raise BackupDamaged(
                 f"{folder / MANIFEST} is damaged.", detail=f"{file.path} does not follow the file before it."
             )
-        following[file.partition] = file.to_position
-    if following != {partition.partition: partition.high_water_mark for partition in manifest.partitions}:
+        next_positions[file.partition] = file.to_position
+    if next_positions != {partition.partition: partition.high_water_mark for partition in manifest.partitions}:
         raise BackupDamaged(f"{folder / MANIFEST} is damaged.", detail="Its files do not reach the high-water marks.")
     root = folder.resolve()
     for entry in manifest.entries:

@@ -140,15 +140,15 @@ def _load_log(connection: psycopg.Connection, folder: Path, manifest: Manifest, 
     positions = sql.SQL("copy event_store.event_log ({}) from stdin (format csv)").format(
         sql.SQL(", ").join(map(sql.Identifier, _POSITION))
     )
-    done = 0
+    loaded = 0
     try:
         for file in manifest.files:
             for batch in read_file(folder / file.path, LogRange(file.partition, file.from_position, file.to_position)):
-                stamped = _chosen(batch, _EVENT).append_column("transaction_id", pa.array([_LONG_AGO] * len(batch)))
+                stamped = _select(batch, _EVENT).append_column("transaction_id", pa.array([_LONG_AGO] * len(batch)))
                 _copy(connection, events, stamped)
-                _copy(connection, positions, _chosen(batch, _POSITION))
-                done += len(batch)
-                progress(done, manifest.events)
+                _copy(connection, positions, _select(batch, _POSITION))
+                loaded += len(batch)
+                progress(loaded, manifest.events)
     except ArchiveDamaged as error:
         raise BackupDamaged(error.message, detail=error.detail, hint="Nothing was restored.") from error
 
@@ -160,7 +160,7 @@ def _copy(connection: psycopg.Connection, into: sql.Composed, rows: pa.Table) ->
         copy.write(buffer.getbuffer())
 
 
-def _chosen(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
+def _select(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
     return pa.Table.from_batches([batch]).select(list(columns))
 
 

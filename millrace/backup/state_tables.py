@@ -97,7 +97,7 @@ def write_state(folder: Path, cursor: Any, left_out: Sequence[str]) -> tuple[Bac
 
     state = folder / STATE / uuid4().hex
     state.mkdir(parents=True)
-    written = []
+    tables = []
     for table, (source, columns) in STATE_TABLES.items():
         texts = sql.SQL(", ").join(
             sql.SQL("({})::text as {}").format(_EXPRESSIONS.get(column, sql.Identifier(column)), sql.Identifier(column))
@@ -119,6 +119,6 @@ def write_state(folder: Path, cursor: Any, left_out: Sequence[str]) -> tuple[Bac
                 writer.write_batch(batch.cast(schema))
                 rows += len(batch)
         name = str(path.relative_to(folder))
-        written.append(BackedUpTable(table, columns, name, rows, path.stat().st_size, file_checksum(path)))
+        tables.append(BackedUpTable(table, columns, name, rows, path.stat().st_size, file_checksum(path)))
     sync_folder(state.parent)
-    return tuple(written)
+    return tuple(tables)

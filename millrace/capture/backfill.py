@@ -58,7 +58,7 @@ class BackfillStep:
 
 
 @dataclass(frozen=True)
-class _Read:
+class _TableChunk:
     """A chunk of a table that was read, how many rows its backfill read before it, and its rows as events."""
 
     table: RegisteredTable
@@ -87,24 +87,24 @@ class Backfill:
         # when to retry a table that is locked, or cannot be read, by its name
         self._waiting: dict[str, float] = {}
         # chunks that are not events yet, in the order of their positions; those of one table in the order of its keys
-        self._chunks: list[_Read] = []
+        self._chunks: list[_TableChunk] = []
 
     @property
     def waits_for_changes(self) -> bool:
         """Whether a chunk was read that has to wait until the changes before it are stored."""
         return bool(self._chunks)
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Check which tables are to be read: some are read anew. Chunks that were read before are read again."""
         self._unfinished = self._registered()
         self._chunks = []
 
-    def step(self, stored_lsn: Lsn, emitted: Callable[[], object]) -> BackfillStep:
+    def step(self, stored_lsn: Lsn, await_emitted: Callable[[], object]) -> BackfillStep:
         """Do the next part of a backfill that is due.
 
         Args:
             stored_lsn: All changes below it are stored.
-            emitted: Returns once the stored changes are events; called before a chunk's own events, which follow them.
+            await_emitted: Returns once the stored changes are events. Called before the events of a chunk.
         """
         if not self._chunks:
             self._unfinished = self._unfinished and [
@@ -117,34 +117,34 @@ class Backfill:
         if not self._chunks or stored_lsn < self._chunks[-1].chunk.high_lsn:
             # everything that a chunk's snapshot has seen comes before the chunk in the log
             return BackfillStep(worked=True)
-        emitted()
-        read, self._chunks = self._chunks, []
+        await_emitted()
+        chunks, self._chunks = self._chunks, []
         with ThreadPoolExecutor(1, "append") as appender:
-            appending = appender.submit(self._append, read)
+            appending = appender.submit(self._append, chunks)
             # the next rows of a large table are read while these become events
-            ahead = self._read_ahead(read[-1])
-        done = appending.result()
-        self._chunks = [chunk for chunk, stored in zip(read, done, strict=True) if stored.status == "behind"]
-        if done[-1].status != "unpublished":
+            ahead = self._read_ahead(chunks[-1])
+        results = appending.result()
+        self._chunks = [chunk for chunk, stored in zip(chunks, results, strict=True) if stored.status == "behind"]
+        if results[-1].status != "unpublished":
             self._chunks += ahead
         return BackfillStep(
             worked=True,
-            appended=sum(stored.appended for stored in done),
-            held=sum(stored.held for stored in done),
-            unchanged=sum(stored.unchanged for stored in done),
+            appended=sum(stored.appended for stored in results),
+            held=sum(stored.held for stored in results),
+            unchanged=sum(stored.unchanged for stored in results),
         )
 
     def _finish(self) -> bool:
         """End the backfills that have read every row, for a limited time; return whether there was one."""
-        read = [table for table in self._unfinished if table.rows_read]
+        fully_read = [table for table in self._unfinished if table.rows_read]
         until = time.monotonic() + STEP_S
-        for table in read:
+        for table in fully_read:
             self._store.finish_backfill(
                 self._ready.capture, self._ready.lease_token, table.schema_name, table.table_name, FINISH
             )
             if time.monotonic() >= until:
                 break
-        return bool(read)
+        return bool(fully_read)
 
     def _read_tables(self) -> bool:
         """Read the next chunk of a table, and the chunks after it if they are small; return whether any may be read.
@@ -167,7 +167,7 @@ class Backfill:
         for table in due:
             try:
                 after = None if table.backfill_key is None else json.loads(table.backfill_key)
-                read = self._read(table, after, table.backfilled_rows)
+                next_chunk = self._read(table, after, table.backfilled_rows)
             except psycopg.errors.LockNotAvailable:
                 self._waiting[table.name] = time.monotonic() + ASK_S
                 continue
@@ -178,37 +178,37 @@ class Backfill:
             self._waiting.pop(table.name, None)
             if table.unread_reason is not None:
                 self._hold(table, None)
-            if read is None:
+            if next_chunk is None:
                 break
-            self._chunks.append(read)
-            rows += len(read.chunk.rows)
-            size += read.chunk.size
-            if not read.chunk.done or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
+            self._chunks.append(next_chunk)
+            rows += len(next_chunk.chunk.rows)
+            size += next_chunk.chunk.size
+            if not next_chunk.chunk.is_last or rows >= CHUNK or size >= CHUNK_BYTES or time.monotonic() >= until:
                 break
         return any(table.name not in self._waiting for table in due)
 
-    def _hold(self, table: RegisteredTable, why: TableUnreadable | None) -> None:
+    def _hold(self, table: RegisteredTable, error: TableUnreadable | None) -> None:
         """Record why a table cannot be read, or that it can be read again."""
-        reason = None if why is None else f"{why.detail}: {why.hint}"
+        reason = None if error is None else f"{error.detail}: {error.hint}"
         if self._store.hold_backfill(
             self._ready.capture, self._ready.lease_token, table.schema_name, table.table_name, reason
         ):
-            said = "its backfill goes on" if reason is None else f"its backfill does not go on: {reason}"
-            logger.warning("%s: table %s: %s", self._ready.capture, table.name, said)
+            state = "its backfill goes on" if reason is None else f"its backfill does not go on: {reason}"
+            logger.warning("%s: table %s: %s", self._ready.capture, table.name, state)
 
-    def _read_ahead(self, before: _Read) -> list[_Read]:
+    def _read_ahead(self, before: _TableChunk) -> list[_TableChunk]:
         """Read the chunk after one that is about to become events; return nothing if it cannot be read now."""
-        if before.chunk.done:
+        if before.chunk.is_last:
             return []
         try:
             rows_before = before.rows_before + len(before.chunk.rows)
-            read = self._read(before.table, before.chunk.last_key, rows_before)
+            next_chunk = self._read(before.table, before.chunk.last_key, rows_before)
         except (psycopg.errors.LockNotAvailable, TableUnreadable, TableUnfit):
             # the next step meets that error again
             return []
-        return [] if read is None else [read]
+        return [] if next_chunk is None else [next_chunk]
 
-    def _read(self, table: RegisteredTable, after: Sequence[str] | None, rows_before: int) -> _Read | None:
+    def _read(self, table: RegisteredTable, after: Sequence[str] | None, rows_before: int) -> _TableChunk | None:
         """Read a table's next chunk, and choose the size of the one after; return None if it is far too large."""
         ready = self._ready
         declared = self._declared[table.schema_name, table.table_name]
@@ -225,9 +225,9 @@ class Backfill:
         rows = backfilled_rows(
             chunk, declared, ready.capture, ready.source_generation, table.backfill_offset, rows_before
         )
-        return _Read(table, chunk, rows_before, rows)
+        return _TableChunk(table, chunk, rows_before, rows)
 
-    def _append(self, read: Sequence[_Read]) -> list[EmittedRows]:
+    def _append(self, chunks: Sequence[_TableChunk]) -> list[EmittedRows]:
         return [
             self._store.emit_backfill(
                 self._ready.capture,
@@ -238,9 +238,9 @@ class Backfill:
                 each.chunk.high_lsn,
                 each.rows,
                 None if each.chunk.last_key is None else json.dumps(each.chunk.last_key, ensure_ascii=False),
-                done=each.chunk.done,
+                done=each.chunk.is_last,
             )
-            for each in read
+            for each in chunks
         ]
 
     def _registered(self) -> list[RegisteredTable]:

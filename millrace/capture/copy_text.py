@@ -36,7 +36,7 @@ def changes_json(changes: Iterable[Change]) -> str:
     """Write changes as the JSON array that `compare_changes` compares with what is stored."""
     members = []
     for change in changes:
-        known = {
+        fields = {
             "commit_lsn": str(change.commit_lsn),
             "commit_idx": change.commit_idx,
             "xid": change.xid,
@@ -46,7 +46,7 @@ def changes_json(changes: Iterable[Change]) -> str:
             "fault": change.fault,
         }
         # data is already JSON text
-        members.append(f'{json.dumps(known, ensure_ascii=False)[:-1]}, "data": {change.data or "null"}}}')
+        members.append(f'{json.dumps(fields, ensure_ascii=False)[:-1]}, "data": {change.data or "null"}}}')
     return f"[{', '.join(members)}]"
 
 

@@ -1,4 +1,4 @@
-"""Decides what a capture does before it resumes: turns the facts of `look` into steps for `setup`, or a refusal.
+"""Decides what a capture does before it resumes: turns the facts of `read_facts` into steps for `setup`, or a refusal.
 
     tables -> `admit`: which are captured, which are stopped -> leased
     slot and source -> `decide`: resume, follow another server, make a slot, or record what is lost
@@ -15,7 +15,7 @@ from hashlib import sha256
 from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.decoding.schemas import Schema
-from millrace.capture.look import Facts, Tables
+from millrace.capture.facts import Facts, Tables
 from millrace.capture.schema_changes import schema_now
 from millrace.capture.source.connection import SourceIdentity
 from millrace.capture.source.probe import LOCKED
@@ -51,7 +51,7 @@ class Admitted:
         tables: The tables that are captured now.
         stopped: Why a declared table cannot be captured now, by its name.
         registrations: Each declared table as the store is to register it.
-        looked_lsn: The position of the source's log before its tables were looked at.
+        read_lsn: The position of the source's log before its tables were looked at.
         probed: Digests of the tables that need no probe the next time.
     """
 
@@ -60,7 +60,7 @@ class Admitted:
     tables: tuple[AdmittedTable, ...]
     stopped: Mapping[str, str]
     registrations: tuple[TableRegistration, ...]
-    looked_lsn: Lsn
+    read_lsn: Lsn
     probed: frozenset[str]
 
     @property
@@ -70,8 +70,8 @@ class Admitted:
 
     def without(self, names: Collection[str], why: str) -> "Admitted":
         """Return what is captured without the named tables, which wait."""
-        kept = tuple(each for each in self.tables if each.table.name not in names)
-        return replace(self, tables=kept, stopped={**self.stopped, **dict.fromkeys(names, why)})
+        tables = tuple(each for each in self.tables if each.table.name not in names)
+        return replace(self, tables=tables, stopped={**self.stopped, **dict.fromkeys(names, why)})
 
 
 @dataclass(frozen=True)
@@ -136,25 +136,25 @@ def admit(tables: Tables) -> Admitted:
         NotReady: The server or our role there is not ready; the error has all that the source lacks.
         InvalidCapture: A table is to be hashed, but there is no key.
     """
-    declared, seen = tables.declared, tables.seen
-    if len(seen.tables) == len(declared.tables):
+    declared, state = tables.declared, tables.readiness
+    if len(state.tables) == len(declared.tables):
         # no table would be captured meanwhile: publishing waits for the locks instead
-        seen = replace(seen, tables={name: said for name, said in seen.tables.items() if said != [LOCKED]})
-    if seen.server:
-        raise NotReady(declared.name, seen.problems)
+        state = replace(state, tables={name: faults for name, faults in state.tables.items() if faults != [LOCKED]})
+    if state.server:
+        raise NotReady(declared.name, state.problems)
     # only a standby has no flush position, and a standby is not ready
-    assert seen.flushed is not None
-    stopped = {name: "; ".join(said) for name, said in seen.tables.items()}
+    assert state.flushed is not None
+    stopped = {name: "; ".join(faults) for name, faults in state.tables.items()}
     admitted, registrations = [], []
     for each in declared.tables:
-        found = seen.found.get((each.schema, each.table))
+        found = state.found.get((each.schema, each.table))
         table, oids = keyed(found, each), () if found is None else found.oids
-        key, why = fingerprint(declared, table, oids), stopped.get(table.name)
-        registrations.append(TableRegistration(table.schema, table.table, table.stream_decider, table.key, key, why))
+        digest, why = fingerprint(declared, table, oids), stopped.get(table.name)
+        registrations.append(TableRegistration(table.schema, table.table, table.stream_decider, table.key, digest, why))
         if found is not None and why is None:
-            admitted.append(AdmittedTable(table, oids, schema_now(found, table), key))
+            admitted.append(AdmittedTable(table, oids, schema_now(found, table), digest))
     return Admitted(
-        declared, tables.slot, tuple(admitted), stopped, tuple(registrations), Lsn.parse(seen.flushed), seen.probed
+        declared, tables.slot, tuple(admitted), stopped, tuple(registrations), Lsn.parse(state.flushed), state.probed
     )
 
 
@@ -163,8 +163,8 @@ def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> 
     declared = repr((table.columns, table.where, table.key, sorted(capture.actions), tuple(oids[:1])))
     if table.hidden:
         # of the key only a digest, enough to tell it from another key
-        key = hmac.digest(table.secret(), b"millrace", "sha256") if table.hash else b""
-        declared += repr((sorted(table.mask), sorted(table.hash), key))
+        digest = hmac.digest(table.secret(), b"millrace", "sha256") if table.hash else b""
+        declared += repr((sorted(table.mask), sorted(table.hash), digest))
     return sha256(declared.encode()).hexdigest()[:32]
 
 
@@ -172,7 +172,7 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
     """Decide the steps until the slot resumes where the store is; none if it already does.
 
     Args:
-        facts: The facts of `look`.
+        facts: The facts of `read_facts`.
         actions: The actions that are captured.
 
     Raises:
@@ -184,29 +184,29 @@ def decide(facts: Facts, actions: Collection[str]) -> tuple[Step, ...]:
     if lease.source_generation is None or lease.stored_lsn is None:
         return (Begin(identity, facts.history()),)
     if (identity.system_identifier, identity.database) != (lease.system_identifier, lease.database):
-        another = (
+        reason = (
             f"The source is database {identity.database} of cluster {identity.system_identifier}; the slot was made in"
             f" {lease.database} of {lease.system_identifier}."
         )
-        return (Lose(lease.stored_lsn, None, another),)
+        return (Lose(lease.stored_lsn, None, reason),)
     steps: tuple[Step, ...] = ()
     stored, timelines = lease.stored_lsn, facts.history()
-    known = None if lease.timelines is None else Timelines.parse(lease.timelines)
-    if timelines != known:
-        common = known.common(timelines) if known else None
+    captured = None if lease.timelines is None else Timelines.parse(lease.timelines)
+    if timelines != captured:
+        common = captured.common(timelines) if captured else None
         lose = Lose(
             common,
             stored,
             f"Another server took over at {common}, without what was captured from there to {stored}: the source's log came"
-            f" through timelines {timelines}; captured were {known}.",
+            f" through timelines {timelines}; captured were {captured}.",
         )
         # A backfill may have read a change of an uncaptured action: the store may have it without an event for it.
         if common is not None and common < stored and set(actions) != set(ACTIONS):
             return (lose,)
         steps = (Follow(timelines, common, lose),)
         stored = stored if common is None else min(stored, common)
-    lost = _loss(facts, stored)
-    return steps if lost is None else (*steps, Lose(stored, None, lost))
+    loss = _loss(facts, stored)
+    return steps if loss is None else (*steps, Lose(stored, None, loss))
 
 
 def decide_tables(

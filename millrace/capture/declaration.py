@@ -142,19 +142,19 @@ class Capture:
             raise InvalidCapture(f"capture {self.name}: actions are {', '.join(ACTIONS)}; not {', '.join(unknown)}")
         if not self.actions:
             raise InvalidCapture(f"capture {self.name}: it has no action; allowed are {', '.join(ACTIONS)}")
-        for what, named in (
+        for what, names in (
             ("table", [table.name for table in self.tables]),
             ("decider", [table.stream_decider for table in self.tables]),
         ):
-            if twice := {name for name, number in Counter(named).items() if number > 1}:
+            if twice := {name for name, number in Counter(names).items() if number > 1}:
                 raise InvalidCapture(f"capture {self.name}: {what} {', '.join(sorted(twice))} is declared twice")
         for table in self.tables:
             if table.columns == ():
                 raise InvalidCapture(f"capture {self.name}: table {table.name}: columns are None or not empty")
-            if table.keyless and (named := sorted({"update", "delete"} & set(self.actions))):
+            if table.keyless and (names := sorted({"update", "delete"} & set(self.actions))):
                 raise InvalidCapture(
                     f"capture {self.name}: table {table.name}: key=() says that nothing names its rows, so there is no"
-                    f" telling which one a row's {' or '.join(named)} concerns: declare it in a capture with"
+                    f" telling which one a row's {' or '.join(names)} concerns: declare it in a capture with"
                     ' actions=("insert", "truncate"), or state key'
                 )
             self._check_hidden(table)

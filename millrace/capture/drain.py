@@ -31,7 +31,7 @@ from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.emitter import Emitter
-from millrace.capture.prepare import have_read_anew, prepare
+from millrace.capture.prepare import prepare, schedule_reread
 from millrace.capture.schema_changes import SchemaStore, schemas_json
 from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.capture.source.published import published_tables
@@ -130,16 +130,16 @@ class CaptureDrain:
         self._dsn = dsn
         self._owner = owner
         self._lease_s = lease_s
-        self._leave = stop
+        self._interrupt = stop
         self._opened = ExitStack()
         self._stream: SlotStream | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as opening:
-            self._source = opening.enter_context(connect_source(self.capture.source(), self._leave))
+            self._source = opening.enter_context(connect_source(self.capture.source(), self._interrupt))
             self._control = opening.enter_context(self._connect())
-            known = find_capture(self._control, self.capture.name)
-            before = published_tables(self._source, known.publication if known else "")
+            info = find_capture(self._control, self.capture.name)
+            before = published_tables(self._source, info.publication if info else "")
             self._ready = prepare(self._source, self._control, self.capture, self._owner, self._lease_s)
             opening.callback(self._release)
             self._published = published_tables(self._source, self._ready.publication).since(before)
@@ -154,8 +154,8 @@ class CaptureDrain:
         self._token = self._ready.lease_token
         self._stored_lsn = self._ready.stored_lsn
         self._stop, self._failed = threading.Event(), threading.Event()
-        self._kept_at = self._idle_at = self._began_at = time.monotonic()
-        self._look_at = self._began_at + PAUSE_S
+        self._extended_at = self._idle_at = self._began_at = time.monotonic()
+        self._next_check_at = self._began_at + PAUSE_S
         return self
 
     def __exit__(
@@ -170,7 +170,7 @@ class CaptureDrain:
 
     @contextmanager
     def _connect(self, name: str = "millrace") -> Iterator[CaptureStore]:
-        with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._leave) as connection:
+        with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S, stop=self._interrupt) as connection:
             require_own_session(connection, self._dsn)
             connection.execute("select set_config('application_name', %s, false)", (name,))
             connection.execute("set default_transaction_isolation = 'read committed'")
@@ -214,21 +214,21 @@ class CaptureDrain:
         started = busy_at = time.monotonic()
         handled = 0
         # stored changes become events while the next ones are decoded
-        with Emitter(self.emit, lambda: self._keep_lease(self._emitting), self._lease_s / 3) as emitter:
+        with Emitter(self.emit, lambda: self._extend_lease(self._emitting), self._lease_s / 3) as emitter:
             # changes that the previous process stored
             emitter.hand_over()
             while not self._stop.is_set() and time.monotonic() - started < budget_s:
                 began = time.monotonic()
                 try:
-                    came = self.store(emitter.hand_over)
+                    new_changes = self.store(emitter.hand_over)
                     backfilled = self.backfill(emitter.wait)
-                    emitting = not emitter.wait(0 if came or backfilled else GLANCE_S)
-                    self._keep_lease(self._control)
-                    if self._is_other_source():
+                    emitting = not emitter.wait(0 if new_changes or backfilled else GLANCE_S)
+                    self._extend_lease(self._control)
+                    if self._must_prepare_anew():
                         # the next preparation of the capture finds what changed, and what follows from that
                         break
                     handled, before = self.report.emitted + self.report.quarantined, handled
-                    if came or backfilled or emitting or handled > before:
+                    if new_changes or backfilled or emitting or handled > before:
                         busy_at = time.monotonic()
                         self.report.busy_s += busy_at - began
                         on_step(self.report)
@@ -247,7 +247,7 @@ class CaptureDrain:
                     self._failed.set()
                     # fails if the lease is lost: only its owner may stop a table
                     self._control.extend_capture(self.capture.name, self._token, self._lease_s)
-                    have_read_anew(self._control, self._ready.admitted, [unfit.table], str(unfit.detail))
+                    schedule_reread(self._control, self._ready.admitted, [unfit.table], str(unfit.detail))
                     raise
                 except BaseException:
                     # whatever the error is, the emitter does not continue without us; the caller may drain again
@@ -256,15 +256,15 @@ class CaptureDrain:
         self.purge()
         return self.report
 
-    def _is_other_source(self) -> bool:
+    def _must_prepare_anew(self) -> bool:
         """Check the published tables now and then; return whether the capture must be prepared anew for them."""
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._next_check_at:
             return False
         found = published_tables(self._source, self._ready.publication)
-        looked = time.monotonic()
+        checked_at = time.monotonic()
         # at most a fiftieth of the time: a check of hundreds of tables takes tens of milliseconds
-        self._look_at = looked + max(PAUSE_S, (looked - now) / 0.02)
+        self._next_check_at = checked_at + max(PAUSE_S, (checked_at - now) / 0.02)
         return found.is_another(self._published) or (bool(found.refused) and now - self._began_at >= BUSY_S)
 
     def store(self, on_stored: Callable[[], object] = lambda: None) -> int:
@@ -306,7 +306,7 @@ class CaptureDrain:
         if rereads:
             # if we are killed before this, the next run finds that these tables are due
             self._control.publish_tables(self.capture.name, self._token, next_xid(self._source))
-            self._backfill.look_again()
+            self._backfill.refresh()
         return changed
 
     def _store_piece(self, arriving: Arriving, stream: SlotStream, flushed: Lsn, at: datetime) -> StoredPiece:
@@ -326,7 +326,7 @@ class CaptureDrain:
         with self._storing.connection.transaction():
             if first is not None:
                 copied = self._storing.copy_changes(self._ready.source_generation, chain([first], changes))
-            if schemas := self._ready.schemas.take():
+            if schemas := self._ready.schemas.take_new():
                 rereads = SchemaStore(self._storing.connection).keep_schemas(
                     self.capture.name, self._token, flushed, schemas_json(schemas)
                 )
@@ -354,7 +354,7 @@ class CaptureDrain:
             self._control.extend_capture(self.capture.name, self._token, self._lease_s)
             ready = self._ready
             self._stream = SlotStream(
-                self._source, ready.slot, ready.publication, converted=converted, takes_over=True, stop=self._leave
+                self._source, ready.slot, ready.publication, converted=converted, takes_over=True, stop=self._interrupt
             )
             self._decoder = ChangeDecoder(
                 ready.tables,
@@ -394,19 +394,19 @@ class CaptureDrain:
         """Append the stored changes as events."""
         behind = True
         while behind and not (self._stop.is_set() or self._failed.is_set()):
-            done = self._emitting.emit_changes(self.capture.name, self._token, EMIT)
-            self.report.emitted += done.emitted
-            self.report.quarantined += done.quarantined + done.held
-            behind = done.behind
-            self._keep_lease(self._emitting)
+            result = self._emitting.emit_changes(self.capture.name, self._token, EMIT)
+            self.report.emitted += result.emitted
+            self.report.quarantined += result.quarantined + result.held
+            behind = result.behind
+            self._extend_lease(self._emitting)
 
-    def backfill(self, emitted: Callable[[], object]) -> bool:
+    def backfill(self, await_emitted: Callable[[], object]) -> bool:
         """Do the next part of a backfill that is due; return whether there was anything to do.
 
         Args:
-            emitted: Returns once all stored changes are emitted.
+            await_emitted: Returns once all stored changes are emitted.
         """
-        step = self._backfill.step(self._stored_lsn, emitted)
+        step = self._backfill.step(self._stored_lsn, await_emitted)
         self.report.backfilled += step.appended
         self.report.unchanged += step.unchanged
         self.report.quarantined += step.held
@@ -424,9 +424,9 @@ class CaptureDrain:
         before = datetime.now(UTC) - timedelta(days=self.capture.keep_days)
         removed = 0
         while not self._stop.is_set():
-            gone = self._control.purge_wal_events(self.capture.name, before, PURGE)
-            removed += gone
-            if gone < PURGE:
+            batch_removed = self._control.purge_wal_events(self.capture.name, before, PURGE)
+            removed += batch_removed
+            if batch_removed < PURGE:
                 break
         return removed
 
@@ -458,7 +458,7 @@ class CaptureDrain:
         self._idle_at = time.monotonic()
         return True
 
-    def _keep_lease(self, store: CaptureStore) -> None:
-        if time.monotonic() - self._kept_at >= self._lease_s / 3:
+    def _extend_lease(self, store: CaptureStore) -> None:
+        if time.monotonic() - self._extended_at >= self._lease_s / 3:
             store.extend_capture(self.capture.name, self._token, self._lease_s)
-            self._kept_at = time.monotonic()
+            self._extended_at = time.monotonic()

@@ -15,18 +15,18 @@ class Emitter:
 
     Args:
         emit: Turns all stored changes into events, until none is left or until it is told to stop.
-        rest: Called now and then while there is nothing to do.
-        rest_s: How often, in seconds.
+        on_idle: Called now and then while there is nothing to do.
+        idle_s: How often, in seconds.
     """
 
-    def __init__(self, emit: Callable[[], object], rest: Callable[[], object], rest_s: float) -> None:
+    def __init__(self, emit: Callable[[], object], on_idle: Callable[[], object], idle_s: float) -> None:
         self._emit = emit
-        self._rest = rest
-        self._rest_s = rest_s
+        self._on_idle = on_idle
+        self._idle_s = idle_s
         self._executor = ThreadPoolExecutor(1, "emit")
         # guards the next three, and notifies of changes to them
         self._changed = threading.Condition()
-        self._left = 0
+        self._pieces_left = 0
         self._ending = self._over = False
 
     def __enter__(self) -> Self:
@@ -48,29 +48,29 @@ class Emitter:
 
         Raises what an emission has raised, as `wait` does.
         """
-        self._until(lambda: self._left <= MOST_PIECES)
+        self._until(lambda: self._pieces_left <= MOST_PIECES)
         with self._changed:
-            self._left += 1
+            self._pieces_left += 1
             self._changed.notify_all()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until all that was handed over is emitted; return whether it is emitted."""
-        return self._until(lambda: not self._left, timeout_s)
+        return self._until(lambda: not self._pieces_left, timeout_s)
 
     def _until(self, fits: Callable[[], bool], timeout_s: float | None = None) -> bool:
         with self._changed:
-            done = self._changed.wait_for(lambda: self._over or fits(), timeout_s)
+            in_time = self._changed.wait_for(lambda: self._over or fits(), timeout_s)
             over = self._over
         if over:
             self._running.result()
-        return done
+        return in_time
 
     def _run(self) -> None:
         try:
             while self._due():
                 self._emit()
                 with self._changed:
-                    self._left -= 1
+                    self._pieces_left -= 1
                     self._changed.notify_all()
         finally:
             # also after an error: no thread waits in vain
@@ -82,6 +82,6 @@ class Emitter:
         """Wait for a piece; return whether there is one. False means the end."""
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: self._left or self._ending, self._rest_s):
-                    return self._left > 0
-            self._rest()
+                if self._changed.wait_for(lambda: self._pieces_left or self._ending, self._idle_s):
+                    return self._pieces_left > 0
+            self._on_idle()

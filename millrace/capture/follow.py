@@ -69,11 +69,11 @@ def _drain(
     lease_s: int,
     on_step: Callable[[CaptureReport], None],
 ) -> None:
-    telling = _Telling(capture.name)
+    log = _ProgressLog(capture.name)
 
-    def step(sofar: CaptureReport) -> None:
-        telling.step(sofar)
-        on_step(sofar)
+    def step(totals: CaptureReport) -> None:
+        log.step(totals)
+        on_step(totals)
 
     with CaptureDrain(dsn, capture, owner, lease_s=lease_s, stop=stop) as capturing:
         for table, why in capturing.stopped.items():
@@ -81,7 +81,7 @@ def _drain(
         try:
             capturing.drain(budget_s=ROUND_S, idle_s=float("inf"), stop=stop, on_step=step)
         finally:
-            telling.tell(capturing.report)
+            log.write(capturing.report)
 
 
 class _Waiting:
@@ -90,46 +90,46 @@ class _Waiting:
     def __init__(self, capture: str) -> None:
         self._capture = capture
         self._kind: type[BaseException] | None = None
-        self._told_at = 0.0
+        self._logged_at = 0.0
 
     def __call__(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         now = time.monotonic()
         if error is None or (
-            type(error) is self._kind and state.attempt_number > 1 and now - self._told_at < PATIENCE_S
+            type(error) is self._kind and state.attempt_number > 1 and now - self._logged_at < PATIENCE_S
         ):
             return
-        self._kind, self._told_at = type(error), now
+        self._kind, self._logged_at = type(error), now
         # of two processes that follow one capture, one waits by design
         level = logging.INFO if isinstance(error, CaptureInUse) else logging.WARNING
         logger.log(level, "%s waits, and tries again: %s", self._capture, error)
 
 
-class _Telling:
+class _ProgressLog:
     """Logs now and then how much was captured since the last such line."""
 
     def __init__(self, capture: str) -> None:
         self._capture = capture
-        self._told = CaptureReport()
-        self._told_at = time.monotonic()
+        self._logged = CaptureReport()
+        self._logged_at = time.monotonic()
 
-    def step(self, sofar: CaptureReport) -> None:
-        if time.monotonic() - self._told_at >= PATIENCE_S:
-            self.tell(sofar)
+    def step(self, totals: CaptureReport) -> None:
+        if time.monotonic() - self._logged_at >= PATIENCE_S:
+            self.write(totals)
 
-    def tell(self, sofar: CaptureReport) -> None:
-        sofar = CaptureReport(*astuple(sofar))  # another thread may add to it meanwhile
-        came = CaptureReport(*(now - then for now, then in zip(astuple(sofar), astuple(self._told), strict=True)))
+    def write(self, totals: CaptureReport) -> None:
+        totals = CaptureReport(*astuple(totals))  # another thread may add to it meanwhile
+        added = CaptureReport(*(now - then for now, then in zip(astuple(totals), astuple(self._logged), strict=True)))
         # elapsed time alone is no news
-        if any(astuple(replace(came, busy_s=0.0))):
+        if any(astuple(replace(added, busy_s=0.0))):
             logger.info(
                 "%s: %d changes stored, %d events, %d rows backfilled, %d unchanged, %d quarantined in %.0f s",
                 self._capture,
-                came.stored,
-                came.emitted,
-                came.backfilled,
-                came.unchanged,
-                came.quarantined,
-                time.monotonic() - self._told_at,
+                added.stored,
+                added.emitted,
+                added.backfilled,
+                added.unchanged,
+                added.quarantined,
+                time.monotonic() - self._logged_at,
             )
-        self._told, self._told_at = sofar, time.monotonic()
+        self._logged, self._logged_at = totals, time.monotonic()

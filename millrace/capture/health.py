@@ -112,11 +112,11 @@ class CaptureHealth:
         found = []
         remedy = f"millrace capture restart {capture.name} --reason WHY reads the tables anew"
         # the remedy is stated once: with the gap, which the next run records
-        then = "" if self.info.open_gaps else f"; {remedy}"
+        remedy_clause = "" if self.info.open_gaps else f"; {remedy}"
         if self.slot is None:
-            found.append(f"there is no slot {self.info.slot} on the source{then}")
+            found.append(f"there is no slot {self.info.slot} on the source{remedy_clause}")
         elif self.slot.lost:
-            found.append(f"slot {self.slot.slot} is lost: {self.slot.lost}{then}")
+            found.append(f"slot {self.slot.slot} is lost: {self.slot.lost}{remedy_clause}")
         elif self.slot.wal_status == "unreserved":
             found.append(f"slot {self.slot.slot} is about to be lost: the source's log has reached its limit")
         if self.info.open_gaps:
@@ -159,7 +159,7 @@ def capture_health(dsn: str, capture: Capture) -> CaptureHealth:
         )
     if info is None:
         return CaptureHealth(None, None, 0, 0.0, 0)
-    with _asked(capture) as source:
+    with _source_of(capture) as source:
         slot = slot_state(source, info.slot)
         notes = (*slot_limits(source), *standby_notes(source, slot))
         refused = tuple(sorted(published_tables(source, info.publication).refused))
@@ -245,8 +245,8 @@ def oldest_change(source: psycopg.Connection, info: CaptureInfo) -> datetime | N
     with SlotStream(source, info.slot, info.publication, converted=False) as stream:
         while stream.passed_lsn < flushed:
             message = stream.read(POLL_S)
-            if message is not None and isinstance(begun := decode(message), Begin):
-                return begun.committed_at
+            if message is not None and isinstance(begin := decode(message), Begin):
+                return begin.committed_at
             if time.monotonic() >= until:
                 raise SlotSlow(
                     f"The source did not look into slot {info.slot} within {BUSY_S:g} s.",
@@ -267,7 +267,7 @@ def has_work(dsn: str, capture: Capture) -> bool:
         store = CaptureStore(connection)
         info = find_capture(store, capture.name)
         tables = store.captured_tables(capture.name)
-    with _asked(capture) as source:
+    with _source_of(capture) as source:
         # whether a backfill may continue; tables that could not be read are retried only now and then
         to_read = any(
             table.unread_at is None or datetime.now(UTC) - table.unread_at >= UNREAD_AGAIN
@@ -277,9 +277,9 @@ def has_work(dsn: str, capture: Capture) -> bool:
         if info is None or info.source_generation is None or info.unemitted or to_read:
             return True
         # a run compares a server that took over with what is stored
-        another = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
+        took_over = not info.timelines or Timelines.parse(info.timelines).present != source_identity(source).timeline
         if (
-            another
+            took_over
             or _other_tables(source, capture, tables, info.publication)
             or published_tables(source, info.publication).refused
         ):
@@ -311,7 +311,7 @@ def _other_tables(
 
 
 @contextmanager
-def _asked(capture: Capture) -> Iterator[psycopg.Connection]:
+def _source_of(capture: Capture) -> Iterator[psycopg.Connection]:
     """Connect to the source; turn Postgres' errors into `SourceRefuses`."""
     try:
         with connect_source(capture.source()) as source:

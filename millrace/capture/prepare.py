@@ -17,8 +17,8 @@ from millrace.capture.declaration import Capture, CapturedTable, table_name
 from millrace.capture.decoding.declared_names import DeclaredName
 from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.decoding.schemas import Schemas
-from millrace.capture.look import look, look_at_tables, slot_name
-from millrace.capture.schema_changes import TYPES, SchemaStore, look_at_schemas
+from millrace.capture.facts import read_facts, read_tables, slot_name
+from millrace.capture.schema_changes import TYPES, SchemaStore, update_schemas
 from millrace.capture.setup import BEGIN_LEASE_S, Setup
 from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.capture.source.publication import (
@@ -85,33 +85,33 @@ def prepare(
             or the source took over without the last changes, or another program changed the publication.
         TimelinesUnknown: The source does not say which way its log came.
     """
-    with _claimed(source, store, capture, owner, lease_s) as doing:
-        doing.apply(decide(look(source, doing.lease), capture.actions))
+    with _claimed(source, store, capture, owner, lease_s) as setup:
+        setup.apply(decide(read_facts(source, setup.lease), capture.actions))
         # before a table is published anew: its backfill waits for all transactions that commit below this LSN
         flushed, _ = flush_lsn(source)
         # A look that writes: the store tells from what it knows which tables are read anew.
-        doing.registered = look_at_schemas(source, store, doing.lease, doing.admitted)
-        doing.apply(decide_tables(doing.admitted, doing.registered, doing.stored_lsn, changed=doing.changed))
-        mark_probed(source, doing.lease.publication, doing.admitted.probed)
+        setup.registered = update_schemas(source, store, setup.lease, setup.admitted)
+        setup.apply(decide_tables(setup.admitted, setup.registered, setup.stored_lsn, changed=setup.changed))
+        mark_probed(source, setup.lease.publication, setup.admitted.probed)
         schemas = SchemaStore(store.connection).captured_schemas(capture.name)
         return ReadyCapture(
             capture=capture.name,
-            lease_token=doing.lease.lease_token,
-            source_generation=doing.generation,
-            slot=doing.lease.slot,
-            publication=doing.lease.publication,
-            stored_lsn=doing.stored_lsn,
-            tables=tuple(each.table for each in doing.admitted.tables),
-            fingerprints={(t.table.schema, t.table.table): t.fingerprint for t in doing.admitted.tables},
-            admitted=doing.admitted,
+            lease_token=setup.lease.lease_token,
+            source_generation=setup.generation,
+            slot=setup.lease.slot,
+            publication=setup.lease.publication,
+            stored_lsn=setup.stored_lsn,
+            tables=tuple(each.table for each in setup.admitted.tables),
+            fingerprints={(t.table.schema, t.table.table): t.fingerprint for t in setup.admitted.tables},
+            admitted=setup.admitted,
             xid_reference=next_xid(source),
-            stopped=doing.admitted.stopped,
-            declared_names=_declared_names(doing.admitted, doing.registered, flushed),
-            schemas=Schemas(schemas, doing.generation, TYPES),
+            stopped=setup.admitted.stopped,
+            declared_names=_declared_names(setup.admitted, setup.registered, flushed),
+            schemas=Schemas(schemas, setup.generation, TYPES),
         )
 
 
-def have_read_anew(store: CaptureStore, admitted: Admitted, tables: Collection[str], why: str) -> None:
+def schedule_reread(store: CaptureStore, admitted: Admitted, tables: Collection[str], why: str) -> None:
     """Register tables of a capture as stopped: the next run that finds nothing wrong with one reads it anew."""
     stopped = [
         replace(each, stopped=why) if each.stopped is None and table_name(each.schema, each.table) in tables else each
@@ -129,18 +129,18 @@ def restart(dsn: str, capture: Capture, reason: str) -> int:
         CaptureInUse: Another process captures: stop it first.
     """
     with (
-        _both(dsn, capture) as (source, store),
-        _claimed(source, store, capture, f"restart by process {os.getpid()}", RESTART_LEASE_S) as doing,
+        _connections(dsn, capture) as (source, store),
+        _claimed(source, store, capture, f"restart by process {os.getpid()}", RESTART_LEASE_S) as setup,
     ):
-        token = doing.lease.lease_token
+        token = setup.lease.lease_token
         store.restart_capture(capture.name, reason)
         while store.emit_changes(capture.name, token).behind:
             store.extend_capture(capture.name, token, RESTART_LEASE_S)
-        facts = look(source, doing.lease)
+        facts = read_facts(source, setup.lease)
         store.extend_capture(capture.name, token, BEGIN_LEASE_S)
-        doing.apply((Begin(facts.identity, facts.history()),))
-        doing.release()
-        return doing.generation
+        setup.apply((Begin(facts.identity, facts.history()),))
+        setup.release()
+        return setup.generation
 
 
 def remove(dsn: str, capture: Capture, reason: str) -> None:
@@ -150,7 +150,7 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
         UnknownCapture: It is not registered, and left nothing on the source.
         CaptureInUse: A process captures.
     """
-    with _both(dsn, capture) as (source, store):
+    with _connections(dsn, capture) as (source, store):
         try:
             (info,) = store.capture_info(capture.name)
             # The store first: it refuses while a process captures. Without its registration the rest is a leftover.
@@ -167,7 +167,7 @@ def remove(dsn: str, capture: Capture, reason: str) -> None:
 
 
 @contextmanager
-def _both(dsn: str, capture: Capture) -> Iterator[tuple[psycopg.Connection, CaptureStore]]:
+def _connections(dsn: str, capture: Capture) -> Iterator[tuple[psycopg.Connection, CaptureStore]]:
     with connect_source(capture.source()) as source, connect(dsn) as connection:
         yield source, CaptureStore(connection)
 
@@ -179,18 +179,18 @@ def _claimed(
     """Register a capture as it is declared, and lease it; give the lease back where the body fails."""
     # the application first, whatever keeps us from capturing
     withdrawn = withdraw_refused(source, slot_name(store, capture.name))
-    tables = look_at_tables(source, store, capture)
+    tables = read_tables(source, store, capture)
     admitted = admit(tables)
     if withdrawn := withdrawn | tables.withdrawn:
-        have_read_anew(store, admitted, withdrawn, "the source refused updates and deletes while it was published")
+        schedule_reread(store, admitted, withdrawn, "the source refused updates and deletes while it was published")
     if not admitted.tables:
-        raise NotReady(capture.name, tables.seen.problems)
+        raise NotReady(capture.name, tables.readiness.problems)
     changed = store.register_capture(capture.name, admitted.slot, admitted.slot, admitted.registrations)
-    doing = Setup(source, store, admitted, store.claim_capture(capture.name, owner, lease_s), changed=changed)
+    setup = Setup(source, store, admitted, store.claim_capture(capture.name, owner, lease_s), changed=changed)
     try:
-        yield doing
+        yield setup
     except BaseException:
-        doing.release()
+        setup.release()
         raise
 
 
@@ -205,7 +205,7 @@ def _declared_names(admitted: Admitted, registered: Iterable[RegisteredTable], f
         each.oids[0]: DeclaredName(
             each.table.name,
             since=flushed if (each.table.schema, each.table.table) in unread else Lsn(0),
-            seen=admitted.looked_lsn,
+            found_at=admitted.read_lsn,
         )
         for each in admitted.tables
     }

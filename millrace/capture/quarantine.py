@@ -6,7 +6,7 @@ from millrace.capture.declaration import Capture
 from millrace.capture.decoding.change import Change
 from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import PgoutputError
-from millrace.capture.look import with_registered
+from millrace.capture.facts import with_registered
 from millrace.capture.quarantined_change import QuarantinedChange
 from millrace.capture.store import CaptureStore, RegisteredTable, Requeued
 
@@ -23,21 +23,21 @@ def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
     after = 0
     while changes := store.quarantined_changes(capture.name, after):
         for quarantined in changes:
-            found = _decoded(capture, tables, quarantined)
-            if found and found.decider_id is not None and found.data is not None:
-                store.repair_change(quarantined.quarantine_id, found.decider_id, found.data)
+            change = _decoded(capture, tables, quarantined)
+            if change and change.decider_id is not None and change.data is not None:
+                store.repair_change(quarantined.quarantine_id, change.decider_id, change.data)
         after = changes[-1].quarantine_id
     return store.requeue_changes(capture.name, reason=reason)
 
 
-def _decoded(capture: Capture, tables: list[RegisteredTable], waiting: QuarantinedChange) -> Change | None:
+def _decoded(capture: Capture, tables: list[RegisteredTable], quarantined: QuarantinedChange) -> Change | None:
     """Decode a change from its message; return None if it has none, or still cannot be decoded."""
-    if waiting.raw is None or waiting.relation is None or waiting.data_json is not None:
+    if quarantined.raw is None or quarantined.relation is None or quarantined.data_json is not None:
         return None
-    assert waiting.commit_lsn is not None
-    assert waiting.commit_idx is not None
-    assert waiting.xid is not None
-    assert waiting.committed_at is not None
+    assert quarantined.commit_lsn is not None
+    assert quarantined.commit_idx is not None
+    assert quarantined.xid is not None
+    assert quarantined.committed_at is not None
     keys = {(table.schema_name, table.table_name): table.key_columns for table in tables}
     decoder = ChangeDecoder(
         [
@@ -45,23 +45,23 @@ def _decoded(capture: Capture, tables: list[RegisteredTable], waiting: Quarantin
             for table in with_registered(capture, tables).tables
         ],
         capture.name,
-        waiting.source_generation,
-        waiting.xid,
+        quarantined.source_generation,
+        quarantined.xid,
     )
     change = Change(
-        commit_lsn=waiting.commit_lsn,
-        commit_idx=waiting.commit_idx,
-        xid=waiting.xid,
-        committed_at=waiting.committed_at,
-        decider=waiting.decider,
-        decider_id=waiting.decider_id,
-        action=waiting.action,
-        event_id=str(waiting.event_id),
-        command_id=str(waiting.command_id),
+        commit_lsn=quarantined.commit_lsn,
+        commit_idx=quarantined.commit_idx,
+        xid=quarantined.xid,
+        committed_at=quarantined.committed_at,
+        decider=quarantined.decider,
+        decider_id=quarantined.decider_id,
+        action=quarantined.action,
+        event_id=str(quarantined.event_id),
+        command_id=str(quarantined.command_id),
         data=None,
-        fault=waiting.fault,
-        raw=waiting.raw,
-        relation=waiting.relation,
+        fault=quarantined.fault,
+        raw=quarantined.raw,
+        relation=quarantined.relation,
     )
     try:
         return decoder.restore(change)

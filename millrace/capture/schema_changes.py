@@ -42,16 +42,16 @@ class SchemaStore(SqlFunctions):
         found = self.connection.execute(
             "select schema_name, table_name, schemas from event_store_platform.captured_tables(%s)", (capture,)
         )
-        return [TableSchema.kept(schema, table, each) for schema, table, kept in found for each in kept]
+        return [TableSchema.from_stored(schema, table, each) for schema, table, stored in found for each in stored]
 
 
 def schema_now(found: SourceTable, table: CapturedTable) -> Schema:
     """Return the columns of a table as the log would describe them now."""
-    own = {c.type_oid: c.type_name for c in found.columns if c.type_oid >= _FIRST_OWN_TYPE}
-    return Schema.of(found.relation(table), TYPES | own)
+    own_types = {c.type_oid: c.type_name for c in found.columns if c.type_oid >= _FIRST_OWN_TYPE}
+    return Schema.of(found.relation(table), TYPES | own_types)
 
 
-def look_at_schemas(
+def update_schemas(
     source: psycopg.Connection, store: CaptureStore, lease: CaptureLease, admitted: "Admitted"
 ) -> list[RegisteredTable]:
     """Have tables read anew if columns changed without a row change that shows it, or if partitions or enums changed.
@@ -59,12 +59,12 @@ def look_at_schemas(
     Return all tables of the capture as they are then registered.
     """
     registered = store.captured_tables(lease.capture)
-    known = {(table.schema_name, table.table_name): table.leaves for table in registered}
-    looks = [(each.oids[1:], known[each.table.schema, each.table.table]) for each in admitted.tables]
-    added = [leaf for leaves, before in looks if before is not None for leaf in {*leaves} - {*before}]
+    registered_leaves = {(table.schema_name, table.table_name): table.leaves for table in registered}
+    leaf_sets = [(each.oids[1:], registered_leaves[each.table.schema, each.table.table]) for each in admitted.tables]
+    added = [leaf for leaves, before in leaf_sets if before is not None for leaf in {*leaves} - {*before}]
     filled = filled_leaves(source, sorted(added))
     labels = enum_labels(source, [each.oids[0] for each in admitted.tables])
-    looked = [
+    schemas = [
         {
             "schema": each.table.schema,
             "table": each.table.table,
@@ -75,7 +75,7 @@ def look_at_schemas(
         }
         for each in admitted.tables
     ]
-    rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, admitted.looked_lsn, looked)
+    rereads = SchemaStore(store.connection).keep_schemas(lease.capture, lease.lease_token, admitted.read_lsn, schemas)
     return store.captured_tables(lease.capture) if rereads else registered
 
 

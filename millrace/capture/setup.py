@@ -118,8 +118,8 @@ class Setup:
                 lost = sorted((changed or frozenset()) - step.due)
                 if lost:
                     # before the repair commits: after it nothing shows that there was a gap
-                    said = f"Publication {name} was changed or dropped by another program: {', '.join(lost)}."
-                    self._lose(Lose(step.from_lsn, None, said))
+                    reason = f"Publication {name} was changed or dropped by another program: {', '.join(lost)}."
+                    self._lose(Lose(step.from_lsn, None, reason))
         except psycopg.errors.LockNotAvailable:
             if not is_as_made(self._source, name):
                 raise
@@ -152,10 +152,10 @@ class _Waiting:
 
     def __init__(self, store: CaptureStore, lease: CaptureLease) -> None:
         self._store, self._lease = store, lease
-        self._said = ""
+        self._logged = ""
 
-    def __call__(self, whom: str) -> None:
+    def __call__(self, transactions: str) -> None:
         self._store.extend_capture(self._lease.capture, self._lease.lease_token, BEGIN_LEASE_S)
-        if whom != self._said:
-            self._said = whom
-            logger.warning("%s: slot %s waits for the end of %s", self._lease.capture, self._lease.slot, whom)
+        if transactions != self._logged:
+            self._logged = transactions
+            logger.warning("%s: slot %s waits for the end of %s", self._lease.capture, self._lease.slot, transactions)

@@ -73,15 +73,15 @@ class Verification:
         """Rows and streams that do not match."""
         return self.changed + self.missing + self.gone
 
-    def add(self, done: VerifiedRows, rows: int) -> None:
+    def add(self, verified: VerifiedRows, rows: int) -> None:
         """Add a chunk."""
         self.rows += rows
-        self.unchanged += done.unchanged or 0
-        self.changed += (done.differing or 0) - (done.missing or 0)
-        self.missing += done.missing or 0
-        self.held += done.held or 0
-        self.left_out += done.left_out or 0
-        self.examples = (self.examples + (done.examples or []))[:MOST_EXAMPLES]
+        self.unchanged += verified.unchanged or 0
+        self.changed += (verified.differing or 0) - (verified.missing or 0)
+        self.missing += verified.missing or 0
+        self.held += verified.held or 0
+        self.left_out += verified.left_out or 0
+        self.examples = (self.examples + (verified.examples or []))[:MOST_EXAMPLES]
 
 
 def verify(
@@ -110,7 +110,7 @@ def verify(
         ChangesWaiting: The table's backfill has not ended.
         VerificationOver: Another verification of the table began, or the capture was begun anew.
     """
-    found = Verification(table.name)
+    result = Verification(table.name)
     with ExitStack() as opened:
         source = opened.enter_context(connect_source(capture.source()))
         store = CaptureStore(opened.enter_context(connect(dsn)))
@@ -124,51 +124,51 @@ def verify(
         number = store.begin_verification(
             capture.name, table.schema, table.table, published_xid, repairs, repairs=repairs is not None
         )
-        _wait_for_older(source, published_xid, found, on_step)
-        after, chunk_rows, rest = None, FIRST_CHUNK, True
-        while rest:
+        _wait_for_older(source, published_xid, result, on_step)
+        after, chunk_rows, more = None, FIRST_CHUNK, True
+        while more:
             chunk = read_chunk(source, keyed, after, chunk_rows)
             chunk_rows, fits = next_chunk_rows(chunk, chunk_rows)
             if not fits:
                 continue
-            found.add(_verified(store, number, chunk, found, keyed, capturing), len(chunk.rows))
-            on_step(found)
-            after, rest = chunk.last_key, not chunk.done
-        done = False
-        while not done:
+            result.add(_verify_chunk(store, number, chunk, result, keyed, capturing), len(chunk.rows))
+            on_step(result)
+            after, more = chunk.last_key, not chunk.is_last
+        finished = False
+        while not finished:
             ended = store.end_verification(number, whole=where is None)
-            done = ended.done
-            found.gone += ended.gone
-            found.quarantined = ended.quarantined or 0
-            found.examples = (found.examples + (ended.examples or []))[:MOST_EXAMPLES]
-    return found
+            finished = ended.done
+            result.gone += ended.gone
+            result.quarantined = ended.quarantined or 0
+            result.examples = (result.examples + (ended.examples or []))[:MOST_EXAMPLES]
+    return result
 
 
-def _verified(
-    store: CaptureStore, number: int, chunk: Chunk, found: Verification, table: CapturedTable, capturing: "_Capturing"
+def _verify_chunk(
+    store: CaptureStore, number: int, chunk: Chunk, result: Verification, table: CapturedTable, capturing: "_Capturing"
 ) -> VerifiedRows:
     """Compare a chunk, once everything that its snapshot saw is captured."""
-    capturing.until(chunk.high_lsn)
+    capturing.capture_until(chunk.high_lsn)
     while True:
-        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, found.rows)
-        done = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
-        if done.status == "stored":
-            found.nameless += rows.decider_ids.count(None)
-            return done
-        capturing.until(chunk.high_lsn)
+        rows = backfilled_rows(chunk, table, capturing.capture.name, capturing.generation, number, result.rows)
+        verified = store.verify_rows(number, chunk.snapshot, chunk.high_lsn, rows)
+        if verified.status == "stored":
+            result.nameless += rows.decider_ids.count(None)
+            return verified
+        capturing.capture_until(chunk.high_lsn)
 
 
 def _wait_for_older(
-    source: psycopg.Connection, xid: int, found: Verification, on_step: Callable[[Verification], None]
+    source: psycopg.Connection, xid: int, result: Verification, on_step: Callable[[Verification], None]
 ) -> None:
     """Wait until the transactions that are open now have ended: their changes are invisible until then."""
     while oldest_xid(source) < xid:
         waits_for = oldest_transaction(source) or UNSEEN
-        if waits_for != found.waits_for:
-            found.waits_for = waits_for
-            on_step(found)
+        if waits_for != result.waits_for:
+            result.waits_for = waits_for
+            on_step(result)
         Event().wait(POLL_S)
-    found.waits_for = None
+    result.waits_for = None
 
 
 def _require_condition(source: psycopg.Connection, table: CapturedTable, where: str) -> None:
@@ -200,7 +200,7 @@ class _Capturing:
         self._dsn = dsn
         self._source = source
         self._store = store
-        self._process: CaptureDrain | None = None
+        self._drain: CaptureDrain | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -220,39 +220,39 @@ class _Capturing:
         """Read the tables that were not read yet, if no other process does."""
         if (
             self._claim()
-            and self._process is not None
+            and self._drain is not None
             and self._store.capture_info(self.capture.name)[0].tables_to_backfill
         ):
-            self._process.drain(budget_s=inf, idle_s=0)
+            self._drain.drain(budget_s=inf, idle_s=0)
 
-    def until(self, lsn: Lsn) -> None:
+    def capture_until(self, lsn: Lsn) -> None:
         """Capture up to a position of the source's log; if another process captures, give it a moment."""
-        if not self._claim() or self._process is None:
+        if not self._claim() or self._drain is None:
             commit_something(self._source)
             Event().wait(POLL_S)
             return
         try:
-            self._process.catch_up(lsn)
+            self._drain.catch_up(lsn)
         except LeaseLost:
             self._leave()
 
     def _claim(self) -> bool:
         """Return whether this process captures; start to, if no other process does."""
-        if self._process is not None:
+        if self._drain is not None:
             return True
         info = find_capture(self._store, self.capture.name)
         if info is not None and info.leased:
             return False
         # the lease lasts this long without renewal: a chunk of a table without an index on its key takes long
         owner = f"verify by process {os.getpid()}"
-        process = CaptureDrain(self._dsn, self.capture, owner, lease_s=2 * PATIENCE_S)
+        drain = CaptureDrain(self._dsn, self.capture, owner, lease_s=2 * PATIENCE_S)
         try:
-            self._process = process.__enter__()
+            self._drain = drain.__enter__()
         except CaptureInUse:
             return False
         return True
 
     def _leave(self) -> None:
-        if self._process is not None:
-            self._process.__exit__(None, None, None)
-            self._process = None
+        if self._drain is not None:
+            self._drain.__exit__(None, None, None)
+            self._drain = None

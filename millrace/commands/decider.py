@@ -72,13 +72,13 @@ class Decider(Generic[State, Command]):
 
     def evolved(self, state: State, event: Event) -> State:
         """Return the state after an event."""
-        after = state
+        new_state = state
         if callable(self.evolve):
-            after = self.evolve(state, event)
+            new_state = self.evolve(state, event)
         elif self.evolve.events is None or event.event in self.evolve.events:
             # a fold's state has a type that only the user knows
             function: Callable[[Any, FoldEvent], Any] = self.evolve.function
-            after = function(
+            new_state = function(
                 state,
                 FoldEvent(
                     event.decider,
@@ -90,7 +90,7 @@ class Decider(Generic[State, Command]):
                     event.offset,
                 ),
             )
-        return finished(after)
+        return finished(new_state)
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,13 @@ def to_append(
 
     With a command_id the events have the same ids each time.
     """
-    known = command_id or uuid7()
+    recorded_id = command_id or uuid7()
     events = tuple(
         NewEvent(
             one.event,
             one.data,
-            event_id=event_id_of(known, decider.name, decider_id, number),
-            command_id=known,
+            event_id=event_id_of(recorded_id, decider.name, decider_id, number),
+            command_id=recorded_id,
             event_version=one.event_version,
             final=one.final,
             metadata=one.metadata,

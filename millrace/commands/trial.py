@@ -33,12 +33,12 @@ class Handled(Generic[State]):
         """
         __tracebackhide__ = True
         led = [Emit(each.event, each.data, each.event_version, each.final) for each in self.decided.events]
-        wanted = [replace(each, data=_as_stored(each.data), metadata=None) for each in expected]
-        if led != wanted:
+        expected_events = [replace(each, data=_as_stored(each.data), metadata=None) for each in expected]
+        if led != expected_events:
             stream = f"{self.decided.decider} {self.decided.decider_id!r}"
             lines = [f"The command led to other events of {stream}."]
-            lines += [f"  expected: {_said(each)}" for each in wanted] or ["  expected: none"]
-            lines += [f"  led to:   {_said(each)}" for each in led] or ["  led to:   none"]
+            lines += [f"  expected: {_in_words(each)}" for each in expected_events] or ["  expected: none"]
+            lines += [f"  led to:   {_in_words(each)}" for each in led] or ["  led to:   none"]
             raise AssertionError("\n".join(lines))
         return self
 
@@ -52,10 +52,10 @@ def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, 
     """
     __tracebackhide__ = True
     initial = deepcopy(decider.initial)
-    before = _folded(store, decider, decider_id)
-    seen = deepcopy(before)
-    emitted = [*decider.decide(command, before)]
-    if before != seen or decider.initial != initial:
+    state_before = _folded(store, decider, decider_id)
+    unchanged = deepcopy(state_before)
+    emitted = [*decider.decide(command, state_before)]
+    if state_before != unchanged or decider.initial != initial:
         raise AssertionError(
             f"The decider {decider.name} changes a state in its place: decide and evolve return what is new."
         )
@@ -63,11 +63,11 @@ def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, 
         store.register_decider_event(decider.name, event, "decided on in a test", version)
     decided = handle(store, decider, decider_id, command)
     Handled(decided).then(*emitted)
-    after = _folded(store, decider, decider_id)
-    if _as_stored(after) != _as_stored(decided.state):
+    state_after = _folded(store, decider, decider_id)
+    if _as_stored(state_after) != _as_stored(decided.state):
         raise AssertionError(
             f"The state of {decider.name} {decider_id!r} depends on how it is computed.\n"
-            f"  from all its events: {after}\n"
+            f"  from all its events: {state_after}\n"
             f"  as it was decided:   {decided.state}\n"
             "evolve and decide look at their arguments only, and change none of them."
         )
@@ -90,6 +90,6 @@ def _as_stored(value: Any) -> Any:  # noqa: ANN401 - a user's
         return value
 
 
-def _said(one: Emit) -> str:
+def _in_words(one: Emit) -> str:
     version, final = f" version {one.event_version}" * (one.event_version != 1), " final" * one.final
     return f"{one.event}{version}{final} {one.data}"

@@ -27,13 +27,13 @@ from millrace.read_models.stored.past import (
     all_as_of,
     at_mark,
     count_rows,
-    finish,
     first_marked_at,
-    let_go,
     log_mark,
-    note,
+    record_built,
+    record_wanted,
     remove_begun,
     remove_expired,
+    remove_view,
 )
 from millrace.read_models.stored.versions import ensure_version, with_upcasts
 from millrace.settings import Settings
@@ -116,22 +116,24 @@ def build_as_of(
         remove_expired(connection)
         model = with_upcasts(connection, model)
         while True:
-            noted = note(connection, model, mark, keep)
-            if noted.built_at is not None:
-                let_go(connection, noted.name)
-                return noted
+            record = record_wanted(connection, model, mark, keep)
+            if record.built_at is not None:
+                remove_view(connection, record.name)
+                return record
             try:
-                past, commit = build_beside(dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks)
-                rows = count_rows(connection, past)
+                past_model, commit = build_beside(
+                    dsn, connection, model, at_mark(model, mark), spark, archive, mark.marks
+                )
+                rows = count_rows(connection, past_model)
             except (PartitionLeased, LeaseLost, UnknownView, psycopg.errors.DuplicateTable):
                 time.sleep(LOOK_S)  # another process builds it, or has just built it
             except (Exception, KeyboardInterrupt) as error:
                 # a process that was stopped for longer than leases last finds its tables removed by another process
-                if not isinstance(error, GONE) or noted in all_as_of(connection, model.name):
-                    remove_begun(connection, noted.name)
+                if not isinstance(error, GONE) or record in all_as_of(connection, model.name):
+                    remove_begun(connection, record.name)
                     raise
             else:
-                finish(connection, noted, past, rows, len(commit.failures))
+                record_built(connection, record, past_model, rows, len(commit.failures))
 
 
 def build_beside(

@@ -127,13 +127,13 @@ def cause(error: Exception) -> str:
     # the last of chained errors; its text may have more lines, such as a remedy
     if stacks := [*_RAISED.finditer(text)]:
         return _storable(text[stacks[-1].start(1) :].splitlines()[0])
-    said = _lines(text)
-    return _storable(without_codes(said[0]) if said else type(error).__name__)
+    lines = _lines(text)
+    return _storable(without_codes(lines[0]) if lines else type(error).__name__)
 
 
-def in_one_line(told: str) -> str:
+def in_one_line(text: str) -> str:
     """Return the line of `cause` for the text of an error that a task reported without a stack."""
-    return _storable(next(iter(_lines(told)), ""))
+    return _storable(next(iter(_lines(text)), ""))
 
 
 def _lines(text: str) -> list[str]:

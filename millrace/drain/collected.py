@@ -129,17 +129,17 @@ class RoundPlan:
             # the rows of a failed model are incomplete; skip them
             if number not in at or model.view in report["failed"]:
                 continue
-            own = table.take(pa.array(at[number]))
+            model_rows = table.take(pa.array(at[number]))
             if isinstance(model, Fold):
-                own = pa.ipc.open_stream(own.column(PAYLOAD)[0].as_py()).read_all()
-            told = own.column(MISREAD)
-            if told.null_count < len(told):
+                model_rows = pa.ipc.open_stream(model_rows.column(PAYLOAD)[0].as_py()).read_all()
+            misread_texts = model_rows.column(MISREAD)
+            if misread_texts.null_count < len(misread_texts):
                 read = {} if isinstance(model, Fold) else columns_of(model, self._slots)
-                misread[model.view] = [misread_event(one, read) for one in told.drop_null().to_pylist()]
-                own = own.filter(told.is_null())
+                misread[model.view] = [misread_event(one, read) for one in misread_texts.drop_null().to_pylist()]
+                model_rows = model_rows.filter(misread_texts.is_null())
             names = list(state_schema(model))
-            kept = names if isinstance(model, Fold) else state_of(model, self._slots)
-            rows[model.view] = own.select(kept).rename_columns(names)
+            state_columns = names if isinstance(model, Fold) else state_of(model, self._slots)
+            rows[model.view] = model_rows.select(state_columns).rename_columns(names)
         return Built(leases, rows, report["failed"], report["seconds"], misread, report["too_large"])
 
 
@@ -184,8 +184,8 @@ def _frame(
     return aggregated(wide, slots, PAYLOAD)
 
 
-def _all_of(taken: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+def _all_of(filters: Sequence[tuple[str, ...] | None]) -> tuple[str, ...] | None:
     """Return all names that some models take; None if one of them takes everything."""
-    if any(one is None for one in taken):
+    if any(one is None for one in filters):
         return None
-    return tuple(sorted({name for one in taken for name in one or ()}))
+    return tuple(sorted({name for one in filters for name in one or ()}))

@@ -101,13 +101,13 @@ class Task:
     without: tuple[tuple[str, str, int], ...] = ()
     upcasts: str = "[]"
 
-    def __call__(self, given: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read and yield the rows of all models, and a report."""
         import psycopg
 
         # Spark ends a process that leaves input unread, and with it the connection
-        deque(given, maxlen=0)
-        leased = read(self.dsn, self._look)
+        deque(batches, maxlen=0)
+        leased = read(self.dsn, self._read_leased)
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         size, is_too_large = 0, leased.is_too_large
@@ -129,7 +129,7 @@ class Task:
         report = {"leases": leased.leases, "seconds": seconds, "failed": failed, "too_large": is_too_large}
         yield wide_rows(self.schema, {MODEL: [REPORT], PAYLOAD: [json.dumps(report).encode()]}, 1)
 
-    def _look(self, connection: ArrowConnection) -> "Leased":
+    def _read_leased(self, connection: ArrowConnection) -> "Leased":
         from psycopg import sql
 
         connection.rows(PLAN)
@@ -179,8 +179,8 @@ class Task:
             return
         if isinstance(reader, ColumnsReader) and reader.rows.carried is not None:
             ordered = events.sort_by([(name, "ascending") for name in ("decider_id", "decider", ORDER)])
-            asked = KeptQuery(self.dsn, reader.rows.carried.query)
-            yield from reader.rows.of_streams(iter([ordered]), asked.rows)
+            carried_query = KeptQuery(self.dsn, reader.rows.carried.query)
+            yield from reader.rows.of_streams(iter([ordered]), carried_query.rows)
         elif isinstance(reader, ColumnsReader):
             yield from reader.rows.of(iter([events]))
         elif isinstance(reader, FoldReader):
@@ -257,9 +257,9 @@ class Leased:
         for partition, (first, until) in ranges.items():
             begin[partition], end[partition] = first, until
         mask = pa.array((positions >= begin[partitions]) & (positions < end[partitions]))
-        for name, taken in (("decider", reader.deciders), ("event", reader.events)):
-            if taken is not None:
-                mask = pc.and_(mask, pc.is_in(self._events.column(name), pa.array(taken)))
+        for name, names in (("decider", reader.deciders), ("event", reader.events)):
+            if names is not None:
+                mask = pc.and_(mask, pc.is_in(self._events.column(name), pa.array(names)))
         locked = self._locked.get(reader.view)
         if locked is not None:
             mask = pc.and_not(mask, pc.is_in(_names(self._events), pa.array(locked)))
@@ -282,12 +282,12 @@ def without_failing(events: pa.Table, failing: Sequence[tuple[str, str, int]]) -
 def union(leases: Sequence[LeaseRow]) -> list[LogRange]:
     """Return ranges that cover those of all views, but not the gap between a view and one far behind it."""
     found: list[LogRange] = []
-    for wanted in sorted(LogRange(partition, first, end) for _, partition, first, end, _ in leases):
+    for log_range in sorted(LogRange(partition, first, end) for _, partition, first, end, _ in leases):
         last = found[-1] if found else None
-        if last is None or last.partition != wanted.partition or last.to_position < wanted.from_position:
-            found.append(wanted)
+        if last is None or last.partition != log_range.partition or last.to_position < log_range.from_position:
+            found.append(log_range)
         else:
-            found[-1] = LogRange(last.partition, last.from_position, max(last.to_position, wanted.to_position))
+            found[-1] = LogRange(last.partition, last.from_position, max(last.to_position, log_range.to_position))
     return found
 
 

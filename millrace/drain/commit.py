@@ -85,17 +85,17 @@ class Work:
     rebuilt: Rebuilt = field(default_factory=Rebuilt)
 
     @property
-    def left(self) -> tuple[Lease, ...]:
+    def remaining(self) -> tuple[Lease, ...]:
         """The leases that are not committed yet, in the order of their log partitions."""
-        left = (lease for lease in self.leases if lease.partition not in self.rebuilt.rows_of)
-        return tuple(sorted(left, key=lambda lease: lease.partition))
+        unwritten = (lease for lease in self.leases if lease.partition not in self.rebuilt.rows_of)
+        return tuple(sorted(unwritten, key=lambda lease: lease.partition))
 
     @property
     def ranges(self) -> list[Lease]:
         """The ranges to read: the leases that are not committed, each as far as it is read."""
         return [
             replace(lease, to_position=min(lease.to_position, self.ends.get(lease.partition, lease.to_position)))
-            for lease in self.left
+            for lease in self.remaining
         ]
 
     @property
@@ -227,7 +227,7 @@ def commit_rebuild(store: PlatformStore, work: Work) -> Commit:
     require_staged(connection, model, batch.number, batch.rows)
     # otherwise Postgres would guess how many rows there are
     analyze_staged(connection, model)
-    for lease in work.left:
+    for lease in work.remaining:
         rebuilt.at = lease.partition
         for attempt in attempts(store, model):
             with attempt, transaction(store, model):
@@ -274,7 +274,7 @@ def try_rows(store: PlatformStore, work: Work, batch: int, staged: Sequence[Stag
     try:
         for attempt in attempts(store, model):
             with attempt, transaction(store, model, undone=True):
-                store.commit_batch(model.view, work.left)
+                store.commit_batch(model.view, work.remaining)
                 (try_replacing if work.rebuild else merge_batch)(store.connection, model, batch, staged)
     except psycopg.Error as error:
         if blame_of(error) is not Blame.EVENTS:

@@ -38,22 +38,22 @@ class Poll:
     reason: str
 
 
-def plan(row: "ViewPoll", own: "DrainState", shared: "DrainState | None" = None, *, is_far: bool = False) -> Poll:
+def plan(row: "ViewPoll", own_drain: "DrainState", shared: "DrainState | None" = None, *, is_far: bool = False) -> Poll:
     """Decide for a view whether to start a drain now.
 
     Args:
         row: The view.
-        own: The state of its own drain.
+        own_drain: The state of its own drain.
         shared: The state of the drain of all views, if that may consume the view, too.
         is_far: Whether the view, and no other, is too far behind for the drain of all views.
     """
-    if (rests := _rests(row, own, shared)) is not None:
-        return Poll(row.view, None, f"{row.view}: {rests}")
+    if (reason := _rest_reason(row, own_drain, shared)) is not None:
+        return Poll(row.view, None, f"{row.view}: {reason}")
     if shared is None:
-        return _try(row, own, Start.ALONE)
-    if (alone := _alone(row, own, shared, is_far=is_far)) is not None:
-        poll = _try(row, own, Start.ALONE)
-        return replace(poll, reason=f"{poll.reason}, by itself: {alone}") if poll.start else poll
+        return _try(row, own_drain, Start.ALONE)
+    if (reason := _own_run_reason(row, own_drain, shared, is_far=is_far)) is not None:
+        poll = _try(row, own_drain, Start.ALONE)
+        return replace(poll, reason=f"{poll.reason}, by itself: {reason}") if poll.start else poll
     if shared.since_s is not None:
         return Poll(row.view, None, f"{row.view}: a drain of all views starts, {due(row)}")
     return _try(row, shared, Start.TOGETHER)
@@ -82,14 +82,14 @@ def is_served(row: "ViewPoll") -> bool:
     return row.consumers > 0 and not row.retries
 
 
-def _alone(row: "ViewPoll", own: "DrainState", shared: "DrainState", *, is_far: bool) -> str | None:
+def _own_run_reason(row: "ViewPoll", own_drain: "DrainState", shared: "DrainState", *, is_far: bool) -> str | None:
     """Return why a view needs a run of its own; None if it does not."""
     if row.retries:
         return f"{row.retries} streams are tried again"
     if is_far:
         return f"it alone is {row.ahead} positions behind"
-    if own.failures:
-        return f"the last try ended with: {own.error}"
+    if own_drain.failures:
+        return f"the last try ended with: {own_drain.error}"
     if shared.lives and shared.since_s is not None and shared.since_s >= JOIN_S:
         return "the drain of all views does not consume it"
     if shared.failures >= SHARED_FAILURES and (shared.ended_s or 0) < REST_S:
@@ -108,7 +108,7 @@ def _try(row: "ViewPoll", drain: "DrainState", start: Start) -> Poll:
     return Poll(row.view, None, f"{row.view}: {why_not}")
 
 
-def _rests(row: "ViewPoll", own: "DrainState", shared: "DrainState | None") -> str | None:
+def _rest_reason(row: "ViewPoll", own_drain: "DrainState", shared: "DrainState | None") -> str | None:
     """Return why the view needs no run at all; None if it needs one."""
     if not row.enabled:
         return "the view is disabled"
@@ -116,6 +116,6 @@ def _rests(row: "ViewPoll", own: "DrainState", shared: "DrainState | None") -> s
         return "the view has no pooling_delay_s: its client polls by itself"
     if row.due == 0:
         return "nothing is due"
-    if own.since_s is not None:
+    if own_drain.since_s is not None:
         return f"a drain is in flight, {due(row)}"
     return f"drained together with other views, {due(row)}" if shared is not None and is_served(row) else None

@@ -16,7 +16,7 @@ from millrace.patience import LOOK_S
 from millrace.postgres.connecting import connect
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.stored.differences import Diff, compare, diffs, take
-from millrace.read_models.stored.past import named, remove_begun, remove_expired
+from millrace.read_models.stored.past import remove_begun, remove_expired, renamed
 from millrace.read_models.stored.versions import with_upcasts
 
 if TYPE_CHECKING:
@@ -57,20 +57,20 @@ def diff_with_serving(
         while diff.compared_at is None:
             try:
                 side, commit = build_beside(
-                    dsn, connection, model, named(model, diff.name), spark, archive, diff.marks, diff.partition
+                    dsn, connection, model, renamed(model, diff.name), spark, archive, diff.marks, diff.partition
                 )
                 compare(connection, diff, side, [*model.lookups], len(commit.failures), keep)
             except (PartitionLeased, LeaseLost, UnknownView, ViewInUse, psycopg.errors.WrongObjectType):
                 time.sleep(LOOK_S)  # another process builds it, or has just compared it
             except (Exception, KeyboardInterrupt) as error:
                 # a process that was stopped for longer than leases last finds its tables removed by another process
-                if not isinstance(error, GONE) or _known(connection, diff) == [diff]:
+                if not isinstance(error, GONE) or _stored(connection, diff) == [diff]:
                     remove_begun(connection, diff.name)
                     raise
-            known = _known(connection, diff)
-            diff = known[0] if known else take(connection, model, mark, partition)
+            stored = _stored(connection, diff)
+            diff = stored[0] if stored else take(connection, model, mark, partition)
         return diff
 
 
-def _known(connection: psycopg.Connection, diff: Diff) -> list[Diff]:
+def _stored(connection: psycopg.Connection, diff: Diff) -> list[Diff]:
     return [one for one in diffs(connection, diff.model) if one.number == diff.number]

@@ -18,10 +18,10 @@ from enum import Enum
 from typing import Generic, Literal, Protocol, TypeVar
 
 Built_co = TypeVar("Built_co", covariant=True)
-Kept = TypeVar("Kept")
+BuiltPart = TypeVar("BuiltPart")
 
 # a part of up to about this many streams is divided by their names
-NAMED = 32
+MOST_NAMED = 32
 # the most failing streams, and builds, of one search by halves that a next batch continues
 MOST_FAILURES = 100
 MOST_BUILDS = 400
@@ -123,20 +123,20 @@ class End(Enum):
 
 
 @dataclass
-class Findings(Generic[Kept]):
+class Findings(Generic[BuiltPart]):
     """The result of a search.
 
     Attributes:
         failures: The streams that fail, each with its event and the reason.
         built: The parts that were built: other streams, and the events of failing streams before the failing one.
-        before: The subset of `built` that precedes a failing event.
+        built_before_failure: The subset of `built` that precedes a failing event.
         builds: How many parts were tried.
         end: How the search ended.
     """
 
     failures: list[Failure] = field(default_factory=list)
-    built: list[Kept] = field(default_factory=list)
-    before: list[Kept] = field(default_factory=list)
+    built: list[BuiltPart] = field(default_factory=list)
+    built_before_failure: list[BuiltPart] = field(default_factory=list)
     builds: int = 0
     end: End = End.FOUND
 
@@ -153,8 +153,8 @@ class _GivenUp(Exception):
 
 
 def find_failing_streams(
-    batch: Batch[Kept], *, ranges: bool = True, retries: bool, to_the_end: bool = False
-) -> Findings[Kept]:
+    batch: Batch[BuiltPart], *, ranges: bool = True, retries: bool, to_the_end: bool = False
+) -> Findings[BuiltPart]:
     """Divide a batch that fails to build, until each failing stream is found or the search gives up.
 
     `ranges` says whether the batch has new events, `retries` whether it retries locked streams. Retried streams are
@@ -175,9 +175,9 @@ def find_failing_streams(
     return search.findings
 
 
-class _Search(Generic[Kept]):
-    def __init__(self, batch: Batch[Kept], *, to_the_end: bool) -> None:
-        self.findings: Findings[Kept] = Findings()
+class _Search(Generic[BuiltPart]):
+    def __init__(self, batch: Batch[BuiltPart], *, to_the_end: bool) -> None:
+        self.findings: Findings[BuiltPart] = Findings()
         self._batch = batch
         self._to_the_end = to_the_end
         self._uncertain = 0
@@ -214,10 +214,10 @@ class _Search(Generic[Kept]):
         Gives up if some streams of a large part are tried, each by itself, and all fail.
         """
         indivisible = part.hashes is not None and part.hashes[1] - part.hashes[0] == 1
-        if count is not None and count > NAMED and not indivisible:
+        if count is not None and count > MOST_NAMED and not indivisible:
             return part, count
         # the count is an estimate; and streams of one hash can only be divided by name, in any number
-        limit = _ALL_STREAMS if indivisible else 2 * NAMED
+        limit = _ALL_STREAMS if indivisible else 2 * MOST_NAMED
         # The same order in each search. Not by log partition or name: streams that fail together have neighbouring
         # names, and must not all come first, or the search would conclude that all streams fail.
         streams = sorted(self._batch.streams(part, limit), key=lambda one: hashlib.sha256(repr(one).encode()).digest())
@@ -245,7 +245,7 @@ class _Search(Generic[Kept]):
             if error is None:
                 return True
         offsets = self._batch.offsets(part)
-        before: Kept | None = None
+        before: BuiltPart | None = None
         # the events before offsets[first] can be built, those up to offsets[last] cannot
         first, last = 0, len(offsets) - 1
         while first < last:
@@ -258,7 +258,7 @@ class _Search(Generic[Kept]):
                 last = middle
         if before is not None:
             self.findings.built.append(before)
-            self.findings.before.append(before)
+            self.findings.built_before_failure.append(before)
         self.findings.failures.append(Failure(stream, offsets[last], str(error), error.certain))
         if part.of == "range" and len(self.findings.failures) >= ALL_FAIL and not self.findings.built:
             raise _GivenUp(End.ALL)
@@ -273,7 +273,7 @@ class _Search(Generic[Kept]):
             return fails
         return None
 
-    def _count_build(self, part: Part) -> Kept:
+    def _count_build(self, part: Part) -> BuiltPart:
         if self.findings.builds >= MOST_BUILDS and not self._to_the_end:
             raise _GivenUp(End.MANY)
         self.findings.builds += 1

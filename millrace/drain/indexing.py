@@ -16,7 +16,7 @@ from millrace.errors import MillraceError
 from millrace.patience import ASK_S, FAREWELL_S, POLL_S
 from millrace.postgres import connecting
 from millrace.read_models.declared.declaration import ReadModel
-from millrace.read_models.stored.indexes import are_made, keep_indexes, only_one
+from millrace.read_models.stored.indexes import are_made, only_one, update_indexes
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Indexing:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._models: SimpleQueue[ReadModel | None] = SimpleQueue()
-        self._seen: set[str] = set()
+        self._begun: set[str] = set()
         self._failed: dict[str, MillraceError] = {}
         self._works, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -44,9 +44,9 @@ class Indexing:
 
     def begin(self, connection: psycopg.Connection, model: ReadModel) -> None:
         """Begin to change the indexes of a model's version to the declared ones, at the first call for it."""
-        if model.view in self._seen:
+        if model.view in self._begun:
             return
-        self._seen.add(model.view)
+        self._begun.add(model.view)
         if are_made(connection, model):
             return
         if self._thread is None:
@@ -87,7 +87,7 @@ class Indexing:
                 with self._connect() as turn, self._connect() as connection, only_one(turn):
                     self._at_work = connection
                     self._works.set()
-                    keep_indexes(connection, model)
+                    update_indexes(connection, model)
                     return
             except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
                 self._works.clear()

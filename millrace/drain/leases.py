@@ -34,21 +34,21 @@ def _keeper(dsn: str, lease_s: int, extend: Callable[[PlatformStore], object]) -
     A thread does it, with connections of its own: the caller waits for Spark meanwhile. If a lease was taken over,
     the store refuses the caller's commit.
     """
-    done = threading.Event()
+    stop = threading.Event()
 
-    def extend_until_done() -> None:
-        while not done.wait(lease_s / 3):
+    def extend_until_stopped() -> None:
+        while not stop.wait(lease_s / 3):
             try:
                 # a call that hangs is abandoned, so that the next turn comes while the lease lasts
-                with connect(dsn, answer_s=lease_s / 3, stop=done) as connection:
+                with connect(dsn, answer_s=lease_s / 3, stop=stop) as connection:
                     extend(PlatformStore(connection))
             except (LeaseLost, UnknownView, *PASSING):
                 continue  # the next turn tries again, without leases that a commit has ended meanwhile
 
-    thread = threading.Thread(target=extend_until_done, name="lease keeper", daemon=True)
+    thread = threading.Thread(target=extend_until_stopped, name="lease keeper", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        done.set()
+        stop.set()
         thread.join()

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # how often to check whether another consumer has taken a view: for many views a check costs as much as a round
-LOOK_EVERY_S = 2 * PAUSE_S
+MEMBERS_EVERY_S = 2 * PAUSE_S
 # the drain ends after this many rounds in a row that failed for a reason that is not a view's
 FAILURES = 3
 # why a view leaves without a failure
-OTHERS = "a run of its own consumes it"
+OWN_RUN = "a run of its own consumes it"
 
 OnCommit = Callable[[Member, Commit], None]
 OnChange = Callable[[Member], None]
@@ -100,7 +100,7 @@ class Drain:
         self._alone = alone
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
         self._indexing = Indexing(dsn)
-        self._looked_at = self._attached_at = self._began_at = float("-inf")
+        self._members_at = self._attached_at = self._began_at = float("-inf")
         self._failures = 0
         # for one view by itself: the most positions of a batch, and whether nothing is left to rebuild from the archive
         self._most: int | None = None
@@ -217,7 +217,7 @@ class Drain:
                 next_at = time.monotonic() + float(POLL_S * 2**self._failures)
             else:
                 joined = [member.next_at for member in self.members if member.joined]
-                next_at = min([self._looked_at + LOOK_EVERY_S, *joined])
+                next_at = min([self._members_at + MEMBERS_EVERY_S, *joined])
             self._wait(next_at, stop, positions)
 
     def _wait(self, until: float, stop: threading.Event, positions: Wakeups | None) -> None:
@@ -237,7 +237,7 @@ class Drain:
         Raises an error that no view causes if Spark is gone, or after some failures in a row.
         """
         try:
-            self._look()
+            self._update_members()
             if self.overtaken:
                 return Outcome()
             try:
@@ -257,7 +257,7 @@ class Drain:
                     raise
                 self._store.release_owner(self.owner)
                 # it may concern one view, which then leaves
-                self._looked_at = float("-inf")
+                self._members_at = float("-inf")
                 return None
             self._failures = 0
             return outcome
@@ -265,7 +265,7 @@ class Drain:
             if self._alone:
                 raise
             # another session held a lock that a few statements need
-            self._rounds.owes = True
+            self._rounds.has_leases_to_release = True
             return None
         except psycopg.Error:
             if not self._store.connection.closed:
@@ -277,18 +277,18 @@ class Drain:
         began = self._began_at = time.monotonic()
         joined = [member for member in self.members if member.joined and member.next_at <= began]
         models = [member.model for member in joined if member.model is not None]
-        outcome = Outcome(tell=self._note if self._alone else None)
+        outcome = Outcome(on_commit=self._report_commit if self._alone else None)
         try:
             if models and self._alone:
                 self._of_one(joined[0], models[0], outcome, stop)
             elif models:
-                known = [member.model for member in self.members if member.joined and member.model is not None]
-                self._rounds.run(self._store, models, known, outcome)
+                joined_models = [member.model for member in self.members if member.joined and member.model is not None]
+                self._rounds.run(self._store, models, joined_models, outcome)
         finally:
             # report the commits, also if something failed after them
-            for view, commits in outcome.commits.items() if outcome.tell is None else ():
+            for view, commits in outcome.commits.items() if outcome.on_commit is None else ():
                 for commit in commits:
-                    self._note(view, commit)
+                    self._report_commit(view, commit)
             for member in joined:
                 member.report.failed |= outcome.failed
         for member in joined:
@@ -303,13 +303,13 @@ class Drain:
             in_the_way = member.serve(self._store)
             if self._alone:
                 continue
-            if view in outcome.left or in_the_way:
-                self._leave(member, outcome.left.get(view) or str(in_the_way))
+            if view in outcome.leaving or in_the_way:
+                self._leave(member, outcome.leaving.get(view) or str(in_the_way))
             elif view in outcome.slow:
                 self._leave(member, outcome.slow[view], slow=True)
         return outcome
 
-    def _note(self, view: str, commit: Commit) -> None:
+    def _report_commit(self, view: str, commit: Commit) -> None:
         member = next(one for one in self.members if one.view == view)
         member.report.add(commit)
         self._on_commit(member, commit)
@@ -352,12 +352,12 @@ class Drain:
         rebuild = Rebuild(self._store, self._rounds.builds, member.model, member.declared, self._archive)
         return rebuild.run(partitions, wait_s, stop)
 
-    def _look(self) -> None:
+    def _update_members(self) -> None:
         """Let views join and leave, depending on their other consumers, if it is time to check."""
         now = time.monotonic()
-        if now - self._looked_at < LOOK_EVERY_S:
+        if now - self._members_at < MEMBERS_EVERY_S:
             return
-        self._looked_at = now
+        self._members_at = now
         if not self._alone and self._has_new_code():
             self.overtaken = ["code"]
             return
@@ -369,11 +369,11 @@ class Drain:
         for member in self.members:
             member.find(self._store)
         polls = {poll.view: poll for poll in self._store.poll_views([member.view for member in self.members])}
-        own = self._store.drain_states(*(member.declared.view for member in self.members))
+        own_drains = self._store.drain_states(*(member.declared.view for member in self.members))
         far = alone_behind(polls.values())
         for member in self.members:
             poll = polls.get(member.view)
-            if not member.joined and member.view != far and member.may_join(poll, own[member.declared.view]):
+            if not member.joined and member.view != far and member.may_join(poll, own_drains[member.declared.view]):
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
@@ -403,17 +403,17 @@ class Drain:
             self._leave(member, cause(error))
             return
         # it may have left at once
-        self._tell(member)
+        self._record_change(member)
 
     def _leave(self, member: Member, why: str, *, slow: bool = False) -> None:
         member.leave(why, slow=slow)
         # its view may be gone
         with suppress(MillraceError):
             self._store.detach_consumer(member.view, self.owner)
-        self._tell(member)
+        self._record_change(member)
 
-    def _tell(self, member: Member) -> None:
-        if member.away not in {None, OTHERS}:
+    def _record_change(self, member: Member) -> None:
+        if member.away not in {None, OWN_RUN}:
             # this records the failed try; a run of the view's own follows
             self._store.end_drain(member.declared.view, self.owner, member.away)
         self._on_change(member)
@@ -422,9 +422,9 @@ class Drain:
         self._store.connection.close()
         self._store = self._connect()
         # the next round gives the leases back: there a connection that is lost again is replaced, too
-        self._rounds.owes = True
+        self._rounds.has_leases_to_release = True
         # attachments of the lost session are gone
-        self._looked_at = self._attached_at = float("-inf")
+        self._members_at = self._attached_at = float("-inf")
 
     def _connect(self) -> PlatformStore:
         connection = connect_patiently(self._dsn)
@@ -442,4 +442,4 @@ def _against(poll: ViewPoll | None) -> str | None:
         return "its view was removed"
     if poll.mode != "bulk":
         return "its view is not one of bulk consumers any more"
-    return OTHERS if poll.consumers > 1 else None
+    return OWN_RUN if poll.consumers > 1 else None

@@ -76,9 +76,9 @@ class Member:
         """
         self.joined, self.away, self._slow = False, why, slow
 
-    def may_join(self, poll: ViewPoll | None, own: DrainState) -> bool:
+    def may_join(self, poll: ViewPoll | None, own_drain: DrainState) -> bool:
         """Return whether it may take part: no other consumer has the view, and its own run, if any, ended well."""
-        if self._slow or (self.away is not None and own.failures):
+        if self._slow or (self.away is not None and own_drain.failures):
             return False
         if poll is None:  # not registered yet, or removed
             return self.model is None

@@ -30,9 +30,9 @@ class MisreadEvent(NamedTuple):
     stream: tuple[str, str] | None = None
 
 
-def misread_event(told: str, read: Mapping[str, Column | KeyColumn]) -> MisreadEvent:
+def misread_event(misread_text: str, read: Mapping[str, Column | KeyColumn]) -> MisreadEvent:
     """Return the event that a MISREAD text describes, for a model that reads these columns, in order."""
-    found = json.loads(told)
+    found = json.loads(misread_text)
     if (stream := found.get("stream")) is not None:
         return MisreadEvent(found["partition"], found[ORDER], found["error"], tuple(stream))
     name, column = next((name, column) for name, column in read.items() if found.get(name) is not None)
@@ -59,11 +59,13 @@ def without_misread(
             break
         # an event is listed once for each misread element of its array
         errors = {event.offset: in_one_line(event.error) for event in reversed(misread)}
-        named = [(event.partition, *event.stream, event.offset) for event in misread if event.stream is not None]
-        for partition, decider, decider_id, offset in sorted(named or streams_at([*errors]), key=lambda one: -one[-1]):
+        of_streams = [(event.partition, *event.stream, event.offset) for event in misread if event.stream is not None]
+        for partition, decider, decider_id, offset in sorted(
+            of_streams or streams_at([*errors]), key=lambda one: -one[-1]
+        ):
             stream = Stream(partition, decider, decider_id)
             failures[stream] = Failure(stream, offset, errors[offset])
-        if named:
+        if of_streams:
             break
         built, misread = build(tuple(failures.values()))
     else:

@@ -48,7 +48,7 @@ class LeasedParts:
         until: The end of the search, by the monotonic clock.
 
     Attributes:
-        told: The streams of events that were misread.
+        misread_failures: The streams of events that were misread.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class LeasedParts:
         self._batch = batch
         self._attempt = attempt
         self._until = until
-        self._kept: dict[Source, str] = {}
-        self.told: dict[Stream, Failure] = {}
+        self._cached: dict[Source, str] = {}
+        self.misread_failures: dict[Stream, Failure] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in self._kept.values():
+        for name in self._cached.values():
             # a session that is gone took the events with it
             with suppress(*build_errors()):
                 self._spark().catalog.uncacheTable(name)
                 self._spark().catalog.dropTempView(name)
 
     def build(self, part: Part) -> list[StagedRows]:
-        """Build a part without misread events, note these in `told`, and stage its rows.
+        """Build a part without misread events, note these in `misread_failures`, and stage its rows.
 
         Raises:
             PartFails: The part cannot be built, or its rows cannot be applied, maybe because of its events.
@@ -99,10 +99,10 @@ class LeasedParts:
             with _part_fails(), self._in_time():
                 return streams_at(self._events(part), offsets)
 
-        staged, told = without_misread(stage, at)
+        staged, failures = without_misread(stage, at)
         if self._attempt is not None:
             self._attempt(staged)
-        self.told |= {one.stream: one for one in told}
+        self.misread_failures |= {one.stream: one for one in failures}
         return staged
 
     def count(self, part: Part) -> int:
@@ -123,11 +123,11 @@ class LeasedParts:
     @contextmanager
     def _in_time(self) -> Iterator[None]:
         """Let Spark take as long in a `with` block as for the batch, but not beyond the end of the search."""
-        left = self._until - time.monotonic()
-        if left <= 0:
+        seconds_left = self._until - time.monotonic()
+        if seconds_left <= 0:
             raise OutOfTime
         try:
-            with at_most(self._spark(), min(left, self._limits.seconds_for(self._work.positions))):
+            with at_most(self._spark(), min(seconds_left, self._limits.seconds_for(self._work.positions))):
                 yield
         except TookTooLong as error:
             # a server that does not answer is another error
@@ -137,7 +137,7 @@ class LeasedParts:
 
     def _events(self, part: Part) -> "DataFrame":
         spark = self._spark()
-        if part.of not in self._kept:
+        if part.of not in self._cached:
             # a view's plan is made once: planning asks Python and Postgres. The name is unique, also in a shared
             # session
             name = f"millrace_{uuid4().hex}"
@@ -151,9 +151,9 @@ class LeasedParts:
                 streams=True,
             )
             events.frame.createTempView(name)
-            self._kept[part.of] = name
+            self._cached[part.of] = name
             spark.catalog.cacheTable(name)
-        return events_of_part(part, spark.table(self._kept[part.of]))
+        return events_of_part(part, spark.table(self._cached[part.of]))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace.archive.history import file_tasks
-from millrace.archive.spark_reader import FilePart, Wanted, rows_of
+from millrace.archive.spark_reader import FilePart, RowSelection, rows_of
 from millrace.drain.commit import Work
 from millrace.drain.limits import DEFAULTS, Limits
 from millrace.event_store import Lease
@@ -104,7 +104,7 @@ class Reader:
         part, options = self.parts[task], self.options
         held = partial(held_ranges, fail_on_data_loss=True)
         extract = tuple(options.extract.items())
-        wanted = Wanted(options.deciders, options.events, options.columns, extract, upcasts=options.upcasts)
+        selection = RowSelection(options.deciders, options.events, options.columns, extract, upcasts=options.upcasts)
         # each begins when the one before has ended
         batches = chain(
             read_ranges(options, self.schema, part.slices, held, self.view) if part.slices else (),
@@ -112,7 +112,7 @@ class Reader:
                 read_retries(options, self.schema, str(self.view), one.partition, one.lease_token, one.to_position)
                 for one in part.retries
             ),
-            *(rows_of(file, wanted) for file in part.files),
+            *(rows_of(file, selection) for file in part.files),
         )
         left_out = pa.array(self.left_out, pa.int64())
         for batch in batches:

@@ -99,21 +99,21 @@ class Rebuild:
         try:
             return self.builds.build(self.store, work)
         except (NothingBuilds, TookTooLong) as error:
-            raise self._failed(work.left, str(error)) from error
+            raise self._failed(work.remaining, str(error)) from error
         except psycopg.Error:
             raise
         except build_errors() as error:
             if is_gone(error):
                 raise spark_is_gone(error) from error
-            raise self._failed(work.left, cause(error)) from error
+            raise self._failed(work.remaining, cause(error)) from error
         except NotInFlight as error:
             why = "A stream fails at an event that only the archive has, so that no later drain could try it again"
-            raise self._failed(work.left, f"{why}: {error.detail}") from error
+            raise self._failed(work.remaining, f"{why}: {error.detail}") from error
 
     def _failed(self, leases: Sequence[Lease], why: str) -> PartitionsFailed:
-        named = ", ".join(f"p{lease.partition:02}" for lease in leases)
+        partitions = ", ".join(f"p{lease.partition:02}" for lease in leases)
         return PartitionsFailed(
-            f"Read model {self.model.name}: log partition {named} was not built.",
+            f"Read model {self.model.name}: log partition {partitions} was not built.",
             causes={lease.partition: why for lease in leases},
             detail=why,
             hint="Correct the declaration or the environment; the rows from before are kept.",

@@ -57,34 +57,34 @@ class Outcome:
 
     Attributes:
         commits: By view, its commits.
-        left: By view, why it needs a run of its own.
+        leaving: By view, why it needs a run of its own.
         slow: By view, how its function made the others wait.
         full: The views that reached the round's limit of events, so that there may be more.
         failed: For a view by itself, the log partitions that made no progress, and why.
         claimed: Whether there was something to claim.
-        tell: Called for each commit at once, if it is given.
+        on_commit: Called for each commit at once, if it is given.
     """
 
     commits: dict[str, list[Commit]] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
+    leaving: dict[str, str] = field(default_factory=dict)
     slow: dict[str, str] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
     claimed: bool = False
-    tell: Callable[[str, Commit], None] | None = None
+    on_commit: Callable[[str, Commit], None] | None = None
 
     def add(self, view: str, commit: Commit) -> None:
         """Note a commit."""
         self.commits.setdefault(view, []).append(commit)
-        if self.tell is not None:
-            self.tell(view, commit)
+        if self.on_commit is not None:
+            self.on_commit(view, commit)
 
 
 class Rounds:
     """Builds and commits rounds under the leases of one owner.
 
     Attributes:
-        owes: Whether leases may still have to be given back: the next round begins with that.
+        has_leases_to_release: Whether leases may still have to be given back: the next round begins with that.
         collects: Whether a view by itself takes the path for few events, if it has few: not after a failure.
         builds: The other path.
 
@@ -97,7 +97,7 @@ class Rounds:
     """
 
     def __init__(self, dsn: str, spark: "Callable[[], SparkSession]", owner: str, lease_s: int, limits: Limits) -> None:
-        self.owes = False
+        self.has_leases_to_release = False
         self.collects = True
         self._spark = spark
         self._limits = limits
@@ -110,14 +110,14 @@ class Rounds:
         self._plans: dict[tuple[str, ...], RoundPlan] = {}
 
     def run(
-        self, store: PlatformStore, models: Sequence[ReadModel], known: Sequence[ReadModel], outcome: Outcome
+        self, store: PlatformStore, models: Sequence[ReadModel], planned: Sequence[ReadModel], outcome: Outcome
     ) -> None:
         """Claim for some models, then build and commit the claimed events.
 
         Args:
             store: The event store.
             models: The models to claim for.
-            known: All models that a later round may claim for: the plan covers all of them.
+            planned: All models that a later round may claim for: the plan covers all of them.
             outcome: Records what the round does.
 
         Raises:
@@ -129,8 +129,8 @@ class Rounds:
         works = self._claim(store, models, limit, outcome)
         if not works:
             return
-        with self._kept():
-            built = self._build([work.model for work in works], known)
+        with self._keep_leases():
+            built = self._build([work.model for work in works], planned)
         if built.is_too_large:
             self._give_back(store, works, limit, outcome)
             return
@@ -150,7 +150,7 @@ class Rounds:
                 # it ran out of time and may do so again
                 outcome.slow[view] = why
             elif why is not None:
-                outcome.left[view] = why
+                outcome.leaving[view] = why
             if view not in outcome.commits:
                 self._release(store, work)
         self._events = min(self._events * 2, MOST_EVENTS) if outcome.full else ROUND_EVENTS
@@ -193,16 +193,16 @@ class Rounds:
             with suppress(*build_errors()):
                 self._batch = batch_size(self._spark(), self._limits.cores)
 
-    def _kept(self) -> AbstractContextManager[None]:
+    def _keep_leases(self) -> AbstractContextManager[None]:
         return owner_keeper(self.builds.dsn, self.builds.owner, self.builds.lease_s)
 
     def _claim(
         self, store: PlatformStore, models: Sequence[ReadModel], limit: int, outcome: Outcome, *, alone: bool = False
     ) -> list[Work]:
         owner, lease_s = self.builds.owner, self.builds.lease_s
-        if self.owes:
+        if self.has_leases_to_release:
             store.release_owner(owner)
-            self.owes = False
+            self.has_leases_to_release = False
         if alone:
             (model,) = models
             leases = store.claim_batch(model.view, owner, limit, lease_s)
@@ -219,7 +219,7 @@ class Rounds:
         for work in works:
             self._release(store, work)
             if limit == 1:
-                outcome.left[work.model.view] = "single events are too large for a round"
+                outcome.leaving[work.model.view] = "single events are too large for a round"
             else:
                 outcome.full.add(work.model.view)
         self._events = max(self._events // 8, 1)
@@ -230,7 +230,7 @@ class Rounds:
         except MillraceError:
             pass  # its view is gone, and its leases with it
         except CONFLICTS:
-            self.owes = True
+            self.has_leases_to_release = True
 
     def _collected(self, store: PlatformStore, work: Work, outcome: Outcome) -> bool:
         """Build and commit the work of a view by itself without staging it; return whether that was possible."""
@@ -238,7 +238,7 @@ class Rounds:
         if not fits(model) or work.retries or work.positions > ROUND_EVENTS:
             return False
         try:
-            with self._kept():
+            with self._keep_leases():
                 built = self._build([model], [model])
             if model.view not in built.failed and not built.is_too_large:
                 self._commit(store, work, built, outcome)
@@ -281,16 +281,16 @@ class Rounds:
         late = 0
         # another order in each drain, so that no log partition is always behind one that does not end
         turns = random.sample(work.leases, len(work.leases)) if is_late else work.leases
-        for done, lease in enumerate(turns, start=1):
-            left, view = turns[done:], work.model.view
+        for number, lease in enumerate(turns, start=1):
+            others, view = turns[number:], work.model.view
             locked = tuple(one for one in work.locked if one.partition == lease.partition)
             # keep the leases of the others, as their turn may come late
-            with lease_keeper(self.builds.dsn, view, partial(tuple, left), self.builds.lease_s):
+            with lease_keeper(self.builds.dsn, view, partial(tuple, others), self.builds.lease_s):
                 self._staged(store, Work(work.model, (lease,), locked), outcome)
             late += is_late and lease.partition in outcome.failed
             if late >= MOST_LATE:
                 why = f"not tried: {outcome.failed[lease.partition]}"
-                outcome.failed |= {one.partition: why for one in left}
+                outcome.failed |= {one.partition: why for one in others}
                 return
 
     def _commit(self, store: PlatformStore, work: Work, built: Built, outcome: Outcome) -> None:
@@ -310,7 +310,7 @@ class Rounds:
             return self._again(work, without) if without else first
 
         def streams_at(offsets: Sequence[int]) -> list[tuple[int, str, str, int]]:
-            with self._second_look():
+            with self._second_try():
                 return self.builds.streams_at(work, offsets)
 
         read, failures = without_misread(build, streams_at)
@@ -325,10 +325,10 @@ class Rounds:
                 outcome.slow[view] = f"its function took {built.seconds[view]:.1f} s of a round"
 
     @contextmanager
-    def _second_look(self) -> Iterator[None]:
+    def _second_try(self) -> Iterator[None]:
         """Keep the leases in a `with` block; if the block fails, a search has to find the reason."""
         try:
-            with self._kept():
+            with self._keep_leases():
                 yield
         except Exception as error:
             if is_gone(error):
@@ -337,24 +337,26 @@ class Rounds:
 
     def _again(self, work: Work, without: tuple[Failure, ...]) -> tuple[Work, Sequence[MisreadEvent]]:
         """Build the leased events of a model without failing streams: some leases may have ended since."""
-        with self._second_look():
+        with self._second_try():
             built = self._plan([work.model], without).run()
         if built.failed or built.is_too_large:
             raise PartFails(without[0].error)
         return _read(work, built), built.misread.get(work.model.view, ())
 
-    def _build(self, models: Sequence[ReadModel], known: Sequence[ReadModel]) -> Built:
+    def _build(self, models: Sequence[ReadModel], planned: Sequence[ReadModel]) -> Built:
         """Build the leased events of some models: in one job, and if that fails, each in a job of its own.
 
         Raises the error if all of them fail, and not because of their events; or if none can be built in time.
         """
         try:
-            return self._plan(known).run()
+            return self._plan(planned).run()
         except Exception as error:
             if is_gone(error) or isinstance(error, psycopg.Error):
                 raise
             # one model was tried by itself already
-            built, errors = self._build_each(models) if len(known) > 1 else (self._not_built(known[0], error), [error])
+            built, errors = (
+                self._build_each(models) if len(planned) > 1 else (self._not_built(planned[0], error), [error])
+            )
             if len(errors) == len(models) and all(blame_of(one) is Blame.SERVER for one in errors):
                 raise
             return built
@@ -381,8 +383,8 @@ class Rounds:
         return built, errors
 
     def _not_built(self, model: ReadModel, error: Exception) -> Built:
-        took = {model.view: self._seconds} if isinstance(error, TookTooLong) else {}
-        return Built({}, {}, {model.view: cause(error)}, took)
+        seconds = {model.view: self._seconds} if isinstance(error, TookTooLong) else {}
+        return Built({}, {}, {model.view: cause(error)}, seconds)
 
     def _plan(self, models: Sequence[ReadModel], without: Sequence[Failure] = ()) -> RoundPlan:
         if without:  # used once

@@ -64,7 +64,7 @@ class StagedBuilds:
         Raises the errors of `build_errors` that events do not cause. `work.rebuilt` says what a rebuild has committed.
         """
         try:
-            with self._kept(work), staging(store.connection, work.model) as number:
+            with self._keep_leases(work), staging(store.connection, work.model) as number:
                 stage = partial(self.stage, work, number)
                 rows, failures = without_misread(stage, partial(self.streams_at, work))
                 require_some(store, self.owner, work.model.view, len(rows), failures)
@@ -99,9 +99,9 @@ class StagedBuilds:
         with at_most(spark, self.limits.seconds_for(work.positions)):
             return streams_at(leased_events(spark, self.dsn, work, self.limits, streams=True).frame, offsets)
 
-    def _kept(self, work: Work) -> AbstractContextManager[None]:
+    def _keep_leases(self, work: Work) -> AbstractContextManager[None]:
         def waiting() -> list[Lease]:
-            return [lease for lease in work.left if lease.partition != work.rebuilt.at]
+            return [lease for lease in work.remaining if lease.partition != work.rebuilt.at]
 
         # a lease that ends with a commit would block the extension of the others
         return lease_keeper(self.dsn, work.model.view, waiting, self.lease_s)
@@ -114,23 +114,23 @@ class StagedBuilds:
         The search ends at `until`, a time of the monotonic clock.
         """
         try:
-            with self._kept(work), staging(store.connection, work.model) as number:
+            with self._keep_leases(work), staging(store.connection, work.model) as number:
                 # Streams that Spark refuses are found without merges, which would cost as much again.
                 attempt = partial(try_rows, store, work, number) if isinstance(error, psycopg.Error) else None
                 with LeasedParts(self.spark, self.dsn, work, self.limits, number, attempt, until) as parts:
-                    ranges = any(lease.from_position < lease.to_position for lease in work.left)
+                    ranges = any(lease.from_position < lease.to_position for lease in work.remaining)
                     found = find_failing_streams(parts, ranges=ranges, retries=work.retries, to_the_end=work.rebuild)
                 if found.blameless:
                     raise NothingBuilds(cause(error)) from error
                 built = replace(work, failures=tuple(found.failures))
-                if found.end is End.FOUND and (found.failures or parts.told):
-                    named = {one.stream for one in found.failures}
-                    told = tuple(one for stream, one in parts.told.items() if stream not in named)
-                    rows, failures = _batch(number, found.built), (*built.failures, *told)
+                if found.end is End.FOUND and (found.failures or parts.misread_failures):
+                    failing = {one.stream for one in found.failures}
+                    misread = tuple(one for stream, one in parts.misread_failures.items() if stream not in failing)
+                    rows, failures = _batch(number, found.built), (*built.failures, *misread)
                     require_some(store, self.owner, work.model.view, len(rows), failures)
                     return _commit(store, replace(built, rows=rows, failures=failures))
                 _require_some(work, found, error, self.limits.search_seconds_for(work.positions))
-                return commit_failures(store, replace(built, rows=_batch(number, found.before)))
+                return commit_failures(store, replace(built, rows=_batch(number, found.built_before_failure)))
         except psycopg.Error as merging:
             # Spark builds the rest now: Postgres refuses some of its rows. That search begins anew, once.
             if merging is error or isinstance(error, psycopg.Error) or not _may_be_of_events(store, merging):

@@ -43,8 +43,8 @@ def events_of_part(part: Part, events: "DataFrame") -> "DataFrame":
         # up to the last hash: the interval's end may be no bigint
         events = events.where(f.xxhash64("decider", "decider_id").between(first, end - 1))
     if part.streams is not None:
-        named = [(f.col("decider") == s.decider) & (f.col("decider_id") == s.decider_id) for s in part.streams]
-        events = events.where(reduce(or_, named, f.lit(False)))
+        matches = [(f.col("decider") == s.decider) & (f.col("decider_id") == s.decider_id) for s in part.streams]
+        events = events.where(reduce(or_, matches, f.lit(False)))
     if part.up_to is not None:
         events = events.where(f.col(ORDER) <= part.up_to)
     return events
@@ -76,8 +76,8 @@ def streams_at(events: "DataFrame", offsets: Sequence[int]) -> list[tuple[int, s
     """Return log partition, decider, decider_id and offset of the events at some offsets."""
     from pyspark.sql import functions as f
 
-    wanted = f.broadcast(events.sparkSession.createDataFrame(pa.table({"_at": offsets})))
-    found = events.join(wanted, f.col(ORDER) == f.col("_at"), "left_semi").select(*STREAM, ORDER)
+    places = f.broadcast(events.sparkSession.createDataFrame(pa.table({"_at": offsets})))
+    found = events.join(places, f.col(ORDER) == f.col("_at"), "left_semi").select(*STREAM, ORDER)
     return [(row[0], row[1], row[2], row[3]) for row in found.collect()]
 
 
@@ -121,8 +121,8 @@ def stage_events(
     reports = rows.mapInArrow(
         stager(dsn, model.staging_table, batch, MOST_MISREAD), "attempt bigint, rows bigint, misread array<string>"
     ).collect()
-    read = columns_read(model)
-    misread = [misread_event(told, read) for report in reports for told in report["misread"]]
+    columns = columns_read(model)
+    misread = [misread_event(text, columns) for report in reports for text in report["misread"]]
     return [StagedRows(one["attempt"], one["rows"]) for one in reports if one["rows"]], misread
 
 
@@ -142,7 +142,7 @@ def stager(
         assert context is not None
         attempt = context.taskAttemptId()
         misread: list[str] = []
-        filled = (one for given in batches if (one := well_read(given, misread, most_misread)).num_rows)
+        filled = (one for unchecked in batches if (one := well_read(unchecked, misread, most_misread)).num_rows)
         first = next(filled, None)
         rows = 0
 
@@ -171,10 +171,10 @@ def well_read(rows: pa.RecordBatch, misread: list[str], most: int) -> pa.RecordB
     """Return the rows without a MISREAD, and append the MISREAD of the others to the list, up to `most` in all."""
     if MISREAD not in rows.schema.names:
         return rows
-    told = rows.column(MISREAD)
-    if told.null_count < len(told):
-        misread += told.drop_null().slice(0, most - len(misread)).to_pylist()
-        rows = rows.filter(told.is_null())
+    misread_texts = rows.column(MISREAD)
+    if misread_texts.null_count < len(misread_texts):
+        misread += misread_texts.drop_null().slice(0, most - len(misread)).to_pylist()
+        rows = rows.filter(misread_texts.is_null())
     return rows.drop_columns([MISREAD])
 
 

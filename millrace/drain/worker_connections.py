@@ -23,15 +23,15 @@ _arrow: "dict[str, tuple[ExitStack, adbc.AdbcConnection]]" = {}
 _queries: "dict[str, psycopg.Connection]" = {}
 
 
-def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
-    """Look at one snapshot, through the connection that is kept; if that one is lost, through a new one.
+def read(dsn: str, read_snapshot: Callable[[ArrowConnection], Read]) -> Read:
+    """Read one snapshot, through the connection that is kept; if that one is lost, through a new one.
 
     Raises:
         Unreadable: Postgres does not answer.
     """
     if dsn in _arrow:
         try:
-            return _look(dsn, look)
+            return _in_snapshot(dsn, read_snapshot)
         except Unreadable:
             _forget(dsn)
         except BaseException:
@@ -40,7 +40,7 @@ def read(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
     stack = ExitStack()
     _arrow[dsn] = (stack, stack.enter_context(connected(dsn)))
     try:
-        return _look(dsn, look)
+        return _in_snapshot(dsn, read_snapshot)
     except BaseException:
         _forget(dsn)
         raise
@@ -54,9 +54,9 @@ def _forget(dsn: str) -> None:
     stack.close()
 
 
-def _look(dsn: str, look: Callable[[ArrowConnection], Read]) -> Read:
+def _in_snapshot(dsn: str, read_snapshot: Callable[[ArrowConnection], Read]) -> Read:
     with snapshot(dsn, _arrow[dsn][1]) as connection:
-        return look(connection)
+        return read_snapshot(connection)
 
 
 class KeptQuery(TaskQuery):
@@ -68,21 +68,21 @@ class KeptQuery(TaskQuery):
     def __exit__(self, *_: object) -> None:
         """Keep the connection."""
 
-    def rows(self, given: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+    def rows(self, parameters: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
         """Return the rows of the query, given its parameters."""
         import psycopg
 
         from millrace.postgres.connecting import connect
 
-        kept = _queries.get(self._dsn)
-        if kept is not None:
+        connection = _queries.get(self._dsn)
+        if connection is not None:
             try:
-                return kept.execute(self._query, given).fetchall()
+                return connection.execute(self._query, parameters).fetchall()
             except psycopg.errors.LockNotAvailable:
                 raise
             except psycopg.OperationalError:
-                kept.close()
-        kept = _queries[self._dsn] = connect(self._dsn)
+                connection.close()
+        connection = _queries[self._dsn] = connect(self._dsn)
         # another session may have locked the table: the other models do not wait for that, but a view's own run does
-        wait_for_locks_at_most(kept, POLL_S, always=True)
-        return kept.execute(self._query, given).fetchall()
+        wait_for_locks_at_most(connection, POLL_S, always=True)
+        return connection.execute(self._query, parameters).fetchall()

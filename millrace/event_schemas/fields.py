@@ -28,14 +28,14 @@ def reach(schema: Schema, path: Sequence[str], root: Schema | None = None) -> Re
     types = [types] if isinstance(types, str) else types
     name, rest, others = path[0], path[1:], schema.get("additionalProperties", True)
     if types and not {"object", "array"} & {*types}:
-        own = Reach.NEVER
+        direct = Reach.NEVER
     elif name in schema.get("properties", {}):
-        own = reach(schema["properties"][name], rest, root)
+        direct = reach(schema["properties"][name], rest, root)
     elif name.isdecimal() and "array" in types:
-        own = reach(schema.get("items", True), rest, root)
+        direct = reach(schema.get("items", True), rest, root)
     else:
-        own = Reach.UNNAMED if others is True else reach(others, rest, root)
-    both = [own, *(reach(each, path, root) for each in _all_of(schema, root))]
+        direct = Reach.UNNAMED if others is True else reach(others, rest, root)
+    both = [direct, *(reach(each, path, root) for each in _all_of(schema, root))]
     for key in ("anyOf", "oneOf"):
         if key in schema:
             both.append(max(reach(each, path, root) for each in schema[key]))
@@ -73,9 +73,9 @@ def _type(schema: Schema, root: Schema) -> str:
     types = schema.get("type", [])
     kinds = [*([types] if isinstance(types, str) else types), *_all_of(schema, root)]
     kinds += [*schema.get("anyOf", []), *schema.get("oneOf", [])]
-    said = [each if isinstance(each, str) else _type(each, root) for each in kinds]
-    if said == ["array"]:
+    names = [each if isinstance(each, str) else _type(each, root) for each in kinds]
+    if names == ["array"]:
         return f"array of {_type(schema.get('items', True), root)}"
-    if said == ["string"]:
+    if names == ["string"]:
         return str(schema.get("format", "string"))
-    return " | ".join(dict.fromkeys(said)) or "any"
+    return " | ".join(dict.fromkeys(names)) or "any"

@@ -110,8 +110,8 @@ def event(
         try:
             schema = _rules(model.model_json_schema(schema_generator=_Schema))
         except (InvalidEvent, PydanticInvalidForJsonSchema, PydanticUserError) as error:
-            said = str(error).partition("\n")[0]
-            raise InvalidEvent(f"event {named}: {model.__name__!r} has no JSON Schema: {said}") from error
+            reason = str(error).partition("\n")[0]
+            raise InvalidEvent(f"event {named}: {model.__name__!r} has no JSON Schema: {reason}") from error
         if fault := labels_fault(owners, tags or {}):
             raise InvalidEvent(f"event {named}: {fault}")
         moves = {to_version: flat((upcasts or {})[to_version]) for to_version in sorted(upcasts or ())}
@@ -150,12 +150,12 @@ def _rules(schema: Any) -> Any:  # noqa: ANN401 - a schema is an object, or true
     """Return a schema without its annotations."""
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if key not in _ANNOTATIONS and not key.startswith("x-")}
-    for key, value in kept.items():
+    rules = {key: value for key, value in schema.items() if key not in _ANNOTATIONS and not key.startswith("x-")}
+    for key, value in rules.items():
         if key in _NAMED:
-            kept[key] = {name: _rules(each) for name, each in value.items()}
+            rules[key] = {name: _rules(each) for name, each in value.items()}
         elif key in _LISTED:
-            kept[key] = [_rules(each) for each in value]
+            rules[key] = [_rules(each) for each in value]
         elif key in _ONE:
-            kept[key] = _rules(value)
-    return kept
+            rules[key] = _rules(value)
+    return rules

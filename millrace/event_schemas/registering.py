@@ -23,11 +23,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class StateInStore:
-    """A declared event and its state in a store; `said` is the error if it is refused, or differs."""
+    """A declared event and its state in a store; `error` is its error if it is refused, or differs."""
 
     event: DeclaredEvent
     state: State
-    said: str = ""
+    error: str = ""
 
     @property
     def is_wrong(self) -> bool:
@@ -85,7 +85,7 @@ def states_in_store(store: EventStore, events: Iterable[DeclaredEvent], *, keep:
     """
     found = []
     for event in events:
-        known = store.connection.execute(
+        registered = store.connection.execute(
             """
             select from event_store.event_schemas s
             where (s.decider, s.event, s.event_version) = (%s, %s, %s) and %s::bigint[] <@ array(
@@ -102,11 +102,11 @@ def states_in_store(store: EventStore, events: Iterable[DeclaredEvent], *, keep:
         except MillraceError as refusal:
             found.append(StateInStore(event, State.REFUSED, str(refusal)))
         else:
-            found.append(StateInStore(event, State.NEW if known is None else State.REGISTERED))
+            found.append(StateInStore(event, State.NEW if registered is None else State.REGISTERED))
     return found
 
 
-def known_schemas(store: EventStore, events: Iterable[DeclaredEvent]) -> dict[tuple[str, str, int], Schema | None]:
+def schemas_by_event(store: EventStore, events: Iterable[DeclaredEvent]) -> dict[tuple[str, str, int], Schema | None]:
     """Return the schema of each version of an event, registered or declared, by decider, event and version.
 
     None stands for an event without a schema. A declared schema takes precedence over the store's.
@@ -118,8 +118,8 @@ def known_schemas(store: EventStore, events: Iterable[DeclaredEvent]) -> dict[tu
         left join event_store.event_schemas s using (decider, event, event_version)
         """
     ).fetchall()
-    known = {(decider, event, version): schema for decider, event, version, schema in rows}
-    return known | {(each.decider, each.event, each.version): each.schema for each in events}
+    registered = {(decider, event, version): schema for decider, event, version, schema in rows}
+    return registered | {(each.decider, each.event, each.version): each.schema for each in events}
 
 
 def unfit_history(store: EventStore, event: DeclaredEvent) -> UnfitHistory:

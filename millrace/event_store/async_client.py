@@ -16,7 +16,7 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
 
-from millrace.event_store.client import APPEND_ONE, STREAM_PAGE, _arguments, told
+from millrace.event_store.client import APPEND_ONE, STREAM_PAGE, _arguments, appended_of
 from millrace.event_store.json_text import flat, jsonb
 from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
 from millrace.event_store.refusals import refusals
@@ -42,14 +42,14 @@ from millrace.event_store.rows import (
     View,
 )
 from millrace.event_store.sql_functions import (
-    ASKED_AFTER,
-    KEPT_ROWS,
+    CHECK_AFTER_CALLS,
+    MOST_KEPT_ROWS,
     InfinityLoader,
     Loaders,
     Row,
+    can_prepare,
     encoded,
     loaders_of,
-    own_sessions,
     shape_of,
 )
 from millrace.event_store.status_rows import PartitionInfo
@@ -161,23 +161,23 @@ class AsyncSqlFunctions:
     ) -> list[Row]:
         async with self._connected() as connection:
             require_iso(connection)
-            kept = self._cursors[shape, connection.info.encoding] if connection is self._source else []
+            cursors = self._cursors[shape, connection.info.encoding] if connection is self._source else []
             # threads and tasks may call concurrently: each takes its own cursor
-            cursor = kept.pop() if kept else await self._cursor(connection, shape, loaders)
+            cursor = cursors.pop() if cursors else await self._cursor(connection, shape, loaders)
             # an int sent as text gets the parameter's type, or is refused as out of range
-            given = tuple([str(value) if type(value) is int else value for value in arguments])
+            parameters = tuple([str(value) if type(value) is int else value for value in arguments])
             await self._execute(
-                cursor, encoded(query), given, None if await self._has_own_session(connection) else False
+                cursor, encoded(query), parameters, None if await self._can_prepare(connection) else False
             )
             rows = await cursor.fetchall()
-            if len(rows) <= KEPT_ROWS:
-                kept += [cursor]
+            if len(rows) <= MOST_KEPT_ROWS:
+                cursors += [cursor]
             return rows
 
     async def _execute(
-        self, cursor: psycopg.AsyncCursor[Any], query: bytes, given: Sequence[object], prepare: bool | None
+        self, cursor: psycopg.AsyncCursor[Any], query: bytes, parameters: Sequence[object], prepare: bool | None
     ) -> None:
-        await cursor.execute(query, given, prepare=prepare)
+        await cursor.execute(query, parameters, prepare=prepare)
 
     async def _cursor(
         self, connection: psycopg.AsyncConnection, shape: BaseRowFactory[Row], loaders: Loaders | None
@@ -188,21 +188,21 @@ class AsyncSqlFunctions:
             cursor.adapters.register_loader(name, loader)
         return cursor
 
-    async def _has_own_session(self, connection: psycopg.AsyncConnection) -> bool:
+    async def _can_prepare(self, connection: psycopg.AsyncConnection) -> bool:
         """Say whether statements may be prepared: behind a pool such as pgbouncer the next session would not know them.
 
         A server tells a new connection its process id; a pool cannot. Few calls are not worth the question.
         """
-        known = own_sessions.get(connection, 0)
-        if isinstance(known, bool):
-            return known
-        own_sessions[connection] = known + 1
-        if known < ASKED_AFTER:
+        cached = can_prepare.get(connection, 0)
+        if isinstance(cached, bool):
+            return cached
+        can_prepare[connection] = cached + 1
+        if cached < CHECK_AFTER_CALLS:
             return False
         async with connection.cursor(row_factory=scalar_row) as cursor:
             await cursor.execute("select pg_backend_pid()", prepare=False)
-            own_sessions[connection] = own = await cursor.fetchall() == [connection.info.backend_pid]
-        return own
+            can_prepare[connection] = allowed = await cursor.fetchall() == [connection.info.backend_pid]
+        return allowed
 
 
 class AsyncWaiting(AsyncSqlFunctions):
@@ -311,13 +311,13 @@ class UngatheredEventStore(AsyncWaiting):
 
     async def _appended(self, stream: StreamEvents) -> Appended:
         if len(stream.events) == 1:
-            call, given = APPEND_ONE.format('event_id, "offset", version, appended'), _arguments(stream)
+            call, parameters = APPEND_ONE.format('event_id, "offset", version, appended'), _arguments(stream)
         else:
             call = (
                 'select event_id, "offset", version, appended from event_store.append_to_stream(%s, %s, %s::jsonb, %s)'
             )
-            given = (stream.decider, stream.decider_id, stream_json(stream), stream.expected_version)
-        return told(stream, await self._all(AppendedEvent, call, given))
+            parameters = (stream.decider, stream.decider_id, stream_json(stream), stream.expected_version)
+        return appended_of(stream, await self._all(AppendedEvent, call, parameters))
 
     async def append_all(self, streams: Iterable[StreamEvents], *, caused_by: Event | None = None) -> list[Appended]:
         """Append events to several streams, all or nothing, in this order.
@@ -325,22 +325,22 @@ class UngatheredEventStore(AsyncWaiting):
         As in `append_all([on("cart", "cart-1", added), on("order", "order-7", placed)])`. The results have the
         order of the streams. Raises the errors of `append`.
         """
-        given = all_passed_on(streams, caused_by)
-        return await self._appended_all(given, batch_json(given))
+        chained = all_passed_on(streams, caused_by)
+        return await self._appended_all(chained, batch_json(chained))
 
     async def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
         call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
         rows = iter(await self._all(AppendedEvent, call, (text,)))
-        return [told(stream, [next(rows) for _ in stream.events]) for stream in streams]
+        return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
     async def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
         """Append events of one stream as `append` does, and return them as they are stored."""
-        (given,) = all_passed_on([stream], caused_by)
-        if len(given.events) == 1:
-            return await self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(given))
-        appended, number = await self._appended(given), len(given.events)
+        (chained,) = all_passed_on([stream], caused_by)
+        if len(chained.events) == 1:
+            return await self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(chained))
+        appended, number = await self._appended(chained), len(chained.events)
         stored = list[Event]()
-        async for event in self.read(given.decider, given.decider_id, appended.version - number + 1, number):
+        async for event in self.read(chained.decider, chained.decider_id, appended.version - number + 1, number):
             stored += [event]
         return stored
 

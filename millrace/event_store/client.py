@@ -90,13 +90,13 @@ class EventStore(Waiting):
 
     def _appended(self, stream: StreamEvents) -> Appended:
         if len(stream.events) == 1:
-            call, given = APPEND_ONE.format('event_id, "offset", version, appended'), _arguments(stream)
+            call, parameters = APPEND_ONE.format('event_id, "offset", version, appended'), _arguments(stream)
         else:
             call = (
                 'select event_id, "offset", version, appended from event_store.append_to_stream(%s, %s, %s::jsonb, %s)'
             )
-            given = (stream.decider, stream.decider_id, stream_json(stream), stream.expected_version)
-        return told(stream, self._all(AppendedEvent, call, given))
+            parameters = (stream.decider, stream.decider_id, stream_json(stream), stream.expected_version)
+        return appended_of(stream, self._all(AppendedEvent, call, parameters))
 
     def append_all(self, streams: Iterable[StreamEvents], *, caused_by: Event | None = None) -> list[Appended]:
         """Append events to several streams, all or nothing, in this order.
@@ -104,22 +104,22 @@ class EventStore(Waiting):
         As in `append_all([on("cart", "cart-1", added), on("order", "order-7", placed)])`. The results have the
         order of the streams. Raises the errors of `append`.
         """
-        given = all_passed_on(streams, caused_by)
-        return self._appended_all(given, batch_json(given))
+        chained = all_passed_on(streams, caused_by)
+        return self._appended_all(chained, batch_json(chained))
 
     def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
         call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
         rows = iter(self._all(AppendedEvent, call, (text,)))
-        return [told(stream, [next(rows) for _ in stream.events]) for stream in streams]
+        return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
     def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
         """Append events of one stream as `append` does, and return them as they are stored."""
-        (given,) = all_passed_on([stream], caused_by)
-        if len(given.events) == 1:
-            return self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(given))
-        appended, number = self._appended(given), len(given.events)
+        (chained,) = all_passed_on([stream], caused_by)
+        if len(chained.events) == 1:
+            return self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(chained))
+        appended, number = self._appended(chained), len(chained.events)
         stored = list[Event]()
-        for event in self.read(given.decider, given.decider_id, appended.version - number + 1, number):
+        for event in self.read(chained.decider, chained.decider_id, appended.version - number + 1, number):
             stored += [event]
         return stored
 
@@ -312,7 +312,7 @@ def _arguments(stream: StreamEvents) -> tuple[object, ...]:
     )
 
 
-def told(stream: StreamEvents, rows: Sequence[AppendedEvent]) -> Appended:
+def appended_of(stream: StreamEvents, rows: Sequence[AppendedEvent]) -> Appended:
     """Return one `Appended` for the rows of a stream's events."""
     last, ids = rows[-1], tuple(row.event_id for row in rows)
     return Appended(

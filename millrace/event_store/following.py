@@ -25,7 +25,7 @@ Show = Callable[[Sequence[Event]], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EventFilter:
     """Which events a person wants to see; None does not filter.
 
     Attributes:
@@ -57,25 +57,25 @@ class Wanted:
 
 
 class Follower:
-    """Shows events as they get their positions: `begin` and all calls of `look` together show the log without gaps.
+    """Shows events as they get their positions: `begin` and all calls of `show_next` together leave no gap in the log.
 
     Each call may use another connection: the follower keeps its positions itself.
     """
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, event_filter: EventFilter) -> None:
+        self.filter = event_filter
         # log partition -> the next position
         self.positions: dict[int, int] = {}
 
     def begin(self, connection: psycopg.Connection, limit: int) -> list[Event]:
-        """Return the newest events that have a position, the newest last; `look` continues from there."""
+        """Return the newest events that have a position, the newest last; `show_next` continues from there."""
         with as_of_now(connection):
             store = PlatformStore(connection)
-            found = [event for event in self.wanted.latest(store, limit) if event.position is not None]
+            found = [event for event in self.filter.latest(store, limit) if event.position is not None]
             self.positions = {each.partition: each.high_water_mark for each in store.available_offset_range()}
         return found
 
-    def look(self, connection: psycopg.Connection, show: Show) -> bool:
+    def show_next(self, connection: psycopg.Connection, show: Show) -> bool:
         """Show the next events; return whether more may be ready already.
 
         If the connection fails, nothing was shown, and the next call finds the same events.
@@ -102,10 +102,10 @@ class Follower:
                 if position == each.high_water_mark:
                     continue
                 page = store.read_log(
-                    each.partition, position, PAGE, _only(self.wanted.decider), _only(self.wanted.event)
+                    each.partition, position, PAGE, _only(self.filter.decider), _only(self.filter.event)
                 )
                 found.append(
-                    [structs.replace(event, partition=each.partition) for event in page if self.wanted.takes(event)]
+                    [structs.replace(event, partition=each.partition) for event in page if self.filter.takes(event)]
                 )
                 # with fewer than a page, read_log has searched up to the mark
                 last = page[-1].position if len(page) == PAGE else None
@@ -120,7 +120,7 @@ class Follower:
 
 def follow(
     dsn: str,
-    wanted: Wanted,
+    event_filter: EventFilter,
     limit: int,
     show: Show,
     stop: threading.Event,
@@ -132,7 +132,7 @@ def follow(
 
     Args:
         dsn: The event store.
-        wanted: The events to show.
+        event_filter: The events to show.
         limit: The greatest number of newest events to show first.
         show: Takes events, in order.
         stop: Ends it.
@@ -143,7 +143,7 @@ def follow(
         psycopg.OperationalError: The server does not answer at the beginning, or was away for longer.
         PositionOutOfRange: Events were lost before they were shown.
     """
-    follower = Follower(wanted)
+    follower = Follower(event_filter)
     begun = False
     lost_at: float | None = None
     while not stop.is_set():
@@ -153,7 +153,7 @@ def follow(
                     show(follower.begin(connection, limit))
                     begun = True
                 while not stop.is_set():
-                    more = follower.look(connection, show)
+                    more = follower.show_next(connection, show)
                     lost_at = None
                     if not more:
                         positions.wait(PAUSE_S, stop)
@@ -176,10 +176,10 @@ def as_of_now(connection: psycopg.Connection) -> AbstractContextManager[psycopg.
 def correlation_of(event: Event) -> str | None:
     """Return the correlation_id of an event; None without one, or where Python cannot read the metadata."""
     try:
-        known = event.metadata
+        metadata = event.metadata
     except MillraceError:
         return None
-    found = known.get("correlation_id") if isinstance(known, dict) else None
+    found = metadata.get("correlation_id") if isinstance(metadata, dict) else None
     return found if isinstance(found, str) else None
 
 

@@ -64,16 +64,16 @@ class AsyncEventStore(UngatheredEventStore):
 
     def _next(self) -> list[Call]:
         """Take the calls of the next batch, in their order."""
-        taken, events, characters = list[Call](), 0, 0
+        batch, events, characters = list[Call](), 0, 0
         while self._calls:
             call = self._calls[0]
             events, characters = events + len(call.stream.events), characters + len(call.text)
-            if taken and (events > MOST_EVENTS or characters > MOST_CHARACTERS):
+            if batch and (events > MOST_EVENTS or characters > MOST_CHARACTERS):
                 break
             self._calls.popleft()
             if not call.answer.done():
-                taken.append(call)
-        return taken
+                batch.append(call)
+        return batch
 
     async def _answer(self, calls: Sequence[Call]) -> None:
         """Send calls, and answer each. If the store refuses a batch for one call, the other calls are sent again."""
@@ -114,15 +114,15 @@ class AsyncEventStore(UngatheredEventStore):
         return []
 
     async def _execute(
-        self, cursor: psycopg.AsyncCursor[Any], query: bytes, given: Sequence[object], prepare: bool | None
+        self, cursor: psycopg.AsyncCursor[Any], query: bytes, parameters: Sequence[object], prepare: bool | None
     ) -> None:
         if asyncio.current_task() is not self._sender:
-            await super()._execute(cursor, query, given, prepare)
+            await super()._execute(cursor, query, parameters, prepare)
             return
         # like `cursor.execute`, but no other task gets in between the check and the statement
         async with cursor.connection.lock:
             require_idle(cursor.connection, "append is a transaction of its own, and would be a part of the open one.")
-            await cursor.connection.wait(cursor._execute_gen(query, given, prepare=prepare))
+            await cursor.connection.wait(cursor._execute_gen(query, parameters, prepare=prepare))
 
 
 def _raise_in(calls: Sequence[Call], error: BaseException) -> None:

@@ -59,7 +59,7 @@ class MigrationReport:
     version: int
 
 
-def known_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
+def read_migrations(directory: Path = SQL / "migrations") -> list[Migration]:
     """List the migrations of this code in order.
 
     Raises:
@@ -114,7 +114,7 @@ def function_files(directory: Path = SQL) -> list[Path]:
     return list(found.values())
 
 
-def known_replaceable(directory: Path = SQL) -> Replaceable:
+def read_replaceable(directory: Path = SQL) -> Replaceable:
     """Read the roles, functions and privileges of this code."""
     return Replaceable(
         (directory / "roles.sql").read_text(),
@@ -138,8 +138,8 @@ def migrate(dsn: str, *, log_partitions: int | None = LOG_PARTITIONS) -> Migrati
             number of log partitions; or a foreign object depends on a function that the migrator must drop.
         MillraceError: The role lacks a right, or another session's open transaction blocked the migration for a minute.
     """
-    migrations = known_migrations()
-    replaceable = known_replaceable()
+    migrations = read_migrations()
+    replaceable = read_replaceable()
     applied: list[str] = []
     replaced = False
     with connect(dsn) as connection:
@@ -174,7 +174,7 @@ def validate(dsn: str) -> None:
     Raises:
         SchemaMismatch: The database is behind, ahead, or has other functions; the hint names the remedy.
     """
-    migrations = known_migrations()
+    migrations = read_migrations()
     with connect(dsn) as connection:
         found = _found(connection)
     _refuse_unreleased(found, migrations)
@@ -184,7 +184,7 @@ def validate(dsn: str) -> None:
         raise SchemaMismatch(
             "The database is behind the code.", detail=f"missing: {', '.join(missing)}", hint="Run: millrace migrate"
         )
-    if not _is_current(found, migrations, known_replaceable()):
+    if not _is_current(found, migrations, read_replaceable()):
         raise SchemaMismatch("The database has functions of another version of the code.", hint="Run: millrace migrate")
 
 
@@ -218,7 +218,7 @@ class _MadeMeanwhileError(Exception):
 
 def _apply(
     connection: psycopg.Connection,
-    known: list[Migration],
+    migrations: list[Migration],
     migration: Migration,
     final: Replaceable | None,
     log_partitions: int,
@@ -236,8 +236,8 @@ def _apply(
         # a table lock needs a right to the table; any login could hold an advisory lock
         connection.execute("lock table event_store.migrations in exclusive mode")
         found = _found(connection)
-        _refuse_unreleased(found, known)
-        _refuse_newer(found, known)
+        _refuse_unreleased(found, migrations)
+        _refuse_newer(found, migrations)
         # below Postgres' deadlock_timeout: in a deadlock with another session the migrator gives way
         connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOOK_S}s",))
         cursor = connection.execute(

@@ -81,9 +81,9 @@ class PlatformStore(EventStore, Views, RoundFunctions):
         """Declare the caller a sequencer for some seconds, asleep or not; return whether it must look again soon."""
         return self._value(bool, "select event_store_platform.attend_log(%s, %s)", (attended_s, sleeps))
 
-    def announce_positions(self, known: Sequence[int]) -> list[int]:
-        """Wake waiting consumers if there are positions beyond the known marks; return the current marks."""
-        return self._value(list, "select event_store_platform.announce_positions(%s::bigint[])", (list(known),))
+    def announce_positions(self, marks: Sequence[int]) -> list[int]:
+        """Wake waiting consumers if there are positions beyond the marks; return the current marks."""
+        return self._value(list, "select event_store_platform.announce_positions(%s::bigint[])", (list(marks),))
 
     def enable_view(self, view: str, enabled: bool = True, *, reason: str | None = None) -> View:
         """Deliver events to a view from now on, or stop the delivery."""

@@ -19,9 +19,9 @@ class RoundFunctions(SqlFunctions):
             ViewPoll, "select * from event_store_platform.poll_views(%s)", (None if views is None else list(views),)
         )
 
-    def wanting_views(self, known: Sequence[int]) -> list[WantingView]:
-        """Return the enabled rows views that want an event beyond the known marks; without marks all of them."""
-        return self._all(WantingView, "select * from event_store_platform.wanting_views(%s::bigint[])", (list(known),))
+    def wanting_views(self, marks: Sequence[int]) -> list[WantingView]:
+        """Return the enabled rows views that want an event beyond the marks; without marks all of them."""
+        return self._all(WantingView, "select * from event_store_platform.wanting_views(%s::bigint[])", (list(marks),))
 
     def claim_views(
         self, views: Sequence[str], owner: str, limit: int = 20_000, lease_s: int | None = None

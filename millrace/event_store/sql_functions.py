@@ -29,11 +29,11 @@ Row = TypeVar("Row")
 Loaders = Mapping[str, type[Loader]]
 
 # a cursor with a larger result is not kept, so that its rows can be freed
-KEPT_ROWS = 1000
+MOST_KEPT_ROWS = 1000
 # ask only after this many calls over a connection whether the session behind it is always the same
-ASKED_AFTER = 5
+CHECK_AFTER_CALLS = 5
 # the answer; before the question, the number of calls
-own_sessions = WeakKeyDictionary[psycopg.Connection | psycopg.AsyncConnection, bool | int]()
+can_prepare = WeakKeyDictionary[psycopg.Connection | psycopg.AsyncConnection, bool | int]()
 
 
 class InfinityLoader(TimestamptzLoader):
@@ -138,21 +138,21 @@ class SqlFunctions:
     ) -> list[Row]:
         with self._connected() as connection:
             require_iso(connection)
-            kept = self._cursors[shape, connection.info.encoding] if connection is self._source else []
+            cursors = self._cursors[shape, connection.info.encoding] if connection is self._source else []
             # threads and tasks may call concurrently: each takes its own cursor
-            cursor = kept.pop() if kept else self._cursor(connection, shape, loaders)
+            cursor = cursors.pop() if cursors else self._cursor(connection, shape, loaders)
             # an int sent as text gets the parameter's type, or is refused as out of range
-            given = tuple([str(value) if type(value) is int else value for value in arguments])
-            self._execute(cursor, encoded(query), given, None if self._has_own_session(connection) else False)
+            parameters = tuple([str(value) if type(value) is int else value for value in arguments])
+            self._execute(cursor, encoded(query), parameters, None if self._can_prepare(connection) else False)
             rows = cursor.fetchall()
-            if len(rows) <= KEPT_ROWS:
-                kept += [cursor]
+            if len(rows) <= MOST_KEPT_ROWS:
+                cursors += [cursor]
             return rows
 
     def _execute(
-        self, cursor: psycopg.Cursor[Any], query: bytes, given: Sequence[object], prepare: bool | None
+        self, cursor: psycopg.Cursor[Any], query: bytes, parameters: Sequence[object], prepare: bool | None
     ) -> None:
-        cursor.execute(query, given, prepare=prepare)
+        cursor.execute(query, parameters, prepare=prepare)
 
     def _cursor(
         self, connection: psycopg.Connection, shape: BaseRowFactory[Row], loaders: Loaders | None
@@ -163,21 +163,21 @@ class SqlFunctions:
             cursor.adapters.register_loader(name, loader)
         return cursor
 
-    def _has_own_session(self, connection: psycopg.Connection) -> bool:
+    def _can_prepare(self, connection: psycopg.Connection) -> bool:
         """Say whether statements may be prepared: behind a pool such as pgbouncer the next session would not know them.
 
         A server tells a new connection its process id; a pool cannot. Few calls are not worth the question.
         """
-        known = own_sessions.get(connection, 0)
-        if isinstance(known, bool):
-            return known
-        own_sessions[connection] = known + 1
-        if known < ASKED_AFTER:
+        cached = can_prepare.get(connection, 0)
+        if isinstance(cached, bool):
+            return cached
+        can_prepare[connection] = cached + 1
+        if cached < CHECK_AFTER_CALLS:
             return False
         with connection.cursor(row_factory=scalar_row) as cursor:
             cursor.execute("select pg_backend_pid()", prepare=False)
-            own_sessions[connection] = own = cursor.fetchall() == [connection.info.backend_pid]
-        return own
+            can_prepare[connection] = allowed = cursor.fetchall() == [connection.info.backend_pid]
+        return allowed
 
 
 @cache
@@ -188,8 +188,8 @@ def encoded(query: str) -> bytes:
 
 def shape_of(row: type[Row]) -> BaseRowFactory[Row]:
     """Return psycopg's row factory for a row class; its field `<name>_json` gets the column `<name>`."""
-    wanted: Any = row
-    return _shape(wanted)
+    row_class: Any = row
+    return _shape(row_class)
 
 
 @cache
@@ -212,10 +212,10 @@ def _maker(row: Any, names: tuple[bytes | None, ...]) -> Callable[[Sequence[Any]
     if tuple(place) == tuple(defaults)[: len(place)]:
         return lambda values: row(*values)
     absent = [name for name in defaults if name not in place]
-    rest = tuple(defaults[name] for name in absent)
+    filled = tuple(defaults[name] for name in absent)
     place |= {name: len(columns) + number for number, name in enumerate(absent)}
     chosen = itemgetter(*[place[name] for name in defaults])
-    return lambda values: row(*chosen((*values, *rest)))
+    return lambda values: row(*chosen((*values, *filled)))
 
 
 def _fields(row: Any) -> dict[str, Any]:  # noqa: ANN401 - as _json_fields

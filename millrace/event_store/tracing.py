@@ -81,7 +81,7 @@ def _led_to_by(event: Event) -> Mapping[str, Json]:
 def metadata_of(event: Event) -> Mapping[str, Json]:
     """Return the metadata of an event; none if it was read without them, or if Python cannot read them."""
     try:
-        known = event.metadata
+        metadata = event.metadata
     except UnreadableData:
         return NOTHING
-    return known if isinstance(known, Mapping) else NOTHING
+    return metadata if isinstance(metadata, Mapping) else NOTHING

@@ -13,7 +13,7 @@ from millrace.event_store.lease_rows import Lease, StreamFailure
 from millrace.event_store.rows import NEWEST_SHAPE, RECORDED, STORED, DeadLetter, Delivery, Event, Lock, View
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.event_store.status_rows import PartitionLag, ViewInfo
-from millrace.times import SAID, bound
+from millrace.times import ACCEPTED_FORMS, bound
 
 
 class RowsViews(SqlFunctions):
@@ -248,7 +248,7 @@ def moment_of(time: datetime | str | None) -> datetime | str | None:
         raise Malformed(
             "A text is not a time of a known form.",
             detail=f"The text is {time[:100]!r}.",
-            hint=f"Write it as {SAID}; or -infinity, infinity.",
+            hint=f"Write it as {ACCEPTED_FORMS}; or -infinity, infinity.",
         )
     return found
 

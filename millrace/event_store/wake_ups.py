@@ -74,9 +74,9 @@ class Wakeups:
         while self.listening and not stop.is_set():
             assert self._connection is not None
             try:
-                words = [word.payload for word in self._connection.notifies(timeout=0)]
-                if words or time.monotonic() >= self._believed_until:
-                    if not words:
+                payloads = [notification.payload for notification in self._connection.notifies(timeout=0)]
+                if payloads or time.monotonic() >= self._believed_until:
+                    if not payloads:
                         self._connection.execute("select")
                     # a proxy may go silent later
                     self._believed_until = time.monotonic() + AWAY_S
@@ -84,9 +84,9 @@ class Wakeups:
                 self.close()
                 self._give_up(f"the connection was lost: {error}")
                 break
-            if words:
+            if payloads:
                 # any session may notify, with any payload; Python refuses to parse a number of thousands of digits
-                parts = [part for word in words for part in word.split(",")]
+                parts = [part for payload in payloads for part in payload.split(",")]
                 return frozenset(int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) <= 10)
             if (remaining := deadline - time.monotonic()) <= 0:
                 return None

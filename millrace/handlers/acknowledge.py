@@ -12,7 +12,7 @@ from millrace.handlers.declaration import Subscription
 from millrace.handlers.deliveries import Deliveries, Held
 from millrace.handlers.handling import Done, Failed, GiveBack, Lost, Outcome
 from millrace.handlers.lasting_connection import LastingConnection
-from millrace.handlers.log_lines import Counters, say
+from millrace.handlers.log_lines import Counters, log_line
 from millrace.patience import PAUSE_S
 from millrace.postgres.connecting import PASSING
 
@@ -23,7 +23,7 @@ class Answerer:
     Args:
         subscription: The consumer's subscription.
         deliveries: The events that the consumer holds.
-        line: The thread's own connection.
+        connection: The thread's own connection.
         counters: The consumer's counters.
         on_hung: Called with each event that its handler takes too long for.
     """
@@ -32,11 +32,16 @@ class Answerer:
         self,
         subscription: Subscription,
         deliveries: Deliveries,
-        line: LastingConnection,
+        connection: LastingConnection,
         counters: Counters,
         on_hung: Callable[[Held], None],
     ) -> None:
-        self._subscription, self._deliveries, self._line, self._counters = subscription, deliveries, line, counters
+        self._subscription, self._deliveries, self._connection, self._counters = (
+            subscription,
+            deliveries,
+            connection,
+            counters,
+        )
         self._on_hung = on_hung
         self._lock_s = float(subscription.lock_timeout_s)
         self._finished = threading.Event()
@@ -53,18 +58,18 @@ class Answerer:
         watch_at = 0.0
         while True:
             finished = self._finished.is_set()
-            answers = self._deliveries.taken()
+            answers = self._deliveries.take_answers()
             self.unanswered = len(answers)
             try:
-                self._give(answers)
+                self._send(answers)
                 if time.monotonic() >= watch_at:
                     self._watch()
                     watch_at = time.monotonic() + tick
             except PASSING as error:
                 if not finished and not self._finished.is_set():
                     raise
-                self.unanswered += len(self._deliveries.taken())
-                say(
+                self.unanswered += len(self._deliveries.take_answers())
+                log_line(
                     logging.ERROR,
                     "answers not given",
                     view=self._subscription.view,
@@ -84,27 +89,27 @@ class Answerer:
         self._finished.set()
         self._deliveries.answered.set()
 
-    def _give(self, answers: Sequence[tuple[Held, Outcome]]) -> None:
-        done: list[Held] = []
+    def _send(self, answers: Sequence[tuple[Held, Outcome]]) -> None:
+        returned: list[Held] = []
         for held, outcome in answers:
             match outcome:
                 case Done(acknowledged=True):
                     self._counters.handled += 1
                 case Done():
-                    done.append(held)
+                    returned.append(held)
                 case Failed():
                     self._fail(held, outcome.error)
                 case GiveBack():
                     self._give_back(held, outcome)
                 case Lost():
-                    self._lose(held)
-        if done:
-            offsets, tokens = [held.event.offset for held in done], [held.event.lease_token for held in done]
-            held_still = self._line(lambda store: store.ack_events(self._subscription.view, offsets, tokens))
-            self._counters.handled += len(held_still)
-            for held in done if len(held_still) < len(done) else ():
-                if held.event.offset not in held_still:
-                    self._lose(held)
+                    self._count_lost(held)
+        if returned:
+            offsets, tokens = [held.event.offset for held in returned], [held.event.lease_token for held in returned]
+            acknowledged = self._connection(lambda store: store.ack_events(self._subscription.view, offsets, tokens))
+            self._counters.handled += len(acknowledged)
+            for held in returned if len(acknowledged) < len(returned) else ():
+                if held.event.offset not in acknowledged:
+                    self._count_lost(held)
         for held, _ in answers:
             self._deliveries.settle(held)
         if answers:
@@ -117,13 +122,13 @@ class Answerer:
         def call(store: Views) -> None:
             store.fail_event(view, event.decider_id, event.offset, error, event.lease_token)
 
-        if self._answered(held, call):
+        if self._send_one(held, call):
             self._counters.failed += 1
             parked = event.attempt >= self._subscription.max_attempts
-            say(
+            log_line(
                 logging.ERROR if parked else logging.WARNING,
                 "dead letter" if parked else "handler failed",
-                **_of(held, view),
+                **_fields(held, view),
                 error=error,
                 then=f"millrace dead list {shlex.quote(view)}" if parked else "its stream waits and is tried again",
             )
@@ -137,26 +142,28 @@ class Answerer:
                 view, event.decider_id, wait_ms, event.offset, event.lease_token, outcome.why
             ) if wait_ms else store.nack_event(view, event.decider_id, event.offset, event.lease_token, outcome.why)
 
-        if self._answered(held, call):
+        if self._send_one(held, call):
             self._counters.given_back += 1
             if outcome.why:
-                say(logging.INFO, "given back", **_of(held, view), why=outcome.why, again_in=f"{outcome.after_s:g}s")
+                log_line(
+                    logging.INFO, "given back", **_fields(held, view), why=outcome.why, again_in=f"{outcome.after_s:g}s"
+                )
 
-    def _answered(self, held: Held, call: Callable[[Views], None]) -> bool:
+    def _send_one(self, held: Held, call: Callable[[Views], None]) -> bool:
         """Give one answer; return whether it counts."""
         try:
-            self._line(call)
+            self._connection(call)
         except NotInFlight:
-            self._lose(held)
+            self._count_lost(held)
             return False
         return True
 
-    def _lose(self, held: Held) -> None:
+    def _count_lost(self, held: Held) -> None:
         self._counters.lost += 1
-        say(
+        log_line(
             logging.WARNING,
             "lock lost",
-            **_of(held, self._subscription.view),
+            **_fields(held, self._subscription.view),
             then="another consumer has the event, or answered it; this answer does not count",
         )
 
@@ -167,14 +174,14 @@ class Answerer:
             self._deliveries.stuck = True
         for held in list(self._deliveries.running.values()):
             if now - held.started_at > self._subscription.timeout_s:
-                self._leave(held, now)
+                self._fail_hanging(held, now)
             elif now - held.locked_at > self._lock_s / 3:
                 self._extend(held)
 
     def _extend(self, held: Held) -> None:
         event, view = held.event, self._subscription.view
         try:
-            self._line(
+            self._connection(
                 lambda store: store.extend_lock(
                     view, event.decider_id, event.offset, self._subscription.lock_timeout_s, event.lease_token
                 )
@@ -182,23 +189,23 @@ class Answerer:
         except NotInFlight:
             # its handler may have committed the acknowledgement at this very moment
             if not self._subscription.takes_connection and self._deliveries.leave_running(held):
-                self._lose(held)
+                self._count_lost(held)
                 self._deliveries.settle(held)
             return
         held.locked_at = time.monotonic()
         self._counters.extended += 1
 
-    def _leave(self, held: Held, now: float) -> None:
+    def _fail_hanging(self, held: Held, now: float) -> None:
         held.timed_out = True
         if not self._deliveries.leave_running(held):
             return
         self._counters.hung += 1
         thread = held.thread.name if held.thread else "?"
         seconds = now - held.started_at
-        say(
+        log_line(
             logging.ERROR,
             "handler hangs",
-            **_of(held, self._subscription.view),
+            **_fields(held, self._subscription.view),
             thread=thread,
             seconds=f"{seconds:.1f}",
         )
@@ -212,7 +219,7 @@ class Answerer:
         self._on_hung(held)
 
 
-def _of(held: Held, view: str) -> dict[str, object]:
+def _fields(held: Held, view: str) -> dict[str, object]:
     event = held.event
     return {
         "view": view,

@@ -22,13 +22,15 @@ OF_METADATA = {"correlation_id": "correlationid", "causation_id": "causationid"}
 def json_body(event: Delivery) -> str:
     """Return an event as JSON. Its data are the text that Postgres printed, even if Python cannot read it."""
     values = {name: getattr(event, name) for name in OF_JSON}
-    known = {name: v if v is None or isinstance(v, bool | int) else str(v) for name, v in values.items()}
-    return _with_data(known, event)
+    fields = {
+        name: value if value is None or isinstance(value, bool | int) else str(value) for name, value in values.items()
+    }
+    return _with_data(fields, event)
 
 
 def cloud_event(event: Delivery) -> str:
     """Return an event in CloudEvents' JSON format; fields unknown to the format are extensions."""
-    known: dict[str, object] = {
+    fields: dict[str, object] = {
         "specversion": "1.0",
         "id": str(event.event_id),
         "source": f"/deciders/{quote(event.decider, safe='')}",
@@ -44,14 +46,14 @@ def cloud_event(event: Delivery) -> str:
         "offset": str(event.offset),
     }
     if event.previous_id is not None:
-        known["previousid"] = str(event.previous_id)
+        fields["previousid"] = str(event.previous_id)
     metadata = metadata_of(event)
     for name, extension in OF_METADATA.items():
         if isinstance(value := metadata.get(name), str) and value:
-            known[extension] = value
+            fields[extension] = value
     if (trace := traceparent_of(event)) is not None:
-        known["traceparent"] = trace
-    return _with_data(known, event)
+        fields["traceparent"] = trace
+    return _with_data(fields, event)
 
 
 def traceparent_of(event: Delivery) -> str | None:
@@ -67,5 +69,5 @@ FORMS: Mapping[str, tuple[str, Callable[[Delivery], str]]] = {
 }
 
 
-def _with_data(known: Mapping[str, object], event: Delivery) -> str:
-    return f'{json.dumps(known)[:-1]}, "data": {event.data_json}}}'
+def _with_data(fields: Mapping[str, object], event: Delivery) -> str:
+    return f'{json.dumps(fields)[:-1]}, "data": {event.data_json}}}'

@@ -20,8 +20,8 @@ from millrace.handlers.declaration import Subscription
 from millrace.handlers.deliveries import Deliveries, Held
 from millrace.handlers.handling import Caller, Failed, GiveBack, LoopThread
 from millrace.handlers.lasting_connection import LastingConnection
-from millrace.handlers.log_lines import Counters, say, told
-from millrace.handlers.wake_up_hub import Words
+from millrace.handlers.log_lines import Counters, error_text, log_line
+from millrace.handlers.wake_up_hub import WakeUpHub
 from millrace.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.postgres import connecting
 
@@ -59,16 +59,16 @@ def consume(
         psycopg.OperationalError: The server does not answer at the beginning.
     """
     views = [each.view for each in subscriptions]
-    if doubles := sorted({view for view in views if views.count(view) > 1}):
+    if twice := sorted({view for view in views if views.count(view) > 1}):
         raise InvalidSubscription(
-            f"Two subscriptions have the view {doubles[0]!r}.", hint="Each event of a view goes to one handler only."
+            f"Two subscriptions have the view {twice[0]!r}.", hint="Each event of a view goes to one handler only."
         )
     if not subscriptions:
         raise InvalidSubscription("There is no subscription to consume.", hint="Declare one with @subscription(…).")
-    words = Words(dsn)
-    consumers = [Consumer(dsn, each, words) for each in subscriptions]
-    shown = {} if counters is None else counters
-    shown.update({each.subscription.view: each.counters for each in consumers})
+    wake_ups = WakeUpHub(dsn)
+    consumers = [Consumer(dsn, each, wake_ups) for each in subscriptions]
+    counters_by_view = {} if counters is None else counters
+    counters_by_view.update({each.subscription.view: each.counters for each in consumers})
     for consumer in consumers:
         consumer.register()
     # a consumer that fails ends all: the caller starts them again together
@@ -86,7 +86,7 @@ def consume(
     threads = [
         threading.Thread(target=run, args=(each.run,), name=f"consume {each.subscription.view}") for each in consumers
     ]
-    threads.append(threading.Thread(target=run, args=(words.hear,), name="words of new positions"))
+    threads.append(threading.Thread(target=run, args=(wake_ups.listen,), name="wake-ups"))
     for thread in threads:
         thread.daemon = True
         thread.start()
@@ -99,7 +99,7 @@ def consume(
             thread.join()
     if faults:
         raise faults[0]
-    return shown
+    return counters_by_view
 
 
 class Consumer:
@@ -112,26 +112,26 @@ class Consumer:
     """
 
     def __init__(
-        self, dsn: str, subscription: Subscription, words: Words | None = None, name: str | None = None
+        self, dsn: str, subscription: Subscription, wake_ups: WakeUpHub | None = None, name: str | None = None
     ) -> None:
         self.subscription = subscription
         self.counters = Counters()
         self.idle_since: float | None = None
         self._dsn = dsn
-        self._deliveries = Deliveries(low=subscription.concurrency)
-        self._line = LastingConnection(dsn, subscription.view, self.counters)
-        self._answers = LastingConnection(dsn, subscription.view, self.counters)
-        self._answerer = Answerer(subscription, self._deliveries, self._answers, self.counters, self._hung)
+        self._deliveries = Deliveries(refill_at=subscription.concurrency)
+        self._connection = LastingConnection(dsn, subscription.view, self.counters)
+        self._answer_connection = LastingConnection(dsn, subscription.view, self.counters)
+        self._answerer = Answerer(subscription, self._deliveries, self._answer_connection, self.counters, self._hung)
         self._loop: LoopThread | None = None
         self._workers: dict[threading.Thread, Caller] = {}
         self._name = name or f"consume {uuid4()}"
         self._pause_s = SHORTEST_PAUSE_S
         # back off from wake-ups that brought no event
-        self._word, self._woken, self._deaf_s = False, False, 0.0
+        self._wake_up, self._woken, self._backoff_s = False, False, 0.0
         self._attended = False
-        self._words = words
-        if words is not None:
-            words.call(self._hear)
+        self._wake_ups = wake_ups
+        if wake_ups is not None:
+            wake_ups.subscribe(self._wake)
         self._draining = False
         self._over_at = math.inf
         # ends handlers' statements that get no answer
@@ -153,14 +153,14 @@ class Consumer:
                 version=declared.version,
             )
         if view.version > declared.version:
-            say(
+            log_line(
                 logging.WARNING,
                 "settings of a newer version stay",
                 view=declared.view,
                 version=view.version,
                 this_version=declared.version,
             )
-        say(
+        log_line(
             logging.INFO,
             "consuming",
             view=declared.view,
@@ -177,13 +177,13 @@ class Consumer:
             MillraceError: The store refuses, or too many handlers hang.
         """
         with ExitStack() as stack:
-            stack.callback(self._say_end)
+            stack.callback(self._log_end)
             if self.subscription.is_async:
                 self._loop = LoopThread(f"{self.subscription.view} loop")
                 stack.callback(self._loop.close)
-            stack.callback(self._line.close)
+            stack.callback(self._connection.close)
             stack.callback(self._detach)
-            stack.callback(self._answers.close)
+            stack.callback(self._answer_connection.close)
             answering = threading.Thread(target=self._answer, name=f"{self.subscription.view} answers", daemon=True)
             answering.start()
             for _ in range(self.subscription.concurrency):
@@ -209,29 +209,29 @@ class Consumer:
             return
         freed = self._deliveries.room.wait(self._pause_s)
         self._deliveries.room.clear()
-        word, self._word = self._word, False
-        self._woken = freed or word
-        if word and self.counters.held == 0:
+        woken_up, self._wake_up = self._wake_up, False
+        self._woken = freed or woken_up
+        if woken_up and self.counters.held == 0:
             # the wake-up may be for events that this view does not want
-            stop.wait(self._deaf_s)
-            self._deaf_s = min(max(2 * self._deaf_s, SHORTEST_PAUSE_S), LOOK_S)
+            stop.wait(self._backoff_s)
+            self._backoff_s = min(max(2 * self._backoff_s, SHORTEST_PAUSE_S), LOOK_S)
         elif not freed:
-            self._deaf_s = 0.0
-        come = self._attended and self._words is not None and self._words.come
+            self._backoff_s = 0.0
+        arriving = self._attended and self._wake_ups is not None and self._wake_ups.arriving
         # the retry of an event may be late by this much
-        longest = ASK_S if come else LOOK_S
+        longest = ASK_S if arriving else LOOK_S
         self._pause_s = SHORTEST_PAUSE_S if freed else min(GROWTH * self._pause_s, longest)
 
-    def _hear(self) -> None:
-        self._word = True
+    def _wake(self) -> None:
+        self._wake_up = True
         self._deliveries.room.set()
 
     def _lease_until(self, stop: threading.Event) -> None:
-        attach_at, adapted_at, begun_then = 0.0, time.monotonic(), 0
+        attach_at, adapted_at, begun_before = 0.0, time.monotonic(), 0
         ahead = least = 2 * self.subscription.concurrency
         while not stop.is_set() and self._fault is None:
             if time.monotonic() >= attach_at:
-                self._line(lambda store: store.attach_consumer(self.subscription.view, self._name))
+                self._connection(lambda store: store.attach_consumer(self.subscription.view, self._name))
                 # a consumer without a sign of life for 15 minutes counts as dead
                 attach_at = time.monotonic() + PATIENCE_S
             held, now = len(self._deliveries.ready), time.monotonic()
@@ -239,18 +239,18 @@ class Consumer:
                 # hold as many events as threads begin in a fifth of a second: few slow ones,
                 # many fast ones; more locks would only keep events from other consumers
                 begun = self.counters.leased - held
-                ahead = max(least, min(int((begun - begun_then) / seconds * AHEAD_S), 2000))
-                self._deliveries.low = ahead // 2
-                adapted_at, begun_then = now, begun
-            if held > self._deliveries.low or (self._deliveries.stuck and self._deliveries.running):
+                ahead = max(least, min(int((begun - begun_before) / seconds * AHEAD_S), 2000))
+                self._deliveries.refill_at = ahead // 2
+                adapted_at, begun_before = now, begun
+            if held > self._deliveries.refill_at or (self._deliveries.stuck and self._deliveries.running):
                 self._deliveries.room.wait(POLL_S)
                 self._deliveries.room.clear()
                 continue
             free, room = self.counters.held == 0, ahead - held
             leased = self._lease(room)
             if leased:
-                self._pause_s, self._deaf_s, self.idle_since = SHORTEST_PAUSE_S, 0.0, None
-            if leased < room and self._line(self._hand_over) == 0 and not leased:
+                self._pause_s, self._backoff_s, self.idle_since = SHORTEST_PAUSE_S, 0.0, None
+            if leased < room and self._connection(self._hand_over) == 0 and not leased:
                 self.idle_since = (self.idle_since or time.monotonic()) if free else None
                 self.wait_for_more(stop)
 
@@ -266,20 +266,22 @@ class Consumer:
 
     def _lease(self, room: int) -> int:
         """Lease events, and queue them for threads or answer at once; return how many came."""
-        wanted, answer = self.subscription, self._deliveries.answer
-        events = self._line(
-            lambda store: store.lease_events(wanted.view, room, wanted.lock_timeout_s, ahead=True, upcast=wanted.upcast)
+        subscription, answer = self.subscription, self._deliveries.answer
+        events = self._connection(
+            lambda store: store.lease_events(
+                subscription.view, room, subscription.lock_timeout_s, ahead=True, upcast=subscription.upcast
+            )
         )
         now = time.monotonic()
         self.counters.leased += len(events)
-        busy = self._deliveries.busy() if events else set()
+        busy = self._deliveries.busy_streams() if events else set()
         for event in events:
             held = Held(event, now)
-            if not wanted.wants(event.decider, event.event):
+            if not subscription.wants(event.decider, event.event):
                 answer(held, GiveBack("A newer version of the view's consumer wants this event.", PAUSE_S))
             elif held.stream not in busy:
                 self._deliveries.add(held)
-            elif (former := self._deliveries.stray.get(held.stream)) is not None and former.timed_out:
+            elif (former := self._deliveries.still_running.get(held.stream)) is not None and former.timed_out:
                 thread = former.thread.name if former.thread else "?"
                 where = f"in thread {thread} of process {self._name}"
                 answer(held, Failed(f"The handler of delivery {former.event.attempt} still runs {where}."))
@@ -299,7 +301,7 @@ class Consumer:
         try:
             while (held := take()) is not None:
                 if not finish(held, caller.call(held.event)) and held.timed_out:
-                    say(
+                    log_line(
                         logging.WARNING,
                         "handler returned late",
                         view=self.subscription.view,
@@ -316,7 +318,7 @@ class Consumer:
         assert held.thread is not None
         # in its own thread: it waits for the server
         threading.Thread(target=self._workers[held.thread].interrupt, daemon=True).start()
-        hung = [each for each in list(self._deliveries.stray.values()) if each.timed_out]
+        hung = [each for each in list(self._deliveries.still_running.values()) if each.timed_out]
         if len(hung) > self.subscription.concurrency:
             self._fault = self._fault or HandlersHang(
                 f"{len(hung)} handlers of view {self.subscription.view} do not return.",
@@ -336,22 +338,23 @@ class Consumer:
         while not stop.wait(PAUSE_S) and self._fault is None and not self._draining:
             pass
         self._over_at = time.monotonic()
-        self._line.give_up()
+        self._connection.give_up()
         time.sleep(STATEMENT_S)
         self._leaving.set()
 
     def _drain(self, answering: threading.Thread) -> None:
         """Give back events that no handler has begun, wait for running handlers, and give the last answers."""
         self._draining = True
-        given = self._deliveries.give_back_ready(GiveBack(), time.monotonic())
+        given_back = self._deliveries.give_back_ready(GiveBack(), time.monotonic())
         running = len(self._deliveries.running)
-        say(logging.INFO, "draining", view=self.subscription.view, running=running, given_back=given)
+        log_line(logging.INFO, "draining", view=self.subscription.view, running=running, given_back=given_back)
         for _ in self._workers:
             self._deliveries.queue.put(None)
         began = time.monotonic()
         # hanging handlers are not waited for
         while any(
-            thread.is_alive() and all(held.thread is not thread for held in list(self._deliveries.stray.values()))
+            thread.is_alive()
+            and all(held.thread is not thread for held in list(self._deliveries.still_running.values()))
             for thread in list(self._workers)
         ):
             if self._fault is not None and time.monotonic() - began > BUSY_S:
@@ -360,15 +363,15 @@ class Consumer:
         self._answerer.finish()
         # meanwhile answers are sent again if the server is away
         answering.join(max(min(self._over_at, began) + ASK_S - time.monotonic(), STATEMENT_S))
-        self._answers.give_up()
+        self._answer_connection.give_up()
         answering.join()
 
     def _detach(self) -> None:
         """Stop counting as a consumer: behind a pool the session lives on."""
         # if the store is away, the consumer counts until its time is over; the view may be gone
         with suppress(MillraceError, *connecting.PASSING):
-            self._line(lambda store: store.detach_consumer(self.subscription.view, self._name))
+            self._connection(lambda store: store.detach_consumer(self.subscription.view, self._name))
 
-    def _say_end(self) -> None:
-        fault = {"error": told(self._fault)} if self._fault is not None else {}
-        say(logging.INFO, "ended", view=self.subscription.view, **self.counters.values(), **fault)
+    def _log_end(self) -> None:
+        fault = {"error": error_text(self._fault)} if self._fault is not None else {}
+        log_line(logging.INFO, "ended", view=self.subscription.view, **self.counters.values(), **fault)

@@ -16,7 +16,7 @@ from typing import Any
 
 from millrace.errors import InvalidSubscription
 from millrace.labels import labels_fault
-from millrace.times import SAID, bound
+from millrace.times import ACCEPTED_FORMS, bound
 from millrace.user_code import is_async, is_generator
 
 Handler = Callable[..., Awaitable[object] | object]
@@ -88,16 +88,16 @@ class Subscription:
             (self.timeout_s <= 0, "timeout_s is above 0"),
             (
                 isinstance(self.start, str) and bound(self.start) is None,
-                f"start is a time such as {SAID}; or -infinity",
+                f"start is a time such as {ACCEPTED_FORMS}; or -infinity",
             ),
             (self.version < 0, "version is at least 0"),
             (self.max_attempts < 1, "max_attempts is at least 1"),
-            ((fault := labels_fault(self.owners, self.tags)) is not None, fault),
+            ((unfit := labels_fault(self.owners, self.tags)) is not None, unfit),
         )
-        for wrong, said in checks:
+        for wrong, fault in checks:
             if wrong:
                 raise InvalidSubscription(
-                    f"The subscription of {self.name} cannot work: {said}.", detail=f"Its view is {self.view!r}."
+                    f"The subscription of {self.name} cannot work: {fault}.", detail=f"Its view is {self.view!r}."
                 )
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401 - what the function takes and returns

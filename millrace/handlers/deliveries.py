@@ -50,24 +50,25 @@ class Deliveries:
         queue: Events that wait for a thread, in order; some of them may have been given back. None ends a thread.
         ready: Events that wait for a thread, by lease token.
         running: Events that are being handled, by lease token.
-        stray: Events with a handler that still runs after they were answered, or passed to another process, by stream.
+        still_running: Events with a handler that still runs after they were answered or passed to another process, by
+            stream.
         answers: Outcomes to report to the store.
         answered: Set with each answer.
         suspects: Held for an event that may have killed a process, until the store has the answer.
         room: Set when more may be leased.
-        low: The number of waiting events at which more are to be leased.
+        refill_at: The number of waiting events at which more are to be leased.
         stuck: Whether events waited so long that they were given back, and no handler has ended since.
     """
 
     queue: "SimpleQueue[Held | None]" = field(default_factory=SimpleQueue)
     ready: dict[int, Held] = field(default_factory=dict)
     running: dict[int, Held] = field(default_factory=dict)
-    stray: dict[Stream, Held] = field(default_factory=dict)
+    still_running: dict[Stream, Held] = field(default_factory=dict)
     answers: "deque[tuple[Held, Outcome]]" = field(default_factory=deque)
     answered: threading.Event = field(default_factory=threading.Event)
     suspects: threading.Lock = field(default_factory=threading.Lock)
     room: threading.Event = field(default_factory=threading.Event)
-    low: int = 0
+    refill_at: int = 0
     stuck: bool = False
 
     def add(self, held: Held) -> None:
@@ -86,10 +87,10 @@ class Deliveries:
             self.running[token] = held
             if self.ready.pop(token, None) is not None:
                 held.alone = held.event.suspect
-                if len(self.ready) <= self.low and not self.room.is_set():
+                if len(self.ready) <= self.refill_at and not self.room.is_set():
                     self.room.set()
                 return held
-            self._leave(held)
+            self._remove_running(held)
             if held.event.suspect:
                 self.suspects.release()
         return None
@@ -97,8 +98,8 @@ class Deliveries:
     def finish(self, held: Held, outcome: Outcome) -> bool:
         """Answer for an event after its handler ended; return False if another thread has answered."""
         self.stuck = False
-        if not self._leave(held):
-            self.stray.pop(held.stream, None)
+        if not self._remove_running(held):
+            self.still_running.pop(held.stream, None)
             return False
         self.answer(held, outcome)
         return True
@@ -117,28 +118,28 @@ class Deliveries:
 
     def give_back_ready(self, outcome: Outcome, locked_before: float) -> int:
         """Give back events that wait for a thread since before that time; return how many."""
-        given = 0
+        count = 0
         for token, held in list(self.ready.items()):
             if held.locked_at <= locked_before and self.ready.pop(token, None) is not None:
                 self.answer(held, outcome)
-                given += 1
-        return given
+                count += 1
+        return count
 
     def leave_running(self, held: Held) -> bool:
         """Let a handler run on without an answer of its own; return False if it has ended meanwhile."""
         # first add, then remove: a handler that ends now takes it out again
-        self.stray[held.stream] = held
-        if not self._leave(held):
-            self.stray.pop(held.stream, None)
+        self.still_running[held.stream] = held
+        if not self._remove_running(held):
+            self.still_running.pop(held.stream, None)
             return False
         self.stuck = False
         return True
 
-    def _leave(self, held: Held) -> bool:
+    def _remove_running(self, held: Held) -> bool:
         """Remove an event from `running`; return False if another thread has done so."""
         return self.running.pop(held.event.lease_token, None) is not None
 
-    def taken(self) -> list[tuple[Held, Outcome]]:
+    def take_answers(self) -> list[tuple[Held, Outcome]]:
         """Take all answers."""
         self.answered.clear()
         found = []
@@ -146,6 +147,6 @@ class Deliveries:
             found.append(self.answers.popleft())
         return found
 
-    def busy(self) -> set[Stream]:
+    def busy_streams(self) -> set[Stream]:
         """Return the streams that have a running handler."""
-        return {held.stream for held in list(self.running.values())} | set(self.stray.copy())
+        return {held.stream for held in list(self.running.values())} | set(self.still_running.copy())

@@ -17,7 +17,7 @@ import psycopg
 from millrace.errors import NotInFlight, TryLater
 from millrace.event_store import Delivery, Views, causing
 from millrace.handlers.declaration import LONGEST_WAIT_S, Refused, Subscription
-from millrace.handlers.log_lines import cleaned, told
+from millrace.handlers.log_lines import cleaned, error_text
 from millrace.patience import FAREWELL_S, PAUSE_S
 from millrace.postgres import connecting
 from millrace.user_code import finished
@@ -79,12 +79,12 @@ class Caller:
                 except NotInFlight:
                     return Lost()
                 except connecting.PASSING as error:
-                    return GiveBack(told(error), PAUSE_S)
-            return self._called(event)
+                    return GiveBack(error_text(error), PAUSE_S)
+            return self._call_handler(event)
         except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
-            return Failed(f"{told(error)}{self._where(error)}")
+            return Failed(f"{error_text(error)}{self._where(error)}")
 
-    def _called(self, event: Delivery) -> Outcome:
+    def _call_handler(self, event: Delivery) -> Outcome:
         try:
             with causing(event):
                 if self._subscription.takes_connection:
@@ -96,17 +96,17 @@ class Caller:
                     finished(self._subscription.handler(event))
         except TryLater as later:
             if not 0 <= later.after_s <= LONGEST_WAIT_S:
-                said = f"TryLater: after_s is {later.after_s!r}; it is from 0 to {LONGEST_WAIT_S}."
-                raise ValueError(said) from later
+                text = f"TryLater: after_s is {later.after_s!r}; it is from 0 to {LONGEST_WAIT_S}."
+                raise ValueError(text) from later
             return GiveBack(cleaned(later.why), later.after_s)
         except Refused as refused:
             return Failed(cleaned(str(refused)) or "Refused")
         except CancelledError:
             return Failed("The handler was cancelled.")
         except Exception as error:
-            if not _was_second(error):
+            if not _lost_to_concurrent(error):
                 raise
-            return GiveBack(told(error), PAUSE_S)
+            return GiveBack(error_text(error), PAUSE_S)
         return DONE
 
     def interrupt(self) -> None:
@@ -136,7 +136,7 @@ class Caller:
                         prepare_threshold=None,
                     )
                 except psycopg.OperationalError as error:
-                    return GiveBack(told(error), PAUSE_S)
+                    return GiveBack(error_text(error), PAUSE_S)
             connection = self._connection
             try:
                 with connection.transaction() as transaction:
@@ -150,34 +150,34 @@ class Caller:
                 if passes or isinstance(error, connecting.NO_WRITES):
                     # the commit may have succeeded: then the store refuses to take the event back
                     self.close()
-                    return GiveBack(told(error), PAUSE_S)
-                if not _was_second(error) or attempt == TRIES:
+                    return GiveBack(error_text(error), PAUSE_S)
+                if not _lost_to_concurrent(error) or attempt == TRIES:
                     raise
         raise AssertionError("the last try returns or raises")
 
     def _where(self, error: BaseException) -> str:
         """Return the last line of the handler's own file that the error went through."""
         try:
-            own = inspect.getsourcefile(inspect.unwrap(self._subscription.handler))
+            source_file = inspect.getsourcefile(inspect.unwrap(self._subscription.handler))
         except (TypeError, ValueError):
             return ""
         trace, line = error.__traceback__, None
         while trace is not None:
-            if trace.tb_frame.f_code.co_filename == own:
+            if trace.tb_frame.f_code.co_filename == source_file:
                 line = trace.tb_lineno
             trace = trace.tb_next
         return f" ({self._subscription.name}, line {line})" if line else f" ({self._subscription.name})"
 
 
-def _was_second(error: BaseException) -> bool:
+def _lost_to_concurrent(error: BaseException) -> bool:
     """Return whether an error means a loss to a concurrent transaction, also if a library wrapped it."""
-    found: BaseException | None = error
+    cause: BaseException | None = error
     for _ in range(10):  # a cause may be its own
-        if found is None:
+        if cause is None:
             break
-        if str(getattr(found, "sqlstate", None)).startswith("40"):
+        if str(getattr(cause, "sqlstate", None)).startswith("40"):
             return True
-        found = found.__cause__
+        cause = cause.__cause__
     return False
 
 
@@ -199,14 +199,14 @@ class LoopThread:
     def close(self) -> None:
         """Cancel what still runs, and end the loop."""
 
-        async def ended() -> None:
+        async def cancel_tasks() -> None:
             others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in others:
                 task.cancel()
             await asyncio.wait(others, timeout=PAUSE_S) if others else None
 
         with suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(ended(), self.loop).result(FAREWELL_S)
+            asyncio.run_coroutine_threadsafe(cancel_tasks(), self.loop).result(FAREWELL_S)
         self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(2)

@@ -9,7 +9,7 @@ import psycopg
 from tenacity import RetryCallState
 
 from millrace.event_store.platform import PlatformStore
-from millrace.handlers.log_lines import Counters, say, told
+from millrace.handlers.log_lines import Counters, error_text, log_line
 from millrace.patience import while_away
 from millrace.postgres import connecting
 
@@ -39,7 +39,7 @@ class LastingConnection:
             psycopg.errors.ReadOnlySqlTransaction: It takes no writes, and `give_up` was called.
             psycopg.errors.ProgramLimitExceeded: The call exceeds a limit of the server.
         """
-        patiently = while_away(connecting.passes, self._hung_up, self._tell)
+        patiently = while_away(connecting.passes, self._hung_up, self._log_away)
         result: Result = patiently(self._once, call)
         return result
 
@@ -61,7 +61,7 @@ class LastingConnection:
                 if self._away:
                     self._away = False
                     self._counters.reconnected += 1
-                    say(logging.INFO, "server is back", view=self._view)
+                    log_line(logging.INFO, "server is back", view=self._view)
             return call(PlatformStore(self._connection))
         except connecting.PASSING as error:
             # an error of class 40 only means a loss to a concurrent transaction
@@ -69,8 +69,8 @@ class LastingConnection:
                 self.close()
             raise
 
-    def _tell(self, state: RetryCallState) -> None:
+    def _log_away(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         if not self._away and self._connection is None:
-            say(logging.WARNING, "server is away", view=self._view, error=told(error) if error else "")
+            log_line(logging.WARNING, "server is away", view=self._view, error=error_text(error) if error else "")
         self._away = self._connection is None

@@ -43,19 +43,19 @@ class Counters:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-def say(level: int, what: str, **values: object) -> None:
+def log_line(level: int, message: str, **values: object) -> None:
     """Write one line: what happened, and the values as key=value."""
     if logger.isEnabledFor(level):
-        words = [what]
+        parts = [message]
         for name, value in values.items():
             text = printable(str(value))
             # a text that a reader of key=value would take for two values
             quoted = not text or set(text) & set(' ="\n\t')
-            words.append(f"{name}={json.dumps(text, ensure_ascii=False) if quoted else text}")
-        logger.log(level, " ".join(words))
+            parts.append(f"{name}={json.dumps(text, ensure_ascii=False) if quoted else text}")
+        logger.log(level, " ".join(parts))
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return an error as the store keeps it: its type and text, without passwords and control characters."""
     try:
         text = str(error)

@@ -159,14 +159,14 @@ class Pusher:
         self._type, self._body = FORMS[form]
         self._dsn, self._view, self._url, self._allowed = dsn, view, url, allowed
         self._on_failure = on_failure
-        self._own = threading.local()
+        self._local = threading.local()
         self._endpoints: list[Endpoint] = []
-        self._told = 0
-        self._telling = threading.Lock()
+        self._failures = 0
+        self._lock = threading.Lock()
         self._not_before = 0.0
         # unanswered deliveries in a row; when the next probe may be sent, and how long the one after waits
         self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
-        self._reading = threading.Lock()
+        self._secrets_lock = threading.Lock()
         self._secrets: list[str] = []
         self._read_again_at = 0.0
         self.gone = False
@@ -183,34 +183,34 @@ class Pusher:
         if self.gone or pause > 0:
             raise TryLater("The receiver is away, or asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
         body = self._body(event).encode()
-        endpoint: Endpoint | None = getattr(self._own, "endpoint", None)
+        endpoint: Endpoint | None = getattr(self._local, "endpoint", None)
         if endpoint is None:
-            endpoint = self._own.endpoint = Endpoint(self._url, self._allowed)
+            endpoint = self._local.endpoint = Endpoint(self._url, self._allowed)
             self._endpoints.append(endpoint)
         answer = endpoint.post(body, self._headers(event, body), BUSY_S)
         self.busy_until = time.monotonic()
-        self._note(away=answer.status in AWAY, is_probe=is_probe)
+        self._count_answer(away=answer.status in AWAY, is_probe=is_probe)
         if answer.status // 100 == 2:
             return
-        with self._telling:
-            self._told += 1
-            if self._told <= 20:  # Dagster keeps each
+        with self._lock:
+            self._failures += 1
+            if self._failures <= 20:  # Dagster keeps each
                 self._on_failure(
-                    f"{event.decider} {event.decider_id}, offset {event.offset}: {answer.error}: {answer.said}"
+                    f"{event.decider} {event.decider_id}, offset {event.offset}: {answer.error}: {answer.body_text}"
                 )
         if answer.status == 410:
             self._disable(answer)
         elif answer.status // 100 == 4 and answer.status not in NOT_NOW:
             raise Refused(answer.error)
         after_s = RETRY_MS / 1000
-        if answer.status in BUSY and (asked_s := seconds_of(answer.retry_after)) is not None:
-            after_s = min(asked_s, LONGEST_PAUSE_S)
+        if answer.status in BUSY and (requested_s := seconds_of(answer.retry_after)) is not None:
+            after_s = min(requested_s, LONGEST_PAUSE_S)
             self._not_before = time.monotonic() + after_s
         raise TryLater(answer.error, after_s=after_s)
 
     def _pause(self) -> tuple[float, bool]:
         """Return how long to wait before sending, and whether this delivery is a probe, for which the others wait."""
-        with self._telling:
+        with self._lock:
             now = time.monotonic()
             pause = max(self._not_before, self._probe_at) - now
             is_probe = pause <= 0 and self._unanswered >= DEAD_AFTER
@@ -219,8 +219,8 @@ class Pusher:
                 self._probe_at = now + 2 * BUSY_S
             return pause, is_probe
 
-    def _note(self, *, away: bool, is_probe: bool) -> None:
-        with self._telling:
+    def _count_answer(self, *, away: bool, is_probe: bool) -> None:
+        with self._lock:
             if not away:
                 self._unanswered, self._probe_at, self._probe_s = 0, 0.0, RETRY_MS / 1000
                 return
@@ -240,7 +240,7 @@ class Pusher:
         headers = {"Content-Type": self._type, "webhook-id": message_id}
         if (trace := traceparent_of(event)) is not None:
             headers["traceparent"] = trace
-        with self._reading:
+        with self._secrets_lock:
             if time.monotonic() >= self._read_again_at:
                 try:
                     with connect(self._dsn) as connection:
@@ -253,7 +253,7 @@ class Pusher:
         return headers | signed(message_id, body, secrets) if secrets else headers
 
     def _disable(self, answer: Answer) -> None:
-        with self._telling:
+        with self._lock:
             if self.gone:
                 return
             self.gone = True

@@ -38,7 +38,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 HTTP_PORTS = {"http": 80, "https": 443}
 ANSWER_BYTES = 2_000
 SECRETS = "MILLRACE_PUSH_SECRET_"
-NAMED = re.compile(r"\$\{([^{}]*)\}")
+PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
 # IPv6 addresses that lead to any IPv4 address, private ones too; then addresses that Python wrongly counts as public:
 # segments of a network of its own, and documentation
 NOT_PUBLIC = tuple(
@@ -69,13 +69,13 @@ class Answer:
     Attributes:
         status: Its HTTP status; 0 for none.
         error: The text that the store may keep.
-        said: The answer's text, for the operators of this machine.
+        body_text: The answer's text, for the operators of this machine.
         retry_after: Its header Retry-After; empty for none.
     """
 
     status: int
     error: str
-    said: str
+    body_text: str
     retry_after: str = ""
 
 
@@ -121,24 +121,26 @@ def with_secrets(url: str, environ: Mapping[str, str]) -> str:
     Raises:
         Forbidden: It names a variable that does not exist, or is not for this host.
     """
-    if not NAMED.search(url):
+    if not PLACEHOLDER.search(url):
         return url
     # no secret influences the host
-    host = parse_url(NAMED.sub("x", url)).host
+    host = parse_url(PLACEHOLDER.sub("x", url)).host
 
-    def secret(named: re.Match[str]) -> str:
-        whose, _, value = environ.get(named[1], "").partition(" ") if named[1].startswith(SECRETS) else ("", "", "")
-        if not value or whose.lower() != host:
+    def secret(match: re.Match[str]) -> str:
+        allowed_host, _, value = (
+            environ.get(match[1], "").partition(" ") if match[1].startswith(SECRETS) else ("", "", "")
+        )
+        if not value or allowed_host.lower() != host:
             raise Forbidden(
-                f"The URL names {named[1]}, which is no secret for this host. An operator sets {SECRETS}NAME to the host, a"
+                f"The URL names {match[1]}, which is no secret for this host. An operator sets {SECRETS}NAME to the host, a"
                 " space and the secret."
             )
         return quote(value, safe="")
 
-    found = NAMED.sub(secret, url)
-    if parse_url(found).host != host:
+    filled = PLACEHOLDER.sub(secret, url)
+    if parse_url(filled).host != host:
         raise Forbidden("The URL names a secret in its host.")
-    return found
+    return filled
 
 
 class Endpoint:
@@ -197,7 +199,7 @@ class Endpoint:
                         ca_certs=certifi.where(),
                     )
             with _ended_after(self._connection, timeout_s):
-                return self._ask(self._connection, body, headers)
+                return self._send(self._connection, body, headers)
         except Forbidden as error:
             return Answer(0, str(error), str(error))
         except (HTTPError, HTTPException, OSError, ValueError) as error:
@@ -247,7 +249,7 @@ class Endpoint:
                 return address
         raise Forbidden("The URL leads to an address that is not public. An operator lists it in MILLRACE_PUSH_ALLOW.")
 
-    def _ask(self, connection: HTTPConnection, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def _send(self, connection: HTTPConnection, body: bytes, headers: Mapping[str, str]) -> Answer:
         secret = make_headers(basic_auth=unquote(self._url.auth)) if self._url.auth else {}
         host = {"Host": self._url.netloc.rpartition("@")[2] if self._url.netloc else ""}
         connection.request(
@@ -260,34 +262,34 @@ class Endpoint:
         )
         response = connection.getresponse()
         # read only a part: the status counts, however long the text is or whatever happens to it
-        said, whole = b"", False
+        body_text, complete = b"", False
         with suppress(HTTPError, HTTPException, OSError, ValueError):
-            while len(said) <= ANSWER_BYTES and not whole:
-                piece = response.read(ANSWER_BYTES + 1 - len(said), decode_content=False)
-                said, whole = said + piece, not piece
-        if not whole:
+            while len(body_text) <= ANSWER_BYTES and not complete:
+                piece = response.read(ANSWER_BYTES + 1 - len(body_text), decode_content=False)
+                body_text, complete = body_text + piece, not piece
+        if not complete:
             self.close()
-        said = said[:ANSWER_BYTES]
+        body_text = body_text[:ANSWER_BYTES]
         phrase = ""
         with suppress(ValueError):
             phrase = f" {HTTPStatus(response.status).phrase}"
-        size = f"at least {len(said)}" if len(said) == ANSWER_BYTES else len(said)
+        size = f"at least {len(body_text)}" if len(body_text) == ANSWER_BYTES else len(body_text)
         # the part that may be public
-        error = f"HTTP {response.status}{phrase}, {size} bytes, sha256 {hashlib.sha256(said).hexdigest()[:12]}"
+        error = f"HTTP {response.status}{phrase}, {size} bytes, sha256 {hashlib.sha256(body_text).hexdigest()[:12]}"
         retry_after = response.headers.get("Retry-After", "")
-        return Answer(response.status, error, said.decode(errors="replace"), retry_after)
+        return Answer(response.status, error, body_text.decode(errors="replace"), retry_after)
 
 
 @contextmanager
 def _ended_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
     """Fail the work with a connection when the time is over; its own timeout restarts with each byte."""
-    done = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
-        patience = seconds
+        wait_s = seconds
         # repeatedly: the connection may be opened only now
-        while not done.wait(patience):
-            opened, patience = connection.sock, 0.1
+        while not ended.wait(wait_s):
+            opened, wait_s = connection.sock, 0.1
             if opened is not None:
                 with suppress(OSError):
                     socket.socket.shutdown(opened, socket.SHUT_RDWR)
@@ -296,7 +298,7 @@ def _ended_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        ended.set()
 
 
 def _place(url: Url) -> tuple[str, str, int]:

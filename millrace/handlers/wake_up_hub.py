@@ -7,29 +7,29 @@ from millrace.event_store.wake_ups import Wakeups
 from millrace.patience import ASK_S
 
 
-class Words:
+class WakeUpHub:
     """Calls each listener when the sequencer says that the log grew.
 
     Attributes:
-        come: Whether wake-ups arrive at all: behind a pooler, or while the server is away, none does.
+        arriving: Whether wake-ups arrive at all: behind a pooler, or while the server is away, none does.
     """
 
     def __init__(self, dsn: str) -> None:
-        self.come = False
+        self.arriving = False
         self._dsn = dsn
         self._listeners: list[Callable[[], None]] = []
 
-    def call(self, listener: Callable[[], None]) -> None:
+    def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` for each wake-up from now on, in the thread that receives them."""
         self._listeners.append(listener)
 
-    def hear(self, stop: threading.Event) -> None:
+    def listen(self, stop: threading.Event) -> None:
         """Listen until `stop` is set."""
         with Wakeups(self._dsn) as positions:
-            self.come = positions.listening
+            self.arriving = positions.listening
             while not stop.is_set():
-                word = positions.wait(ASK_S, stop)
-                self.come = positions.listening
-                if word is not None:
+                position = positions.wait(ASK_S, stop)
+                self.arriving = positions.listening
+                if position is not None:
                     for listener in self._listeners:
                         listener()

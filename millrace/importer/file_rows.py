@@ -45,7 +45,7 @@ class EventFile:
 
     columns: tuple[str, ...]
     rows: Iterator[Row]
-    done: Callable[[], int]
+    position: Callable[[], int]
     total: int
     delimiter: str | None = None
 

@@ -109,19 +109,19 @@ def _open_parquet(path: Path, stack: ExitStack) -> EventFile:
     columns: list[str] = file.schema_arrow.names
     refuse_twins(path, columns)
     metadata = file.metadata
-    stored = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    batch = max(1, min(1000, ROW_LIMIT * metadata.num_rows // max(1, stored)))
-    done = 0
+    stored_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    batch = max(1, min(1000, ROW_LIMIT * metadata.num_rows // max(1, stored_bytes)))
+    rows_read = 0
 
     def rows() -> Iterator[Row]:
-        nonlocal done
+        nonlocal rows_read
         for records in file.iter_batches(batch_size=batch):
             size = records.nbytes // max(1, records.num_rows)
             for values in zip(*map(_values, records.columns), strict=True):
-                done += 1
-                yield Row(done, done, "", size, dict(zip(columns, values, strict=True)))
+                rows_read += 1
+                yield Row(rows_read, rows_read, "", size, dict(zip(columns, values, strict=True)))
 
-    return EventFile(tuple(columns), rows(), lambda: done, metadata.num_rows)
+    return EventFile(tuple(columns), rows(), lambda: rows_read, metadata.num_rows)
 
 
 _OPEN = {"jsonl": open_jsonl, "xes": open_xes, "parquet": _open_parquet}

@@ -48,10 +48,10 @@ class Columns:
     event_name: str | None = None
     nulls: frozenset[str] = frozenset()
 
-    def paths(self, known: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """Return the path of keys to each name's value; a name in `known` is a single key."""
+    def paths(self, file_columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Return the path of keys to each name's value; a name in `file_columns` is a single key."""
         names = (*self.stream, self.event, *self.time, *self.metadata, self.id, self.data)
-        return {name: (name,) if name in known else tuple(name.split(".")) for name in names if name is not None}
+        return {name: (name,) if name in file_columns else tuple(name.split(".")) for name in names if name is not None}
 
     def cells(self, row: Row) -> dict[str, Any]:
         """Return a copy of the row's cells in which each of `nulls` is null."""
@@ -71,10 +71,15 @@ class Mapping:
     """Turns rows of one source, which has certain columns, into events."""
 
     def __init__(
-        self, source: str, decider: str, columns: Columns, known: tuple[str, ...] = (), form: TimeForm | None = None
+        self,
+        source: str,
+        decider: str,
+        columns: Columns,
+        file_columns: tuple[str, ...] = (),
+        form: TimeForm | None = None,
     ) -> None:
         self._columns = columns
-        self._paths = columns.paths(known)
+        self._paths = columns.paths(file_columns)
         self._form = form or TimeForm()
         # all events have the import of this source as their command
         command = uuid5(NAMESPACE, source)
@@ -82,9 +87,9 @@ class Mapping:
         # version 8 of RFC 9562 without the nine digits of the row's number: ids rise as the rows do
         self._id = f"{str(command)[:14]}8{str(command)[15:27]}"
         self._event = f"the event ({columns.event})"
-        named = (*(columns.stream if len(columns.stream) == 1 else ()), columns.event, columns.id, *columns.metadata)
+        moved = (*(columns.stream if len(columns.stream) == 1 else ()), columns.event, columns.id, *columns.metadata)
         # a value within an object stays there
-        self._taken = [path[0] for name in named if name is not None and len(path := self._paths[name]) == 1]
+        self._moved = [path[0] for name in moved if name is not None and len(path := self._paths[name]) == 1]
 
     def event(self, row: Row) -> Event | str:
         """Return the event, or the reason why the row has none."""
@@ -97,14 +102,16 @@ class Mapping:
                 _put(data, paths[names.data], self._object(_at(data, paths[names.data])))
             stream, event = self._stream(data), names.event_name or ""
             if names.event is not None:
-                event = _named(self._event, _at(data, paths[names.event]))
-            event_id = f"{self._id}{row.number:09x}" if names.id is None else self._own_id(_at(data, paths[names.id]))
+                event = _checked_name(self._event, _at(data, paths[names.event]))
+            event_id = (
+                f"{self._id}{row.number:09x}" if names.id is None else self._stated_id(_at(data, paths[names.id]))
+            )
             if names.time:
                 _put(data, paths[names.time[0]], self._iso(data))
             # an empty cell is no metadata
             metadata = {name: cell for name in names.metadata if (cell := _at(data, paths[name])) not in (None, "")}
             whole = data if names.data is None else self._whole(data)
-            for column in self._taken:
+            for column in self._moved:
                 data.pop(column, None)
             data_json = _members(whole)
             metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
@@ -119,15 +126,15 @@ class Mapping:
         )
 
     def _stream(self, data: dict[str, Any]) -> str:
-        names = [_named(f"the stream ({name})", _at(data, self._paths[name])) for name in self._columns.stream]
+        names = [_checked_name(f"the stream ({name})", _at(data, self._paths[name])) for name in self._columns.stream]
         stream = self._columns.stream_name or ""
         if names:
             stream = names[0] if len(names) == 1 else dumps(names, ensure_ascii=False)
-            _named(f"the stream ({', '.join(self._columns.stream)})", stream)
+            _checked_name(f"the stream ({', '.join(self._columns.stream)})", stream)
         # Postgres writes a UUID in lower case, and the store accepts no other form
         return stream.lower() if _is_uuid(stream) else stream
 
-    def _own_id(self, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
+    def _stated_id(self, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
         if not isinstance(cell, str) or not _is_uuid(cell):
             raise _Fault(f"its id ({self._columns.id}) is no UUID of {UUID_LENGTH} characters: {cell!r:.100}")
         return cell
@@ -142,11 +149,11 @@ class Mapping:
             raise _Fault(f"its time ({', '.join(names)}) cannot be read: {error}") from error
 
     def _object(self, cell: Any) -> dict[str, Any]:  # noqa: ANN401 - a cell has any type
-        found = json_object(cell) if isinstance(cell, str) else cell
-        if not isinstance(found, dict):
-            fault = found if isinstance(cell, str) else f"it is not a JSON object but {type(cell).__name__}"
+        parsed = json_object(cell) if isinstance(cell, str) else cell
+        if not isinstance(parsed, dict):
+            fault = parsed if isinstance(cell, str) else f"it is not a JSON object but {type(cell).__name__}"
             raise _Fault(f"its data ({self._columns.data}) cannot be read: {fault}")
-        return found
+        return parsed
 
     def _whole(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the object that is the data, with the time added if it lacks that."""
@@ -168,7 +175,7 @@ def _is_uuid(text: str) -> bool:
     return len(text) == UUID_LENGTH and UUID_TEXT.fullmatch(text) is not None
 
 
-def _named(what: str, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
+def _checked_name(what: str, cell: Any) -> str:  # noqa: ANN401 - a cell has any type
     name = _name(cell)
     if fault := name_fault(what, name):
         raise _Fault(fault)

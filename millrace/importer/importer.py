@@ -109,39 +109,39 @@ class ImportedLog:
         """
         columns = self.columns
         names = {"decider": self.decider, "source": self.name}
-        for option, given, name in (
+        for option, has_column, name in (
             ("stream", bool(columns.stream), columns.stream_name),
             ("event", columns.event is not None, columns.event_name),
         ):
-            if given == (name is not None):
+            if has_column == (name is not None):
                 raise ImportRefused(
-                    f"The import needs one of --{option} and --{option}-name, not {'both' if given else 'none'}.",
+                    f"The import needs one of --{option} and --{option}-name, not {'both' if has_column else 'none'}.",
                     hint=f"--{option} names a column; --{option}-name is the name itself, the same for all rows.",
                 )
             names |= {} if name is None else {option: name}
-        for what, name in names.items():
-            if fault := name_fault(f"the {what}", name):
+        for role, name in names.items():
+            if fault := name_fault(f"the {role}", name):
                 raise ImportRefused(f"The import cannot start: {fault}.")
-        with open_event_file(self.path, self.format, self.delimiter) as opened:
+        with open_event_file(self.path, self.format, self.delimiter) as file:
             # cells of CSV are texts without inner objects, except the data
-            within = opened.delimiter is None
+            nested = file.delimiter is None
             missing = [
                 name
-                for name, path in columns.paths(opened.columns).items()
-                if (path[0] if within or path[0] == columns.data else name) not in opened.columns
+                for name, path in columns.paths(file.columns).items()
+                if (path[0] if nested or path[0] == columns.data else name) not in file.columns
             ]
-            if missing and opened.columns:
+            if missing and file.columns:
                 hint = "Name its columns with --stream, --event, --time, --metadata, --id and --data."
-                if opened.delimiter:
-                    header = opened.delimiter.join(opened.columns)
-                    others = [word for other, word in DELIMITERS.items() if {*missing} <= {*header.split(other)}]
+                if file.delimiter:
+                    header = file.delimiter.join(file.columns)
+                    others = [label for other, label in DELIMITERS.items() if {*missing} <= {*header.split(other)}]
                     hint = f"Its cells are separated otherwise: say --delimiter {others[0]}." if others else hint
                 raise ImportRefused(
                     f"{self.path} has no column {', '.join(map(repr, missing))}.",
-                    detail=f"Its columns: {', '.join(map(repr, opened.columns[:100]))}.",
+                    detail=f"Its columns: {', '.join(map(repr, file.columns[:100]))}.",
                     hint=hint,
                 )
-            yield opened, Mapping(self.name, self.decider, columns, opened.columns, self.times)
+            yield file, Mapping(self.name, self.decider, columns, file.columns, self.times)
 
 
 def import_events(
@@ -177,21 +177,21 @@ def import_events(
         raise ImportRefused(f"{rejects} is the file to import; rejected rows must go elsewhere.")
     with (
         log.opened() as (opened, mapping),
-        _database() as failing,
+        _database() as connections,
         connect(dsn) as connection,
         Rejects(rejects) as out,
         ThreadPoolExecutor(1, "import") as ahead,
     ):
-        failing.append(connection)
+        connections.append(connection)
         run = _Run(PlatformStore(connection), log, out, started)
         batches = _batches(opened, mapping, batch_size)
-        following = ahead.submit(next, batches, None)
-        while (batch := following.result()) is not None:
+        next_batch = ahead.submit(next, batches, None)
+        while (batch := next_batch.result()) is not None:
             # only one batch is prepared meanwhile, so that memory stays bounded
-            following = ahead.submit(next, batches, None)
-            run.take(batch)
+            next_batch = ahead.submit(next, batches, None)
+            run.import_batch(batch)
             if progress:
-                progress(ImportProgress(batch.done, opened.total, run.rows, run.seconds))
+                progress(ImportProgress(batch.position, opened.total, run.rows, run.seconds))
         return run.report()
 
 
@@ -232,17 +232,17 @@ def try_import(log: ImportedLog) -> ImportTrial:
         numbers = _Numbers([name for name in opened.columns if name not in log.columns.paths(())])
         for row in opened.rows:
             rows += 1
-            numbers.see(log.columns.cells(row))
+            numbers.add(log.columns.cells(row))
             event = mapping.event(row)
             if not isinstance(event, str):
                 if len(first) < 3:
                     first.append(event.json_text)
                 continue
             kind = _VALUES.sub("", event)
-            before = kinds.get(kind, Kind(0, row.line, event))
-            kinds[kind] = replace(before, count=before.count + 1)
+            earlier = kinds.get(kind, Kind(0, row.line, event))
+            kinds[kind] = replace(earlier, count=earlier.count + 1)
         rejected = sorted(kinds.values(), key=lambda kind: -kind.count)
-        return ImportTrial(opened.columns, opened.delimiter, rows, first, rejected, numbers.nearly())
+        return ImportTrial(opened.columns, opened.delimiter, rows, first, rejected, numbers.nearly_numeric())
 
 
 class _Numbers:
@@ -252,7 +252,7 @@ class _Numbers:
         self._texts: dict[str, set[str]] = {name: set() for name in columns}
         self._numbers: Counter[str] = Counter()
 
-    def see(self, cells: dict[str, Any]) -> None:
+    def add(self, cells: dict[str, Any]) -> None:
         for name in self._texts.keys() & cells.keys():
             cell = cells[name]
             if type(cell) in {int, float} or (isinstance(cell, str) and _NUMBER.fullmatch(cell)):
@@ -263,7 +263,7 @@ class _Numbers:
                 if len(self._texts[name]) > 3 or len(cell) > 40:
                     del self._texts[name]
 
-    def nearly(self) -> dict[str, list[str]]:
+    def nearly_numeric(self) -> dict[str, list[str]]:
         """Return the columns that have more numbers than kinds of texts, with these texts."""
         return {
             name: sorted(texts) for name, texts in self._texts.items() if texts and self._numbers[name] > len(texts)
@@ -277,7 +277,7 @@ class _Batch:
     rows: int
     events: list[tuple[Row, Event]]
     rejected: list[tuple[Row, str]]
-    done: int
+    position: int
 
 
 def _batches(file: EventFile, mapping: Mapping, batch_size: int) -> Iterator[_Batch]:
@@ -287,12 +287,12 @@ def _batches(file: EventFile, mapping: Mapping, batch_size: int) -> Iterator[_Ba
         rows.append(row)
         size += row.size
         if len(rows) >= batch_size or size >= BATCH_BYTES:
-            yield _batch(rows, mapping, file.done())
+            yield _batch(rows, mapping, file.position())
             rows, size = [], 0
     yield _batch(rows, mapping, file.total)
 
 
-def _batch(rows: list[Row], mapping: Mapping, done: int) -> _Batch:
+def _batch(rows: list[Row], mapping: Mapping, position: int) -> _Batch:
     events: list[tuple[Row, Event]] = []
     rejected: list[tuple[Row, str]] = []
     for row in rows:
@@ -301,7 +301,7 @@ def _batch(rows: list[Row], mapping: Mapping, done: int) -> _Batch:
             rejected.append((row, event))
         else:
             events.append((row, event))
-    return _Batch(len(rows), events, rejected, done)
+    return _Batch(len(rows), events, rejected, position)
 
 
 @dataclass
@@ -336,7 +336,7 @@ class _Run:
             seconds=self.seconds,
         )
 
-    def take(self, batch: _Batch) -> None:
+    def import_batch(self, batch: _Batch) -> None:
         """Append a batch's events and write its rejects, in the order of the rows."""
         for name in dict.fromkeys(event.event for _, event in batch.events):
             if name in self.event_types:
@@ -360,7 +360,7 @@ class _Run:
         if not events:
             return
         try:
-            counted = self.store.append_json(f"[{','.join([event.json_text for _, event in events])}]")
+            result = self.store.append_json(f"[{','.join([event.json_text for _, event in events])}]")
         except (Malformed, DataRefused, StreamClosed, EventIdReused) as error:
             if len(events) > 1:
                 # all or nothing: halving finds the refused rows and stores the others, in order
@@ -385,8 +385,8 @@ class _Run:
                 ) from error
             rejected.append((row, f"the store refuses it: {' '.join(str(error).splitlines()[:2])}"))
             return
-        self.appended += counted.appended
-        self.streams += counted.first
+        self.appended += result.appended
+        self.streams += result.first
 
 
 @contextmanager

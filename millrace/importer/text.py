@@ -39,7 +39,7 @@ class _Lines:
 
     def __init__(self, text: TextIOWrapper) -> None:
         self._text = text
-        self._given_back: deque[str] = deque()
+        self._pushed_back: deque[str] = deque()
         self._row: list[str] = []
         self._last = ""
         self._size = 0
@@ -52,7 +52,7 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self._given_back.popleft() if self._given_back else self._text.readline(ROW_LIMIT + 1)
+        line = self._pushed_back.popleft() if self._pushed_back else self._text.readline(ROW_LIMIT + 1)
         if not line:
             self.ended = True
             raise StopIteration
@@ -93,7 +93,7 @@ class _Lines:
 
     def keep_first(self) -> str:
         """Reduce the row to its first line, give the other lines back, and return that line."""
-        self._given_back.extendleft(reversed(self._row[1:]))
+        self._pushed_back.extendleft(reversed(self._row[1:]))
         del self._row[1:]
         self.count = 1
         return self._row[0]
@@ -101,7 +101,7 @@ class _Lines:
     def give_last_back(self) -> None:
         """Give back the last line of a row, if it has more than one."""
         if self.count > 1 and len(self._last) <= ROW_LIMIT:
-            self._given_back.appendleft(self._last)
+            self._pushed_back.appendleft(self._last)
             self.count -= 1
 
 
@@ -127,7 +127,7 @@ def _text_fault(raw: str) -> str | None:
     return None
 
 
-def _bad(number: int, lines: _Lines, raw: str, fault: str) -> Row:
+def _bad_row(number: int, lines: _Lines, raw: str, fault: str) -> Row:
     if len(raw) > ROW_LIMIT:
         raw = raw[:1000]
     readable = raw.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -135,8 +135,10 @@ def _bad(number: int, lines: _Lines, raw: str, fault: str) -> Row:
 
 
 def _too_long(lines: _Lines) -> str:
-    held = f"its quotes hold lines {lines.line} to {lines.line + lines.count - 1} together, and " * (lines.count > 1)
-    return f"{held}it is longer than {ROW_LIMIT} characters (raw holds its beginning)"
+    quoted_lines = f"its quotes hold lines {lines.line} to {lines.line + lines.count - 1} together, and " * (
+        lines.count > 1
+    )
+    return f"{quoted_lines}it is longer than {ROW_LIMIT} characters (raw holds its beginning)"
 
 
 _NO_END = "its line has no end, so it may be half-written: end it with a line break, and import the file again"
@@ -181,7 +183,7 @@ def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
             except csv.Error as error:
                 if lines.ended:
                     # stop reading here: the file may have grown since, by the other half
-                    yield _bad(number + 1, lines, lines.row(), _NO_QUOTE)
+                    yield _bad_row(number + 1, lines, lines.row(), _NO_QUOTE)
                     return
                 if lines.too_long:
                     # the line that shows it is a row of its own; earlier lines were read as text between quotes
@@ -198,7 +200,7 @@ def open_csv(path: Path, stack: ExitStack, delimiter: str) -> EventFile:
             if not fault and not raw.endswith(("\n", "\r")):
                 fault = _NO_END
             if fault:
-                yield _bad(number, lines, raw, fault)
+                yield _bad_row(number, lines, raw, fault)
             else:
                 values = {column: cell or None for column, cell in zip(columns, cells, strict=True)}
                 yield Row(number, lines.line, raw, len(raw), values)
@@ -241,14 +243,14 @@ def _jsonl_rows(text: TextIOWrapper) -> Iterator[Row]:
             return
         if lines.too_long:
             number += 1
-            yield _bad(number, lines, raw, _too_long(lines))
+            yield _bad_row(number, lines, raw, _too_long(lines))
             continue
         if raw.isspace():
             continue
         number += 1
         values = _text_fault(raw) or json_object(raw)
         if isinstance(values, str):
-            yield _bad(number, lines, raw, values)
+            yield _bad_row(number, lines, raw, values)
         else:
             yield Row(number, lines.line, raw.rstrip("\r\n"), len(raw), values)
 

@@ -88,19 +88,19 @@ class TimeForm:
         if self.format is None:
             return
         used = _DIRECTIVES.findall(self.format)
-        given = set(used)
-        year, month, hour = (given & set(names) for names in ("Yy", "mbB", "HI"))
-        for fault, there in (
+        directives = set(used)
+        year, month, hour = (directives & set(names) for names in ("Yy", "mbB", "HI"))
+        for fault, applies in (
             (
                 f"has a directive other than %{', %'.join(_ALLOWED)}",
-                "%" in _DIRECTIVES.sub("", self.format) or given - set(_ALLOWED),
+                "%" in _DIRECTIVES.sub("", self.format) or directives - set(_ALLOWED),
             ),
-            ("has no year, month or day", not (year and month and "d" in given)),
-            ("says a part twice", len(used) > len(given) or len(year) + len(month) > 2 or len(hour) > 1),
-            ("has one of %I and %p without the other", len(given & set("Ip")) == 1),
-            ("has a part of an hour without the hour", given & set("MSfp") and not hour),
+            ("has no year, month or day", not (year and month and "d" in directives)),
+            ("says a part twice", len(used) > len(directives) or len(year) + len(month) > 2 or len(hour) > 1),
+            ("has one of %I and %p without the other", len(directives & set("Ip")) == 1),
+            ("has a part of an hour without the hour", directives & set("MSfp") and not hour),
         ):
-            if there:
+            if applies:
                 raise ImportRefused(
                     f"The time format {self.format!r} {fault}.",
                     hint="Write it as in Python's strptime, such as --time-format '%d.%m.%Y %H:%M:%S'.",
@@ -115,28 +115,28 @@ class TimeForm:
         if value is None or value == "":
             raise ValueError("there is none")
         if self.unit:
-            return _counted(value, _DIGITS[self.unit])
+            return _from_number(value, _DIGITS[self.unit])
         if not isinstance(value, str):
             raise ValueError(f"{str(value)[:40]!r} is no text: say what it counts with --time-unit")
         text = value.strip()
         if len(text) > LONGEST:
             raise ValueError(f"{text[:40]!r}… is too long")
         if self.format is not None:
-            return _formatted(text, self.format)
+            return _from_format(text, self.format)
         # nearly all texts are ISO 8601
-        if read := iso_text(text):
-            return read
+        if iso := iso_text(text):
+            return iso
         for form in _FORMS:
             parts = form.fullmatch(text)
             if parts:
-                return self._read(text, parts.groupdict(""))
+                return self._from_parts(text, parts.groupdict(""))
         if _NUMBER.fullmatch(text):
             raise ValueError(f"{text!r} is a bare number: say what it counts with --time-unit")
         if _SHORT_YEAR.match(text):
             raise ValueError(f"{text!r} has a year of two digits: say its form with --time-format, such as %y/%m/%d")
         raise ValueError(f"{text!r} is not a time of a known form: say its form with --time-format")
 
-    def _read(self, text: str, parts: dict[str, str]) -> str:
+    def _from_parts(self, text: str, parts: dict[str, str]) -> str:
         month, day = parts.get("month", ""), parts.get("day", "")
         if "name" in parts:
             month = str(_place(parts["name"], _MONTHS) + 1)
@@ -158,13 +158,13 @@ class TimeForm:
             # with AM or PM, an hour outside 1 to 12 makes the time invalid
             hour = str(int(hour) % 12 + 12 * (parts["half"] in "pP")) if 1 <= int(hour) <= 12 else "24"
         minute, second, fraction = (parts.get(name, "") for name in ("minute", "second", "fraction"))
-        read = written(parts["year"], month, day, hour, minute, second, fraction, offset)
-        if read is None:
+        iso = written(parts["year"], month, day, hour, minute, second, fraction, offset)
+        if iso is None:
             raise ValueError(f"{text!r} is not a time: there is no such day or hour")
         weekday = parts.get("weekday")
-        if weekday and _place(weekday, _WEEKDAYS) != date.fromisoformat(read[:10]).weekday():
+        if weekday and _place(weekday, _WEEKDAYS) != date.fromisoformat(iso[:10]).weekday():
             raise ValueError(f"{text!r} has a weekday that is not that of its day")
-        return read
+        return iso
 
 
 def _place(name: str, names: list[str]) -> int:
@@ -172,7 +172,7 @@ def _place(name: str, names: list[str]) -> int:
     return next((place for place, full in enumerate(names) if full.startswith(name.lower())), -1)
 
 
-def _counted(value: object, digits: int) -> str:
+def _from_number(value: object, digits: int) -> str:
     """Return the time of a number that counts from 1970 in seconds, with `digits` digits after the point."""
     text = value.strip() if isinstance(value, str) else str(value)
     if isinstance(value, bool) or not _NUMBER.fullmatch(text) or len(text) > LONGEST:
@@ -189,17 +189,17 @@ def _counted(value: object, digits: int) -> str:
     return f"{whole}{fraction and f'.{fraction:0<6}'}+00:00"
 
 
-def _formatted(text: str, form: str) -> str:
-    other = f"{text!r} is not a time of the form {form}"
+def _from_format(text: str, form: str) -> str:
+    misfit = f"{text!r} is not a time of the form {form}"
     try:
-        found = datetime.strptime(text, form)
+        parsed = datetime.strptime(text, form)
     except ValueError:
-        raise ValueError(other) from None
-    read = iso_text(found.isoformat() if re.search("%[HI]", form) else found.date().isoformat())
+        raise ValueError(misfit) from None
+    iso = iso_text(parsed.isoformat() if re.search("%[HI]", form) else parsed.date().isoformat())
     # strptime accepts digits of other scripts, cuts 1112011 somewhere, and ignores a weekday
-    cut = _SIDE_BY_SIDE.search(form) and found.strftime(form).lower() != text.lower()
-    if read is None or cut or _DIGIT_OF_OTHERS.search(text):
-        raise ValueError(other)
-    if re.search("%[aA]", form) and _WEEKDAYS[found.weekday()][:3] not in text.lower():
+    cut = _SIDE_BY_SIDE.search(form) and parsed.strftime(form).lower() != text.lower()
+    if iso is None or cut or _DIGIT_OF_OTHERS.search(text):
+        raise ValueError(misfit)
+    if re.search("%[aA]", form) and _WEEKDAYS[parsed.weekday()][:3] not in text.lower():
         raise ValueError(f"{text!r} has a weekday that is not that of its day")
-    return read
+    return iso

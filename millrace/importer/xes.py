@@ -51,15 +51,15 @@ def _open(path: Path, stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
 
 def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
     number, size = 0, 0
-    opened: list[Element] = []
+    open_elements: list[Element] = []
     # of the trace being read: its attributes, and the number of events before it
     trace: dict[str, Element] = {}
-    before = 0
-    ended: Element | None = None
+    events_before = 0
+    last_ended: Element | None = None
     try:
         for action, element in _elements(path, content):
             if action == "start":
-                opened.append(element)
+                open_elements.append(element)
                 # earlier elements are discarded before the next event or trace, or with it
                 size = 0 if _tag(element) in {"event", "trace"} else size
                 size += ELEMENT_BYTES + sum(len(key) + len(value) for key, value in element.attrib.items())
@@ -69,42 +69,42 @@ def _rows(path: Path, content: BinaryIO) -> Iterator[Row]:
                         detail=f"An event, or what stands before one, takes more than {ROW_LIMIT} bytes.",
                     )
                 if _tag(element) == "trace":
-                    trace, before = {}, number
+                    trace, events_before = {}, number
                 continue
-            opened.pop()
+            open_elements.pop()
             # text between tags is no value
             element.text = None
-            if ended is not None:
-                ended.tail = None
-            ended = element
+            if last_ended is not None:
+                last_ended.tail = None
+            last_ended = element
             if _tag(element) == "event":
                 number += 1
                 yield _row(number, size, trace, element)
-            elif opened and _tag(opened[-1]) == "trace":
-                if number > before:
+            elif open_elements and _tag(open_elements[-1]) == "trace":
+                if number > events_before:
                     raise ImportRefused(
                         f"{path} cannot be read.",
                         detail=f"A trace has its attribute {element.get('key')!r} after an event that it belongs to.",
                     )
                 trace[f"case:{element.get('key')}"] = element
-            if opened and _tag(opened[-1]) in {"log", "trace"}:
+            if open_elements and _tag(open_elements[-1]) in {"log", "trace"}:
                 # discard what is read: a log may be larger than the memory
-                opened[-1].remove(element)
-                size = 0 if _tag(opened[-1]) == "log" else size
+                open_elements[-1].remove(element)
+                size = 0 if _tag(open_elements[-1]) == "log" else size
     except ParseError as error:
         raise ImportRefused(f"{path} cannot be read.", detail=f"It is not XML: {error}.") from error
 
 
 def _elements(path: Path, content: BinaryIO) -> Iterator[tuple[str, Element]]:
     parser: XMLPullParser[Element] = XMLPullParser(("start", "end"))
-    held = 0
+    unparsed = 0
     while chunk := content.read(CHUNK_BYTES):
         parser.feed(chunk)
-        held += len(chunk)
-        for found in cast(Iterator[tuple[str, Element]], parser.read_events()):
-            held = 0
-            yield found
-        if held > ROW_LIMIT:
+        unparsed += len(chunk)
+        for event in cast(Iterator[tuple[str, Element]], parser.read_events()):
+            unparsed = 0
+            yield event
+        if unparsed > ROW_LIMIT:
             raise ImportRefused(
                 f"{path} cannot be read.", detail=f"A tag, or a text, is longer than {ROW_LIMIT} bytes."
             )

@@ -80,25 +80,25 @@ class Connection(psycopg.Connection[TupleRow]):
         return super().wait(self._within(gen), interval, timeout)
 
     def _within(self, gen: PQGen[Result]) -> Generator[Any, Any, Result]:
-        said_at, farewell = time.monotonic(), math.inf
-        until = said_at + self.answer_s
+        answered_at, farewell = time.monotonic(), math.inf
+        until = answered_at + self.answer_s
         works = True
         try:
-            wanted = next(gen)
+            wait_for = next(gen)
             while True:
-                ready = yield wanted
+                ready = yield wait_for
                 now = time.monotonic()
                 if ready:
-                    said_at, until, works = now, now + self.answer_s, True
+                    answered_at, until, works = now, now + self.answer_s, True
                 elif self.stop is not None and self.stop.is_set():
                     farewell = min(farewell, now + FAREWELL_S)
                 if not ready and now >= min(until, farewell):
-                    if now >= min(said_at + self.long_s, farewell) or not works:
+                    if now >= min(answered_at + self.long_s, farewell) or not works:
                         self.give_up()
                     # the answer may have come during the check: look for it once more
                     works = self.works()
                     until = time.monotonic() + (self.answer_s if works else 0)
-                wanted = gen.send(ready)
+                wait_for = gen.send(ready)
         except StopIteration as end:
             result: Result = end.value
             return result
@@ -137,12 +137,12 @@ def lasting(dsn: str) -> str:
         psycopg.ProgrammingError: The string is unreadable.
     """
     stated = conninfo_to_dict(dsn)
-    ours: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         name: value
         for name, value in LASTING.items()
         if name not in stated and not (name == "connect_timeout" and "PGCONNECT_TIMEOUT" in os.environ)
     }
-    return make_conninfo(dsn, **ours)
+    return make_conninfo(dsn, **defaults)
 
 
 def connect(

@@ -47,7 +47,7 @@ ACCOUNT = "pgserver"
 # Two concurrent useradd give the account first one uid, then another; only root can hold this lock.
 ACCOUNT_LOCK = Path("/run/millrace-account.lock")
 # the variables of our environment that the server gets
-GIVEN = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
+PASSED_VARIABLES = {"PATH", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PGCTLTIMEOUT"}
 # made by initdb; `logins` makes the other logins
 SUPERUSER = "postgres"
 
@@ -134,8 +134,8 @@ class EmbeddedPostgres:
                 self._run("pg_ctl", options)
             except PostgresFailed as error:
                 with _no_link(self.log, os.O_RDONLY) as log:
-                    words = os.pread(log, 100_000, mark).decode(errors="replace").strip()
-                raise PostgresFailed(f"Postgres did not start; {self.log} says: {words}") from error
+                    output = os.pread(log, 100_000, mark).decode(errors="replace").strip()
+                raise PostgresFailed(f"Postgres did not start; {self.log} says: {output}") from error
 
     def stop(self) -> None:
         """Stop the server for all processes, as cleanly as possible; do nothing if it is not running."""
@@ -159,8 +159,8 @@ class EmbeddedPostgres:
     def create_database(self, name: str) -> None:
         """Create a database unless it exists."""
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
-            known = connection.execute("select from pg_database where datname = %s", [name]).fetchone()
-            if known is None:
+            database = connection.execute("select from pg_database where datname = %s", [name]).fetchone()
+            if database is None:
                 with suppress(psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
                     connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
 
@@ -180,7 +180,7 @@ class EmbeddedPostgres:
         if _fits(near):
             return near
         short = hashlib.sha256(os.fsencode(self.directory)).hexdigest()[:12]
-        for root in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108  its owner is checked in _own
+        for root in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108  its owner is checked in _make_private
             if _fits(root / f"millrace-{short}"):
                 return root / f"millrace-{short}"
         raise PostgresFailed(
@@ -209,16 +209,16 @@ class EmbeddedPostgres:
             logger.warning("Running as root, and Postgres must not: %s", " ".join(command))
             try:
                 # fixed arguments; the program is found on PATH, like every administrator's tool
-                done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-                said = done.stderr.strip()
+                completed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+                error_text = completed.stderr.strip()
             except OSError as error:
-                said = str(error)
+                error_text = str(error)
             try:
                 return pwd.getpwnam(ACCOUNT)
             except KeyError:
                 raise PostgresFailed(
                     f"Postgres must not run as root, and the user {ACCOUNT} cannot be created.",
-                    detail=f"{' '.join(command)}: {said}",
+                    detail=f"{' '.join(command)}: {error_text}",
                     hint=f"Create a user postgres or {ACCOUNT}, or start Millrace as another user than root.",
                 ) from None
 
@@ -233,14 +233,14 @@ class EmbeddedPostgres:
                     if not mode & 0o001:
                         logger.warning("Running as root, and Postgres must not: chmod o+x %s", folder)
                         folder.chmod(mode | 0o001)
-            self._own(self.socket)
+            self._make_private(self.socket)
             yield
 
     def _initialise(self) -> None:
         """Make the cluster in another folder and rename that, so that a killed initdb leaves no half cluster."""
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
-        self._own(fresh)
+        self._make_private(fresh)
         locale = ["--encoding=UTF8", "--locale=C"]
         if major_version(self.programs) >= 17:
             locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -276,7 +276,7 @@ class EmbeddedPostgres:
         if self._account:
             os.fchown(opened, self._account.pw_uid, self._account.pw_gid)
 
-    def _own(self, folder: Path) -> None:
+    def _make_private(self, folder: Path) -> None:
         """Make a folder that only the server's user can enter."""
         folder.mkdir(mode=0o700, exist_ok=True)
         try:
@@ -291,29 +291,33 @@ class EmbeddedPostgres:
 
     def _run(self, program: str, arguments: Sequence[str]) -> None:
         # A file, not a pipe: the daemon would keep the pipe open, and we would wait for its end.
-        with tempfile.TemporaryFile("w+") as said:
-            done = subprocess.run(  # noqa: S603  Postgres' own programs
+        with tempfile.TemporaryFile("w+") as output:
+            completed = subprocess.run(  # noqa: S603  Postgres' own programs
                 [str(self.programs / program), *arguments],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 user=self._account.pw_uid if self._account else None,
                 group=self._account.pw_gid if self._account else None,
                 extra_groups=[] if self._account else None,
                 # code that the server runs can read its environment; ours may have secrets
-                env={name: value for name, value in os.environ.items() if name in GIVEN or name.startswith("LC_")},
+                env={
+                    name: value
+                    for name, value in os.environ.items()
+                    if name in PASSED_VARIABLES or name.startswith("LC_")
+                },
                 check=False,
             )
-            if done.returncode != 0:
-                said.seek(0)
-                raise PostgresFailed(f"{program} failed: {said.read().strip()}")
+            if completed.returncode != 0:
+                output.seek(0)
+                raise PostgresFailed(f"{program} failed: {output.read().strip()}")
 
     def _postmaster(self) -> psutil.Process | None:
         """Return the running server; None if the pid file is stale, even if its pid is in use again."""
         with suppress(OSError, ValueError, IndexError, psutil.Error):
             process = psutil.Process(int((self.data / "postmaster.pid").read_text().splitlines()[0]))
-            if self._is_ours(process):
+            if self._is_server(process):
                 return process
         return None
 
@@ -326,7 +330,7 @@ class EmbeddedPostgres:
             time.sleep(GLANCE_S)
         return False
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _is_server(self, process: psutil.Process) -> bool:
         # Every server process works in its data directory.
         return process.name() == "postgres" and alive(process) and Path(process.cwd()) == self.data
 
@@ -349,7 +353,7 @@ class EmbeddedPostgres:
         orphans = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if self._is_ours(process):
+                if self._is_server(process):
                     process.send_signal(signal.SIGQUIT)
                     orphans.append(process)
         for process in wait_ended(orphans, 10):
@@ -360,10 +364,10 @@ class EmbeddedPostgres:
 
 def major_version(programs: Path) -> int:
     """Return the major version of the server programs in a folder, such as 18."""
-    said = subprocess.run(  # noqa: S603  Postgres' own program
+    completed = subprocess.run(  # noqa: S603  Postgres' own program
         [str(programs / "postgres"), "--version"], capture_output=True, text=True, check=True
     )
-    return int(said.stdout.split()[2].split(".")[0])
+    return int(completed.stdout.split()[2].split(".")[0])
 
 
 @contextmanager

@@ -65,8 +65,8 @@ def let_readers_in(postgres: EmbeddedPostgres, database: str, port: int, file: P
         port: The port that the server listens on.
         file: The password file, in libpq's format; an existing password stays.
     """
-    known = file.read_text().rstrip("\n").rpartition(":")[2] if file.is_file() else None
-    password = known or secrets.token_urlsafe(24)
+    stored = file.read_text().rstrip("\n").rpartition(":")[2] if file.is_file() else None
+    password = stored or secrets.token_urlsafe(24)
     with connect(postgres.dsn(database)) as connection, _alone(connection):
         _make_login(connection, READER, "noreplication")
         reader = sql.Identifier(READER)

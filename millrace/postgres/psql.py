@@ -94,12 +94,12 @@ def find_psql(server: int, environ: Mapping[str, str] = os.environ, programs: Pa
     for psql in candidates:
         # skip a psql that does not start, or fails
         with suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run(  # noqa: S603  Postgres' own program
+            completed = subprocess.run(  # noqa: S603  Postgres' own program
                 [str(psql), "--version"], capture_output=True, text=True, timeout=BUSY_S, check=False
             )
-            said = re.search(r"\(PostgreSQL\) (\d+)", done.stdout)
-            if done.returncode == 0 and said:
-                versions[psql] = int(said[1])
+            version = re.search(r"\(PostgreSQL\) (\d+)", completed.stdout)
+            if completed.returncode == 0 and version:
+                versions[psql] = int(version[1])
     if not versions:
         raise PsqlMissing(
             "There is no psql that runs here.",

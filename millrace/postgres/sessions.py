@@ -28,8 +28,8 @@ def require_own_session(
         return
     # no prepared statements: a pooler may lose them, too
     with connect(dsn, answer_s=ANSWER_S, prepare_threshold=None) as other:
-        met = {(_process(connection), _process(other)) for _ in range(_ROUNDS)}
-    if len(met) > 1 or any(own == others for own, others in met):
+        backends = {(_process(connection), _process(other)) for _ in range(_ROUNDS)}
+    if len(backends) > 1 or any(backend == other_backend for backend, other_backend in backends):
         raise SessionsShared(
             f"The {server} is reached through a pooler that gives each transaction any session.",
             detail="captures and drains need sessions of their own",

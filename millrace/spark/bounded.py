@@ -77,7 +77,7 @@ def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
         context = spark.sparkContext
         add, remove, cancel = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
     tag = f"millrace-{uuid4().hex}"
-    ended, told_to_stop, told_to_close = threading.Event(), threading.Event(), threading.Event()
+    ended, cancelled, session_closed = threading.Event(), threading.Event(), threading.Event()
 
     def interrupt() -> None:
         # the thread that waits for Spark sees the result
@@ -87,13 +87,13 @@ def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
     def watch() -> None:
         if ended.wait(seconds):
             return
-        told_to_stop.set()
+        cancelled.set()
         # in its own thread: a server that does not answer may not answer this call either
         threading.Thread(target=interrupt, name="a build is cancelled", daemon=True).start()
         # cancelled jobs end within seconds, unless the server is dead
         if ended.wait(AWAY_S):
             return
-        told_to_close.set()
+        session_closed.set()
         if remote:
             # waiting calls fail; other sessions in the server stay alive
             with suppress(Exception):
@@ -104,10 +104,10 @@ def at_most(spark: "SparkSession", seconds: float) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if told_to_stop.is_set():
-            is_deaf = told_to_close.is_set()
-            said = f"Spark had not ended after {seconds:g} s" + (", and does not answer" if is_deaf else "")
-            raise TookTooLong(said, is_deaf=is_deaf) from error
+        if cancelled.is_set():
+            is_deaf = session_closed.is_set()
+            message = f"Spark had not ended after {seconds:g} s" + (", and does not answer" if is_deaf else "")
+            raise TookTooLong(message, is_deaf=is_deaf) from error
         raise
     finally:
         ended.set()

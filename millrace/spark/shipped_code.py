@@ -28,8 +28,8 @@ class PackageMissing(MillraceError):
 
 def packages_to_ship(declarations: str | None) -> list[str]:
     """Return the top-level packages that tasks import: ours, and that of the user's declarations if it differs."""
-    theirs = declarations.partition(".")[0] if declarations else "millrace"
-    return ["millrace"] if theirs == "millrace" else ["millrace", theirs]
+    package = declarations.partition(".")[0] if declarations else "millrace"
+    return ["millrace"] if package == "millrace" else ["millrace", package]
 
 
 def shipped_code(declarations: str | None) -> Path:
@@ -55,8 +55,8 @@ def _zip_of_packages(packages: tuple[str, ...]) -> Path:
                 hint="Set MILLRACE_DECLARATIONS to a package that can be imported here.",
             )
         folders[package] = [Path(folder) for folder in spec.submodule_search_locations]
-    shipped, left = with_their_helpers(folders)
-    content = zip_of(shipped, left)
+    shipped, installed = with_their_helpers(folders)
+    content = zip_of(shipped, installed)
     path = folder_of_code() / f"millrace-{hashlib.sha256(content).hexdigest()[:12]}.zip"
     path.write_bytes(content)
     return path
@@ -75,18 +75,18 @@ def with_their_helpers(
         because it is more than modules of Python: compiled modules, or files that modules read.
     """
     found = dict(packages)
-    left: dict[str, Sequence[Path]] = {}
+    installed: dict[str, Sequence[Path]] = {}
     todo = [places for package, places in packages.items() if package != "millrace"]
     while todo:
-        for name in sorted(_imported(todo.pop()) - found.keys() - left.keys() - sys.stdlib_module_names):
+        for name in sorted(_imported(todo.pop()) - found.keys() - installed.keys() - sys.stdlib_module_names):
             places = _source(name)
             if places:
                 # only source that consists of modules of Python can be shipped
                 beside = {".py", ".pyc", ".pyi", ".typed", ".md"}
                 names = (file for place in places for _, _, files in _walk(place) for file in files)
-                (found if all(Path(file).suffix in beside for file in names) else left)[name] = places
+                (found if all(Path(file).suffix in beside for file in names) else installed)[name] = places
                 todo.append(places)
-    return found, left
+    return found, installed
 
 
 def _imported(places: Sequence[Path]) -> set[str]:

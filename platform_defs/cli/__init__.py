@@ -73,11 +73,11 @@ def main() -> None:
         complain(str(error))
         raise SystemExit(1) from None
     except psycopg.Error as error:
-        complain(_said(error))
+        complain(_error_text(error))
         raise SystemExit(1) from None
 
 
-def _said(error: psycopg.Error) -> str:
+def _error_text(error: psycopg.Error) -> str:
     """Return the text of an error of Postgres, or of its absence, with the remedy."""
     match error:
         case psycopg.errors.InsufficientPrivilege():

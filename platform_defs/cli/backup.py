@@ -84,12 +84,12 @@ def backup_command(
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
     rows = {table.table: table.rows for table in manifest.tables}
-    _say(
+    _print_line(
         f"Backed up {manifest.events:,} events and {rows['views']:,} views"
-        f" as of {manifest.taken:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
+        f" as of {manifest.cut_time:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
     )
     if manifest.left_out:
-        _say(f"Views of read models are not in it, they are built anew: {', '.join(manifest.left_out)}.")
+        _print_line(f"Views of read models are not in it, they are built anew: {', '.join(manifest.left_out)}.")
 
 
 @app.command("restore")
@@ -106,15 +106,15 @@ def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
             folder,
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
-    _say(
-        f"Restored {report.events:,} events as of {report.manifest.taken:%Y-%m-%d %H:%M:%S} UTC"
+    _print_line(
+        f"Restored {report.events:,} events as of {report.manifest.cut_time:%Y-%m-%d %H:%M:%S} UTC"
         f" in {report.seconds:,.1f} s."
     )
     if report.manifest.left_out:
-        _say(f"Their read models are built anew from the first event: {', '.join(report.manifest.left_out)}.")
+        _print_line(f"Their read models are built anew from the first event: {', '.join(report.manifest.left_out)}.")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     Screen().print(Text(line), soft_wrap=True)
 
 

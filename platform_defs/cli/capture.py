@@ -11,8 +11,8 @@ from rich.text import Text
 from millrace.assets.declarations import Declarations
 from millrace.capture.declaration import Capture, CapturedTable
 from millrace.capture.decoding.changed_rows import TableUnfit
+from millrace.capture.facts import with_registered
 from millrace.capture.health import capture_health, unread_problems, unread_tables
-from millrace.capture.look import with_registered
 from millrace.capture.prepare import remove, restart
 from millrace.capture.quarantine import requeue
 from millrace.capture.source.chunks import TableUnreadable
@@ -45,11 +45,15 @@ Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
     """Show each declared capture: its progress, the state of its slot, and the changes that wait."""
-    known = _known(dsn)
+    declarations = _declarations(dsn)
     with capture_store(dsn) as store:
-        problems = [_undeclared(info, known) for info in store.capture_info() if info.capture not in known.captures]
+        problems = [
+            _undeclared(info, declarations)
+            for info in store.capture_info()
+            if info.capture not in declarations.captures
+        ]
     rows, notes = [], list[str]()
-    for capture in known.captures.values():
+    for capture in declarations.captures.values():
         try:
             health = capture_health(chosen_dsn(dsn), capture)
         except MillraceError as error:
@@ -162,7 +166,7 @@ def verify_command(
             repairs = reason if repair else None
             try:
                 found.append(
-                    verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_shown(console))
+                    verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_printer(console))
                 )
             except (ChangesWaiting, TableUnreadable, TableUnfit) as error:
                 if table_name is not None:
@@ -178,14 +182,14 @@ def verify_command(
             more = ", …" if each.differing > len(each.examples) else ""
             console.print(Text(f"{each.table}: {', '.join(each.examples)}{more}"), soft_wrap=True)
         if each.nameless:
-            said = (
+            message = (
                 f"{each.table}: the keys of {each.nameless:,} rows cannot be read, so which rows are gone is not known"
             )
-            console.print(Text(said, style="red"), soft_wrap=True)
+            console.print(Text(message, style="red"), soft_wrap=True)
     if keyless:
         console.print(f"Nothing names the rows of {', '.join(keyless)}: they are not compared.", soft_wrap=True)
-    for said in refused:
-        console.print(Text(said, style="red"), soft_wrap=True)
+    for message in refused:
+        console.print(Text(message, style="red"), soft_wrap=True)
     if refused or any(each.held or each.quarantined or (each.differing and not repair) for each in found):
         raise typer.Exit(1)
 
@@ -231,8 +235,8 @@ def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
 def requeue_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
     """Retry quarantined changes, those of each row in order, after their cause is repaired."""
     with capture_store(dsn) as store:
-        done = requeue(store, declared_capture(name, dsn), reason)
-    Screen().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
+        report = requeue(store, declared_capture(name, dsn), reason)
+    Screen().print(f"{report.requeued:,} changes are events now; {report.waiting:,} still wait.")
 
 
 @app.command("discard")
@@ -262,14 +266,14 @@ def declared_capture(name: str, dsn: str | None) -> Capture:
     Raises:
         MillraceError: No capture has this name; the text lists the declared ones.
     """
-    known = _known(dsn)
-    if name not in known.captures:
+    declarations = _declarations(dsn)
+    if name not in declarations.captures:
         raise MillraceError(
             f"There is no capture {name!r}.",
-            detail="\n".join(f"A file of captures fails to load: {fault}" for fault in known.faults) or None,
-            hint=f"Declared are: {', '.join(known.captures) or 'none'}.",
+            detail="\n".join(f"A file of captures fails to load: {fault}" for fault in declarations.faults) or None,
+            hint=f"Declared are: {', '.join(declarations.captures) or 'none'}.",
         )
-    return known.captures[name]
+    return declarations.captures[name]
 
 
 def _tables(store: CaptureStore, capture: Capture) -> tuple[CapturedTable, ...]:
@@ -287,31 +291,31 @@ def _table(store: CaptureStore, capture: Capture, name: str) -> CapturedTable:
     return found[0]
 
 
-def _shown(console: Screen) -> Callable[[Verification], None]:
+def _printer(console: Screen) -> Callable[[Verification], None]:
     """Return a function that prints the progress of a verification now and then."""
-    said = time.monotonic()
+    printed_at = time.monotonic()
 
     def show(found: Verification) -> None:
-        nonlocal said
+        nonlocal printed_at
         if found.waits_for:
             console.print(
                 Text(f"{found.table}: waits for the end of {found.waits_for}", style="yellow"), soft_wrap=True
             )
-        elif time.monotonic() - said >= ASK_S:
-            said = time.monotonic()
+        elif time.monotonic() - printed_at >= ASK_S:
+            printed_at = time.monotonic()
             console.print(f"{found.table}: {found.rows:,} rows read, {found.changed + found.missing:,} differ")
 
     return show
 
 
-def _known(dsn: str | None) -> Declarations:
+def _declarations(dsn: str | None) -> Declarations:
     return declared_beside(dsn, ["captures"])
 
 
-def _undeclared(info: CaptureInfo, known: Declarations) -> str:
+def _undeclared(info: CaptureInfo, declarations: Declarations) -> str:
     """Say what an operator can do about a registered capture that no file declares."""
-    if known.faults:
-        files = "; ".join(map(str, known.faults))
+    if declarations.faults:
+        files = "; ".join(map(str, declarations.faults))
         return f"{info.capture}: it is registered, and its declaration may be one that fails to load: {files}"
     return (
         f"{info.capture}: it is registered and no longer declared; while slot {info.slot} is there, its source keeps its"

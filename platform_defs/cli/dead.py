@@ -31,7 +31,7 @@ def list_command(
     dsn: DsnOption = None,
 ) -> None:
     """List the streams that were given up, each with its error."""
-    what = "waiting streams" if waiting else "dead letters"
+    kind = "waiting streams" if waiting else "dead letters"
     with chosen_store(dsn) as store:
         letters = store.dead_letters(view, waiting=waiting)
         shown = [(letter, failed_event(store, letter)) for letter in letters[:limit]] if show else []
@@ -40,12 +40,12 @@ def list_command(
         for fields in whole if show else map(asdict, letters):
             print_json(fields)
     elif not letters:
-        Screen().print(f"There are no {what}.")
+        Screen().print(f"There are no {kind}.")
     elif show:
         for pair in shown:
             Screen().print(_side_by_side(*pair))
         if len(letters) > limit:
-            Screen().print(Text(f"{limit} of {len(letters):,} {what}; --limit shows more."))
+            Screen().print(Text(f"{limit} of {len(letters):,} {kind}; --limit shows more."))
     else:
         rows = [
             (
@@ -54,7 +54,7 @@ def list_command(
             )
             for each in letters
         ]  # fmt: skip
-        Screen().print(table(what.capitalize(), LETTERS, rows))
+        Screen().print(table(kind.capitalize(), LETTERS, rows))
 
 
 @app.command("retry")

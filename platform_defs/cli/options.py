@@ -60,14 +60,14 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
     return declared(settings.declared_package, ROOMS if rooms is None else rooms)
 
 
-def taken_beside(dsn: str | None) -> Declarations:
+def loadable_beside(dsn: str | None) -> Declarations:
     """Return the declarations for that store; those that Dagster refuses are faults."""
-    known = declared_beside(dsn)
-    if not known.parts:
-        return known
+    declarations = declared_beside(dsn)
+    if not declarations.parts:
+        return declarations
     from millrace.platform_defs.loading import loadable
 
-    return loadable(known, Settings())[0]
+    return loadable(declarations, Settings())[0]
 
 
 def agreed(question: str) -> bool:

@@ -95,5 +95,5 @@ def json_of(value: object) -> str:
 
 def complain(text: str) -> None:
     """Print an error, with each connection string masked."""
-    given = [value for name, value in os.environ.items() if name.endswith("_DSN")]
-    Screen(stderr=True).print(Text(masked(text, *sys.argv, *given), style="red"), soft_wrap=True)
+    dsns = [value for name, value in os.environ.items() if name.endswith("_DSN")]
+    Screen(stderr=True).print(Text(masked(text, *sys.argv, *dsns), style="red"), soft_wrap=True)

@@ -161,8 +161,8 @@ def metrics_command(
     """Answer GET /metrics for Prometheus, until stopped with Ctrl-C or SIGTERM."""
     from millrace.platform_defs.metrics.serve import serving_metrics
 
-    with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as taken:
-        Screen().print(f"Metrics are at http://{host}:{taken}/metrics; Ctrl-C ends this.", soft_wrap=True)
+    with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as bound_port:
+        Screen().print(f"Metrics are at http://{host}:{bound_port}/metrics; Ctrl-C ends this.", soft_wrap=True)
         stop.wait()
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from millrace.drain.decision import due
 from millrace.errors import MillraceError
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, taken_beside
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, loadable_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
@@ -39,14 +39,14 @@ def migrate_command(dsn: DsnOption = None) -> None:
     from millrace.event_store.migrations import migrate
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
-    done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
-    Screen().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+    applied = [*report.applied, *(["functions"] if report.functions_replaced else [])]
+    Screen().print(f"Schema version {report.version}; applied: {', '.join(applied) or 'nothing, it was up to date'}.")
     with chosen_store(dsn) as store:
         found = states_in_store(store, declared_beside(dsn, ["events"]).events, keep=True)
     for each in found:
         if each.state is State.NEW:
             Screen().print(Text(f"Registered: {each.event}."), soft_wrap=True)
-    if wrong := [each.said for each in found if each.is_wrong]:
+    if wrong := [each.error for each in found if each.is_wrong]:
         raise MillraceError("\n".join(wrong))
 
 
@@ -81,19 +81,19 @@ def behind(dsn: str | None) -> list[str]:
 
 def _show_status(dsn: str | None, *, as_json: bool) -> None:
     from millrace.assets.declarations import FILES, Fault, load_part
-    from millrace.platform_defs.local.supervisor import said_of_service, services_down
+    from millrace.platform_defs.local.supervisor import sentence_on_service, services_down
 
     with chosen_store(dsn) as store:
         rows, standing = store.view_info(), store.standing()
     rows.sort(key=lambda row: (-row.lag_seconds, -row.dead_letters, -row.lag, -row.behind, row.view))
-    problems = [*map(said_of_service, services_down(Settings().home))]
+    problems = [*map(sentence_on_service, services_down(Settings().home))]
     for one, after in zip_longest(standing, standing[1:]):
         # consecutive findings with the same remedy: only the last one shows it
         same = not as_json and after is not None and after.remedy == one.remedy
         problems.append(f"{one.what}. {one.cause}" if same else str(one))
     try:
-        known = taken_beside(dsn)
-        faults = [*known.faults, *(load_part(known.package, part) for part in FILES)]
+        declarations = loadable_beside(dsn)
+        faults = [*declarations.faults, *(load_part(declarations.package, part) for part in FILES)]
         problems += [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
     except MillraceError as error:
         problems.append(str(error))

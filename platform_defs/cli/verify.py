@@ -13,7 +13,7 @@ from millrace.platform_defs.screen import Screen
 from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.operations.verification.looks import Report
+    from millrace.operations.verification.checks import Report
 
 app = typer.Typer()
 
@@ -33,13 +33,13 @@ def verify_command(
     rebuild at the same position. Only that rebuild's tables are written, then dropped; after a kill, within two hours.
     """
     from millrace.archive.store import NO_TIME_LIMITS
-    from millrace.operations.verification.looks import Report, Watcher, look_at_archive, look_at_log, look_at_views
-    from millrace.operations.verification.models import look_at_models
+    from millrace.operations.verification.checks import Report, Watcher, check_archive, check_log, check_views
+    from millrace.operations.verification.models import check_models
     from millrace.spark import spark_when_needed
 
-    known, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
+    declarations, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
     builder, report, errors = rows_dsn(dsn), Report(), Screen(stderr=True)
-    report.passed_over += [f"A declaration fails to load: {fault}" for fault in known.faults]
+    report.passed_over += [f"A declaration fails to load: {fault}" for fault in declarations.faults]
     with (
         chosen_store(builder) as store,
         stop_on_signals() as stop,
@@ -53,11 +53,11 @@ def verify_command(
         watcher = Watcher(lambda text: status.update(Text(text)), partial(errors.print, soft_wrap=True), stop)
         report.stopped = True
         try:
-            look_at_log(connection, report, watcher)
-            look_at_views(connection, report, watcher)
-            look_at_archive(connection, archive, report, watcher)
-            models = known.models.values()
-            look_at_models(builder, connection, models, spark, report, watcher, archive=archive, partition=partition)
+            check_log(connection, report, watcher)
+            check_views(connection, report, watcher)
+            check_archive(connection, archive, report, watcher)
+            models = declarations.models.values()
+            check_models(builder, connection, models, spark, report, watcher, archive=archive, partition=partition)
             report.stopped = stop.is_set()
         finally:
             status.stop()

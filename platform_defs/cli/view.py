@@ -46,7 +46,7 @@ class SeekKind(StrEnum):
 def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Deliver events to a view again."""
     with chosen_store(dsn) as store:
-        changed = sum(_enable(store, each, True, reason) for each in _meant(store, view))
+        changed = sum(_enable(store, each, True, reason) for each in _views_of(store, view))
     Screen().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
 
 
@@ -54,9 +54,9 @@ def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> 
 def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
     """Deliver no more events to a view; events in flight may still be acknowledged or committed."""
     with chosen_store(dsn) as store:
-        changed = sum(_enable(store, each, False, reason) for each in _meant(store, view))
-    said = f"{view} is given no more events, and its lag grows, until: millrace view enable {shlex.quote(view)}"
-    Screen().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
+        changed = sum(_enable(store, each, False, reason) for each in _views_of(store, view))
+    message = f"{view} is given no more events, and its lag grows, until: millrace view enable {shlex.quote(view)}"
+    Screen().print(Text(message if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
 
 
 @app.command("secret")
@@ -86,15 +86,15 @@ def secret_command(
         pushes = PushStore(store.connection)
         if file is None:
             pushes.drop_push_secret(view, reason)
-            said = f"Pushes of {view} are not signed any more."
+            message = f"Pushes of {view} are not signed any more."
         else:
             store.view_info(view)  # refuse an unknown view before a file is made
             pushes.set_push_secret(view, _secret_in(file), keep_s, reason)
-            said = (
+            message = (
                 f"Pushes of {view} are signed with the secret in {file} within a minute, and for {keep_s} s with the one"
                 " before, too. Give the file to the receiver alone."
             )
-    Screen().print(Text(said), soft_wrap=True)
+    Screen().print(Text(message), soft_wrap=True)
 
 
 def _secret_in(file: Path) -> str:
@@ -202,8 +202,8 @@ def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) 
     declared = declared_model(model, dsn)
     with chosen_store(rows_dsn(dsn)) as store:
         serves = approve_version(store.connection, declared, reason)
-    said = "serves" if serves else "is approved, and serves when it has caught up and no consumer holds the view"
-    Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)
+    outcome = "serves" if serves else "is approved, and serves when it has caught up and no consumer holds the view"
+    Screen().print(Text(f"Read model {model} {outcome}, as it is declared."), soft_wrap=True)
 
 
 @app.command("unlock")
@@ -219,11 +219,11 @@ def unlock_command(
     Late answers are refused. It does not count as a failed attempt. Streams that wait for a retry are due at once.
     """
     with chosen_store(dsn) as store:
-        ended = sum(store.end_locks(each, decider, decider_id, reason=reason) for each in _meant(store, view))
+        ended = sum(store.end_locks(each, decider, decider_id, reason=reason) for each in _views_of(store, view))
     Screen().print(Text(f"{ended} locks of {view} are ended."))
 
 
-def _meant(store: PlatformStore, name: str) -> list[str]:
+def _views_of(store: PlatformStore, name: str) -> list[str]:
     """Return the views of all versions of a read model of this name, else the view of this name."""
     views = [version.view for version in ReadModelStore(store.connection).model_versions(name)]
     return views if views and (name in views or not store.is_registered(name)) else [name]

@@ -26,7 +26,7 @@ order by evaluation_event_storage_id
 def breached(instance: dg.DagsterInstance) -> Iterator[tuple[dg.AssetCheckEvaluation, float]]:
     """Return each newest evaluation that failed and its time, unless the store reports the same."""
     with instance.event_log_storage.index_connection() as connection:  # type: ignore[attr-defined]
-        entries = [dg.deserialize_value(said, dg.EventLogEntry) for (said,) in connection.execute(BREACHED)]
+        entries = [dg.deserialize_value(text, dg.EventLogEntry) for (text,) in connection.execute(BREACHED)]
     ran = RunsFilter(job_name=ALL_CHECKS, statuses=[DagsterRunStatus.SUCCESS])
     whole = None
     for record in instance.get_run_records(ran, 20) if entries else []:
@@ -49,9 +49,11 @@ def causes(evaluation: dg.AssetCheckEvaluation) -> dict[tuple[str, str], str]:
     if evaluation.check_name == SLOTS and isinstance(values.get("problems"), dict):
         # the store reports stopped tables itself
         stopped = values.get("stopped_tables", [])
-        left = {name: [each for each in found if each not in stopped] for name, found in values["problems"].items()}
-        return {("slot", capture): "; ".join(problems) for capture, problems in left.items() if problems}
-    told = "; ".join(f"{label}: {value}" for label, value in values.items())
+        remaining = {
+            name: [each for each in found if each not in stopped] for name, found in values["problems"].items()
+        }
+        return {("slot", capture): "; ".join(problems) for capture, problems in remaining.items() if problems}
+    figures = "; ".join(f"{label}: {value}" for label, value in values.items())
     grave = "" if evaluation.severity is AssetCheckSeverity.ERROR else "A warning. "
-    said = " ".join(filter(None, [evaluation.description, told])) or "It says no more."
-    return {("check", f"{evaluation.check_name} of {evaluation.asset_key.to_user_string()}"): grave + said}
+    text = " ".join(filter(None, [evaluation.description, figures])) or "It says no more."
+    return {("check", f"{evaluation.check_name} of {evaluation.asset_key.to_user_string()}"): grave + text}

@@ -80,8 +80,8 @@ def runs_with_the_newest(instance: dg.DagsterInstance) -> set[str]:
         kind = dg.DagsterEventType.ASSET_MATERIALIZATION
         ids = sorted(instance.get_latest_storage_id_by_partition(key, kind).values())
         for first in range(0, len(ids), CHUNK):
-            wanted = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + CHUNK])
-            found |= {record.run_id for record in instance.fetch_materializations(wanted, limit=CHUNK).records}
+            chunk = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + CHUNK])
+            found |= {record.run_id for record in instance.fetch_materializations(chunk, limit=CHUNK).records}
     return found
 
 

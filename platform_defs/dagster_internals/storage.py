@@ -11,7 +11,7 @@ from dagster_postgres import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_engine, pg_url_from_config
 from sqlalchemy.engine import make_url
 
-KEPT_CONNECTIONS = 4
+IDLE_CONNECTIONS = 4
 MOST_CONNECTIONS = 20
 
 
@@ -33,8 +33,8 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         engine = create_pg_engine(
             self.postgres_url,
             isolation_level="AUTOCOMMIT",
-            pool_size=KEPT_CONNECTIONS,
-            max_overflow=MOST_CONNECTIONS - KEPT_CONNECTIONS,
+            pool_size=IDLE_CONNECTIONS,
+            max_overflow=MOST_CONNECTIONS - IDLE_CONNECTIONS,
             pool_recycle=1800,
             # A restarted Postgres costs one reconnect and no failed run.
             pool_pre_ping=True,

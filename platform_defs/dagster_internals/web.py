@@ -26,11 +26,11 @@ def gated(url: str, token: str | None, *, timeout_s: float = 4) -> bool:
         with requests.Session() as session:
             # use no proxy of the environment, and no password of a .netrc instead of our header
             session.trust_env = False
-            ours = session.get(f"{url}/server_info", headers=bearer, timeout=timeout_s)
+            authorized = session.get(f"{url}/server_info", headers=bearer, timeout=timeout_s)
             foreign = session.get(f"{url}/server_info", headers={**bearer, "Host": FOREIGN}, timeout=timeout_s)
     except requests.RequestException:
         return False
-    return ours.ok and not foreign.ok
+    return authorized.ok and not foreign.ok
 
 
 def main() -> None:

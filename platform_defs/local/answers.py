@@ -31,10 +31,10 @@ def code_answers(socket: Path) -> bool:
         CannotTell: They do not load. A server that starts may lack something, and is not ready. A running server that
             was told to reload them shows the fault in the UI, and its runs continue.
     """
-    said = _called(f"unix:{socket}", "/api.DagsterApi/ListRepositories")
-    if said and b"ListRepositoriesResponse" not in said:
+    response = _call(f"unix:{socket}", "/api.DagsterApi/ListRepositories")
+    if response and b"ListRepositoriesResponse" not in response:
         raise CannotTell
-    return bool(said)
+    return bool(response)
 
 
 def spark_answers(address: str, token: str, session: str) -> bool:
@@ -42,7 +42,7 @@ def spark_answers(address: str, token: str, session: str) -> bool:
     # AnalyzePlanRequest: session_id, user_context.user_id, spark_version
     request = _field(1, session.encode()) + _field(2, _field(1, b"millrace up")) + _field(10, b"")
     bearer = [("authorization", f"Bearer {token}")]
-    return bool(_called(address, "/spark.connect.SparkConnectService/AnalyzePlan", request, bearer))
+    return bool(_call(address, "/spark.connect.SparkConnectService/AnalyzePlan", request, bearer))
 
 
 def postgres_answers(dsn: str) -> bool:
@@ -88,7 +88,7 @@ class DaemonBeats:
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         # for each kind of daemon: its last heartbeat, and when we saw it change
-        self._said: dict[str, float | None] = {}
+        self._last_beats: dict[str, float | None] = {}
         self._changed: dict[str, float] = {}
 
     def __call__(self) -> bool:
@@ -105,19 +105,19 @@ class DaemonBeats:
                     f"{self._url}/graphql", json={"query": BEATS}, headers=self._headers, timeout=BUSY_S / 2
                 )
             statuses = answer.json()["data"]["instance"]["daemonHealth"]["allDaemonStatuses"]
-            said = {each["daemonType"]: each["lastHeartbeatTime"] for each in statuses if each["required"]}
+            beats = {each["daemonType"]: each["lastHeartbeatTime"] for each in statuses if each["required"]}
         except (requests.RequestException, ValueError, LookupError, TypeError) as error:
             raise CannotTell from error
         now = time.monotonic()
-        for kind, beat in said.items():
-            if self._said.setdefault(kind, beat) != beat:
-                self._said[kind], self._changed[kind] = beat, now
-        idle = [now - self._changed.get(kind, -float("inf")) for kind in said]
+        for kind, beat in beats.items():
+            if self._last_beats.setdefault(kind, beat) != beat:
+                self._last_beats[kind], self._changed[kind] = beat, now
+        idle = [now - self._changed.get(kind, -float("inf")) for kind in beats]
         # Dagster's daemon sends a heartbeat every 30 s
         return min(idle) < PATIENCE_S and max(idle) < DAEMON_IDLE_S
 
 
-def _called(address: str, method: str, request: bytes = b"", headers: Sequence[tuple[str, str]] = ()) -> bytes:
+def _call(address: str, method: str, request: bytes = b"", headers: Sequence[tuple[str, str]] = ()) -> bytes:
     """Return the answer to a call by gRPC; empty if none comes in time."""
     try:
         with grpc.insecure_channel(address) as channel:

@@ -155,12 +155,12 @@ def _schema_for_dagster(dsn: str) -> str:
     except psycopg.OperationalError as error:
         raise silent_postgres(error, dsn) from None
     parts = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
-    known = {key: parts.pop(key, None) for key in ("user", "password", "dbname")}
+    login = {key: parts.pop(key, None) for key in ("user", "password", "dbname")}
     url = URL.create(
         "postgresql",
-        username=known["user"],
-        password=known["password"],
-        database=known["dbname"],
+        username=login["user"],
+        password=login["password"],
+        database=login["dbname"],
         query={**parts, "options": f"{parts.get('options', '')} -csearch_path=dagster".strip()},
     )
     return url.render_as_string(hide_password=False)
@@ -206,19 +206,19 @@ def prepare_home(settings: Settings, endpoints: Endpoints) -> list[Path]:
         # JSON is YAML.
         folder / "workspace.yaml": json.dumps({"load_from": [{"grpc_server": server}]}) + "\n",
     }
-    others = []
+    changed = []
     for path, text in texts.items():
         if os.path.lexists(path):
             before, mark, seal = path.read_text(errors="replace").rpartition(SEAL) if path.is_file() else ("", "", "")
             # its last line does not confirm that we wrote all lines before it
             if not mark or seal.strip() != _digest(before):
-                others.append(path)
+                changed.append(path)
                 continue
         # a separate name for each process: several may prepare one home
         fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
         fresh.write_text(f"{text}{SEAL}{_digest(text)}\n")
         fresh.replace(path)
-    return others
+    return changed
 
 
 def _digest(text: str) -> str:
@@ -244,10 +244,10 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)]),
     }
-    ours = {
+    inherited = {
         name: value for name, value in os.environ.items() if name not in NOT_FOR_ALL and not name.startswith(SECRETS)
     }
-    return {**ours, **{name: value for name, value in found.items() if value}}
+    return {**inherited, **{name: value for name, value in found.items() if value}}
 
 
 def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
@@ -271,7 +271,7 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
     web = ("-m", gated_ui, "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
     token = settings.ui_secret
     url = f"http://{LOOPBACK}:{settings.port}"
-    ours = [
+    built_in = [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
         replace(
             here.run("sequence", "millrace", "run", "sequencer", ready=partial(sequencer_answers, endpoints.dsn)),
@@ -290,13 +290,13 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
         ),
         here.run("daemon", "dagster-daemon", "run", "-w", workspace, ready=DaemonBeats(url, token)),
     ]
-    names = [service.name for service in (*ours, *declared)]
+    names = [service.name for service in (*built_in, *declared)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise MillraceError(
             f"There are two services named {min(twice)!r}.",
             hint=f"Give the one in {settings.declared_package}.services another name.",
         )
-    return [*ours, *declared]
+    return [*built_in, *declared]
 
 
 def declared_services(package: str | None, here: Surroundings) -> list[Service]:
@@ -335,12 +335,12 @@ def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service
     pairs = (word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))
     if not env.get(SPARK_TOKEN):
         raise ValueError(f"a Spark Connect server without {SPARK_TOKEN} would serve every account of this machine")
-    own = {name: value for name, value in env.items() if not name.startswith(NOT_FOR_SPARK)}
+    inherited = {name: value for name, value in env.items() if not name.startswith(NOT_FOR_SPARK)}
     return Service(
         name="spark",
         argv=(str(spark_home / "bin" / "spark-submit"), *server, *options, *pairs),
         # Spark looks up the machine's own name, which need not resolve
-        env={"SPARK_LOCAL_HOSTNAME": "localhost", **own, "SPARK_HOME": str(spark_home)},
+        env={"SPARK_LOCAL_HOSTNAME": "localhost", **inherited, "SPARK_HOME": str(spark_home)},
         # a separate session: the health check must not end with a run's session
         ready=partial(spark_answers, f"{LOOPBACK}:{port}", env[SPARK_TOKEN], str(uuid4())),
         cwd=folder,

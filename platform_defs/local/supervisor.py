@@ -89,7 +89,7 @@ class Supervisor:
     def __init__(self, home: Path, services: Sequence[Service]) -> None:
         self.home = home.resolve()
         self._children = [_Child(service, self.home) for service in services]
-        self._told: list[ServiceState] = []
+        self._written: list[ServiceState] = []
 
     def start(self, report: Callable[[str], None] = lambda _: None, stop: threading.Event | None = None) -> None:
         """End what a killed supervisor left here, then start each service when the one before is ready, or has failed.
@@ -121,17 +121,17 @@ class Supervisor:
         Returns:
             A sentence for each change.
         """
-        sentences = [sentence for child in self._children for sentence in child.look()]
+        sentences = [sentence for child in self._children for sentence in child.advance()]
         states = self.states()
-        if states != self._told:
+        if states != self._written:
             file = _states_file(self.home)
             fresh = file.with_name(f"{file.name}.new")
-            told = {**_identity(os.getpid()), "services": [asdict(state) for state in states]}
+            record = {**_identity(os.getpid()), "services": [asdict(state) for state in states]}
             # for `services_down`; a full disk must not stop a service
             with suppress(OSError):
-                fresh.write_text(json.dumps(told))
+                fresh.write_text(json.dumps(record))
                 fresh.replace(file)
-                self._told = states
+                self._written = states
         return sentences
 
     def states(self) -> list[ServiceState]:
@@ -155,11 +155,11 @@ class Supervisor:
         Raises:
             ServiceFailed: A service is not ready; all are stopped again.
         """
-        said: list[str] = []
-        self.start(said.append)
+        sentences: list[str] = []
+        self.start(sentences.append)
         if any(child.state != "ready" for child in self._children):
             self.stop()
-            raise ServiceFailed("\n".join(said))
+            raise ServiceFailed("\n".join(sentences))
         return self
 
     def __exit__(
@@ -179,7 +179,7 @@ class _Child:
         self._asking = Asking(service.ready)
         self._popen: subprocess.Popen[bytes] | None = None
         self._ending: threading.Thread | None = None
-        self._since = self._told_at = 0.0
+        self._since = self._reported_at = 0.0
         self._delay = PAUSE_S
         self._ready_s = service.ready_s
 
@@ -207,7 +207,7 @@ class _Child:
         self._asking.begin()
         self._record.write_text(json.dumps({**_identity(self._popen.pid), "argv": list(self.service.argv)}))
         self.state = "starting"
-        self._since = self._told_at = time.monotonic()
+        self._since = self._reported_at = time.monotonic()
 
     def _bound_log(self) -> None:
         """Move the end of a too large log to a file beside it: the service continues at the start of the log."""
@@ -219,7 +219,7 @@ class _Child:
             self.log.with_name(f"{self.log.name}.1").write_bytes(log.read(LOG_BYTES))
         os.truncate(self.log, 0)
 
-    def look(self) -> list[str]:
+    def advance(self) -> list[str]:
         """Move to the next state if it is time."""
         self._bound_log()
         now = time.monotonic()
@@ -234,8 +234,8 @@ class _Child:
             meaning = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             return self._fail(f"ended with {meaning}")
         if self.state == "starting":
-            return self._look_at_starting(now)
-        self._asking.look(WATCH_S)
+            return self._advance_start(now)
+        self._asking.poll(WATCH_S)
         if self._asking.lost:
             return self._fail(f"did not answer {self._asking.misses} times in a row")
         # a service that stayed ready this long gets a quick restart again
@@ -243,19 +243,19 @@ class _Child:
             self._delay, self._ready_s = PAUSE_S, self.service.ready_s
         return []
 
-    def _look_at_starting(self, now: float) -> list[str]:
-        if self._asking.look(POLL_S):
+    def _advance_start(self, now: float) -> list[str]:
+        if self._asking.poll(POLL_S):
             self.state, self._since, self.cause = "ready", now, ""
             return [f"{self.service.name} is ready again."] if self.restarts else []
-        taken = now - self._since
-        if taken >= self._ready_s:
+        seconds = now - self._since
+        if seconds >= self._ready_s:
             limit = self._ready_s
             self._ready_s = max(min(limit * 2, LONGEST_READY_S), limit)
             return self._fail(f"was not ready in {limit:g} s")
-        if now - self._told_at < WATCH_S:
+        if now - self._reported_at < WATCH_S:
             return []
-        self._told_at = now
-        return [f"{self.service.name} is still starting, for {taken:.0f} s of {self._ready_s:g} s."]
+        self._reported_at = now
+        return [f"{self.service.name} is still starting, for {seconds:.0f} s of {self._ready_s:g} s."]
 
     def _fail(self, failure: str) -> list[str]:
         """End the rest of its processes in a thread: this may take long, and must not block other services."""
@@ -297,8 +297,8 @@ class _Child:
             leader = [psutil.Process(self._popen.pid)] if self._popen.poll() is None else []
             strays = _descendants(leader, str(self.mark))
             # Parents mostly end their processes in other groups, so the group goes first.
-            asked = [process for process in strays if _group_of(process) == self._popen.pid]
-            wait_ended([*leader, *asked], self.service.stop_s)
+            signalled = [process for process in strays if _group_of(process) == self._popen.pid]
+            wait_ended([*leader, *signalled], self.service.stop_s)
             # processes that a dead service left should end soon
             _end_all(lambda: _descendants(leader, str(self.mark)), strays, FAREWELL_S)
             self._popen.wait()
@@ -316,13 +316,13 @@ def services_down(home: Path) -> list[ServiceState]:
     for file in (_states_file(home), *home.glob(f"{WATCHED}/*/{_states_file(home).name}")):
         # the file is missing, or another version of this code wrote it
         with suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(file.read_text())
-            states = [ServiceState(**state) for state in told["services"]]
-            down += [state for state in states if state.state != "ready" and _known(told)]
+            record = json.loads(file.read_text())
+            states = [ServiceState(**state) for state in record["services"]]
+            down += [state for state in states if state.state != "ready" and _process_of(record)]
     return down
 
 
-def said_of_service(state: ServiceState) -> str:
+def sentence_on_service(state: ServiceState) -> str:
     """Return a sentence for operators on a service that is not ready."""
     return f"The service {state.name} is not up, it is {state.state}. {state.cause}".strip()
 
@@ -338,7 +338,7 @@ def end_leftovers(home: Path) -> list[str]:
     leaders = []
     for record in sorted(run.glob("*.json")):
         with suppress(ValueError, KeyError, TypeError):
-            process = _known(json.loads(record.read_text()))
+            process = _process_of(json.loads(record.read_text()))
             if process is not None:
                 leaders.append(process)
                 names.append(record.stem)
@@ -355,7 +355,7 @@ def _identity(pid: int) -> dict[str, object]:
     return {"pid": pid, "created": psutil.Process(pid).create_time()}
 
 
-def _known(identity: Mapping[str, Any]) -> psutil.Process | None:
+def _process_of(identity: Mapping[str, Any]) -> psutil.Process | None:
     """Return the process with an `_identity`, if it lives; tolerates a clock that was set by up to two seconds."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(identity["pid"])
@@ -370,12 +370,12 @@ def _descendants(leaders: Sequence[psutil.Process], mark: str) -> list[psutil.Pr
     for leader in leaders:
         with suppress(psutil.NoSuchProcess):
             found.update(leader.children(recursive=True))
-    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         of = _mark_of(process)
         if of == mark or (mark.endswith("/") and of.startswith(mark)):
             found.add(process)
-    return [process for process in found if process.pid not in own and alive(process)]
+    return [process for process in found if process.pid not in spared and alive(process)]
 
 
 def _mark_of(process: psutil.Process) -> str:
@@ -390,10 +390,10 @@ def _group_of(process: psutil.Process) -> int:
     return -1
 
 
-def _end_all(find: Callable[[], list[psutil.Process]], known: Sequence[psutil.Process], grace: float) -> None:
+def _end_all(find: Callable[[], list[psutil.Process]], strays: Sequence[psutil.Process], grace: float) -> None:
     """Ask, then kill, again and again: a process that is ending may still start others."""
     for orders in (ENDING, (signal.SIGKILL,), (signal.SIGKILL,)):
-        living = [process for process in {*known, *find()} if alive(process)]
+        living = [process for process in {*strays, *find()} if alive(process)]
         for process in living:
             for order in orders:
                 with suppress(psutil.NoSuchProcess):

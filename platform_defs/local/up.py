@@ -20,7 +20,7 @@ from rich.text import Text
 
 from millrace.assets.declarations import find_package
 from millrace.errors import MillraceError
-from millrace.operations.alerts.receiver import said_of_alerts
+from millrace.operations.alerts.receiver import alert_summary
 from millrace.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
 from millrace.platform_defs.local.answers import postgres_answers
 from millrace.platform_defs.local.asking import Asking
@@ -68,23 +68,23 @@ def up(
     # Dagster wants an absolute path, and services have other working directories.
     settings = settings.model_copy(update={"home": settings.home.expanduser().resolve()})
     try:
-        with private_files(), _stop_on_signals() as asked, ExitStack() as stack:
+        with private_files(), _stop_on_signals() as stop, ExitStack() as stack:
             stack.enter_context(_only_one(settings))
-            _say(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
+            _print_line(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
             if ended := end_leftovers(settings.home):
-                _say(out, f"Ended what a killed run had left: {', '.join(ended)}.")
+                _print_line(out, f"Ended what a killed run had left: {', '.join(ended)}.")
             _require_free_port(settings.port, "MILLRACE_PORT")
             settings = _with_package(settings)
-            postgres = kept = None
+            postgres = keeper = None
             if settings.dsn is None:
                 postgres = EmbeddedPostgres(settings.home / "postgres", tcp_port=settings.postgres_port)
-                kept = _KeptPostgres(postgres)
+                keeper = _PostgresKeeper(postgres)
                 if postgres.pid() is None and settings.postgres_port is not None:
                     _require_free_port(settings.postgres_port, "MILLRACE_POSTGRES_PORT")
                 # callbacks run in reverse order
-                stack.callback(kept.stop)
-                stack.callback(_say, out, "Stopping postgres ...")
-                _say(out, "Starting postgres ...")
+                stack.callback(keeper.stop)
+                stack.callback(_print_line, out, "Stopping postgres ...")
+                _print_line(out, "Starting postgres ...")
                 postgres.start()
             endpoints = find_endpoints(settings, postgres)
             _migrate(endpoints.operator_dsn, settings.log_partitions)
@@ -93,25 +93,25 @@ def up(
                 if settings.postgres_port is not None:
                     let_readers_in(postgres, DATABASE, settings.postgres_port, password_file(settings))
             elif warning := too_mighty(endpoints.dsn):
-                _say(out, warning)
+                _print_line(out, warning)
             for file in prepare_home(settings, endpoints):
-                _say(out, f"{file} was changed and stays as it is; remove it to get ours back.")
+                _print_line(out, f"{file} was changed and stays as it is; remove it to get ours back.")
             supervisor = Supervisor(settings.home, make_services(settings, endpoints))
-            stack.callback(supervisor.stop, partial(_say, out))
-            supervisor.start(partial(_say, out))
-            for line in [*where_to_look(settings, endpoints), *open_to_others(settings)]:
-                _say(out, line)
+            stack.callback(supervisor.stop, partial(_print_line, out))
+            supervisor.start(partial(_print_line, out))
+            for line in [*address_lines(settings, endpoints), *open_to_others(settings)]:
+                _print_line(out, line)
             lines: list[str] = []
             if started is not None:
-                _beside(started, AWAY_S, asked)
+                _beside(started, AWAY_S, stop)
             if status is not None:
-                _beside(partial(_bring, status, lines), 2 * PAUSE_S, asked)
-            _watch(out, supervisor, kept, lines, asked)
+                _beside(partial(_bring, status, lines), 2 * PAUSE_S, stop)
+            _watch(out, supervisor, keeper, lines, stop)
     except _Stop:
-        _say(out, "Everything is stopped. `make run` goes on where this was.")
+        _print_line(out, "Everything is stopped. `make run` goes on where this was.")
 
 
-def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
+def address_lines(settings: Settings, endpoints: Endpoints) -> list[str]:
     """Return lines that tell a newcomer where things are."""
     # do not show the token to readers of the screen or the log
     opened_by = "/?token=<the value of MILLRACE_UI_TOKEN>" if settings.ui_token else ""
@@ -126,7 +126,7 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
         *reading,
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
-        f"  Alerts    {said_of_alerts(settings)}",
+        f"  Alerts    {alert_summary(settings)}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]
@@ -148,7 +148,7 @@ def _url(settings: Settings) -> str:
     return f"http://127.0.0.1:{settings.port}"
 
 
-def _say(out: Console, line: str) -> None:
+def _print_line(out: Console, line: str) -> None:
     # A closed terminal or pipe, which rich turns into SystemExit, must not leave servers half stopped.
     with suppress(OSError, SystemExit):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -161,7 +161,7 @@ def _stop_on_signals() -> Iterator[threading.Event]:
     The event records the request. Python only prints an exception that a signal raises at some places, such as while an
     object is freed. So long work also checks the event.
     """
-    asked = threading.Event()
+    requested = threading.Event()
     # `nohup` ignores SIGHUP on purpose. A shell's `&` ignores SIGINT by accident.
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -170,14 +170,14 @@ def _stop_on_signals() -> Iterator[threading.Event]:
     def stop(_signum: int, _frame: FrameType | None) -> None:
         for one in signals:
             signal.signal(one, lambda *_: None)
-        asked.set()
+        requested.set()
         raise _Stop
 
     before = [signal.signal(one, stop) for one in signals]
     try:
-        yield asked
+        yield requested
     finally:
-        asked.set()
+        requested.set()
         for one, handler in zip(signals, before, strict=True):
             signal.signal(one, handler)
 
@@ -242,7 +242,7 @@ def _migrate(dsn: str, log_partitions: int) -> None:
         raise silent_postgres(error, dsn) from None
 
 
-class _KeptPostgres:
+class _PostgresKeeper:
     """The embedded Postgres; it is restarted when it is gone or does not answer."""
 
     def __init__(self, postgres: EmbeddedPostgres) -> None:
@@ -260,7 +260,7 @@ class _KeptPostgres:
             self._reviving = None
             self._asking.begin()
             return [self._failure or "postgres is ready again."]
-        self._asking.look()
+        self._asking.poll()
         gone = self._postgres.pid() is None
         if not (gone or self._asking.lost) or time.monotonic() < self._revive_at:
             return []
@@ -290,11 +290,11 @@ class _KeptPostgres:
 def _watch(
     out: Console,
     supervisor: Supervisor,
-    postgres: _KeptPostgres | None,
+    postgres: _PostgresKeeper | None,
     lines: Sequence[str],
-    asked: threading.Event,
+    stop: threading.Event,
 ) -> None:
-    """Keep everything running and shown, until `_Stop` comes, or `asked` is set and `_Stop` was lost.
+    """Keep everything running and shown, until `_Stop` comes, or `stop` is set and `_Stop` was lost.
 
     Nothing here waits for a service or for Postgres: another thread updates the lines below the services.
     """
@@ -303,10 +303,10 @@ def _watch(
     plain_at = 0.0
     with view or ExitStack():
         while True:
-            if asked.is_set():
+            if stop.is_set():
                 raise _Stop
             for sentence in [*supervisor.poll(), *(postgres.poll() if postgres else [])]:
-                _say(out, sentence)
+                _print_line(out, sentence)
             states = supervisor.states()
             if view:
                 view.update(_table(states, lines))
@@ -315,7 +315,7 @@ def _watch(
                 # Print only lines that changed: the output may be a log file.
                 for line in plain:
                     if line not in shown:
-                        _say(out, line)
+                        _print_line(out, line)
                 shown, plain_at = plain, time.monotonic()
             time.sleep(LOOK_S)
 

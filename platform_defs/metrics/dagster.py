@@ -10,7 +10,7 @@ import dagster as dg
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from millrace.operations.alerts.findings import SUBJECT_BYTES, kept
+from millrace.operations.alerts.findings import SUBJECT_BYTES, shortened
 from millrace.operations.metrics.families import gauge, seconds_since
 from millrace.patience import ASK_S, WATCH_S
 from millrace.platform_defs.liveness import beats, ticking
@@ -31,7 +31,7 @@ class DagsterMetrics(Collector):
     def __init__(self) -> None:
         self._standing: DagsterStanding | None = None
         self._worker = ThreadPoolExecutor(1, "dagster-metrics")
-        self._asked: Future[list[Metric]] | None = None
+        self._pending: Future[list[Metric]] | None = None
         self._until = 0.0
         self._turn = threading.Lock()
         self._was_up = True
@@ -39,15 +39,15 @@ class DagsterMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Ask Dagster's storage and return its metrics."""
         with self._turn:
-            if self._asked is None or (self._asked.done() and time.monotonic() >= self._until):
-                self._asked = self._worker.submit(self._ask)
+            if self._pending is None or (self._pending.done() and time.monotonic() >= self._until):
+                self._pending = self._worker.submit(self._read_metrics)
                 # frequent scrapes must not each ask Dagster's database
                 self._until = time.monotonic() + WATCH_S
-            asked = self._asked
+            pending = self._pending
         found: list[Metric] = []
         try:
             # Dagster itself retries for longer when its database is away
-            found = asked.result(ASK_S)
+            found = pending.result(ASK_S)
         except Exception as error:  # noqa: BLE001  any error of any storage, or a timeout while it retries
             if self._was_up:
                 logger.warning("Dagster's storage does not answer: %s", type(error).__name__)
@@ -59,7 +59,7 @@ class DagsterMetrics(Collector):
         """End without waiting for a storage that does not answer."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self) -> list[Metric]:
+    def _read_metrics(self) -> list[Metric]:
         if self._standing is None:
             self._standing = DagsterStanding(dg.DagsterInstance.get())
         return [*metrics_of(self._standing)]
@@ -109,5 +109,5 @@ def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
         "dagster_standing_seconds",
         "For how long something has been wrong in Dagster, by what it is, of what, and how bad.",
         ["kind", "name", "severity"],
-        {(kind, kept(name, SUBJECT_BYTES), severity): seconds for seconds, kind, name, severity in found}.items(),
+        {(kind, shortened(name, SUBJECT_BYTES), severity): seconds for seconds, kind, name, severity in found}.items(),
     )

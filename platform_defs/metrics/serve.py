@@ -75,7 +75,7 @@ def _for_names(names: Collection[str], app: App) -> App:
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         sent_to = environ.get("HTTP_HOST", "").lower()
-        if sent_to in names or _is_ours(sent_to, names):
+        if sent_to in names or _is_local(sent_to, names):
             return app(environ, start_response)
         start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"This is no name of these metrics. If it should be one, list it in MILLRACE_UI_HOSTS.\n"]
@@ -83,9 +83,9 @@ def _for_names(names: Collection[str], app: App) -> App:
     return answered
 
 
-def _is_ours(sent_to: str, names: Collection[str]) -> bool:
+def _is_local(host: str, names: Collection[str]) -> bool:
     try:
-        name = urlsplit(f"//{sent_to}").hostname or ""
+        name = urlsplit(f"//{host}").hostname or ""
         return name in names or bool(ipaddress.ip_address(name))
     except ValueError:
         return False
@@ -97,8 +97,8 @@ def metrics_beside(dsn: str, port: int | None) -> Iterator[None]:
     with ExitStack() as opened:
         try:
             if port is not None:
-                taken = opened.enter_context(serving_metrics(dsn, port))
-                logger.info("metrics are at http://127.0.0.1:%s/metrics", taken)
+                bound_port = opened.enter_context(serving_metrics(dsn, port))
+                logger.info("metrics are at http://127.0.0.1:%s/metrics", bound_port)
         except MillraceError as error:
             logger.warning("%s", error)
         yield

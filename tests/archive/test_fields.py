@@ -114,7 +114,7 @@ def test_fields_are_told_whoever_looked(log: PlatformStore, dsn: str, monkeypatc
     from adbc_driver_postgresql import dbapi
 
     monkeypatch.setattr(files, "SMALL_RANGE", 1)
-    monkeypatch.setattr(files, "LOOKED_AT", 2)  # the first and the third event
+    monkeypatch.setattr(files, "SAMPLE_STEP", 2)  # the first and the third event
     long = json.dumps("x" * 2000)
     told = ['{"a": 1, "n": [1]}', '{"b\\"c": null, "a": {"n": 1}, "ü": {}}', '{"a": "x"}', f'{{"a": {long}, "": 0}}']
     append(log, *told, '{"d": 1}', '["a"]', "{}", '"d"', "[]")
@@ -133,7 +133,7 @@ def test_fields_are_told_whoever_looked(log: PlatformStore, dsn: str, monkeypatc
         # an array in an event that the writer did not look at
         assert read(2, 7) == (Fields(("a", "d"), None), ["x", "x" * 2000, None, None, None])
         assert range_fields(cursor, LogRange(0, 5, 6)).stated == Fields((), None)
-        assert range_fields(cursor, LogRange(0, 5, 6)).known is None
+        assert range_fields(cursor, LogRange(0, 5, 6)).known_fields is None
 
 
 def test_more_fields_than_a_file_names_are_unknown_whenever_they_come() -> None:

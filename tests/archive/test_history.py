@@ -148,7 +148,7 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
     if seed:
         # the writer looks at only a part of the events before it writes their file
         monkeypatch.setattr(files, "SMALL_RANGE", 3)
-        monkeypatch.setattr(files, "LOOKED_AT", 4)
+        monkeypatch.setattr(files, "SAMPLE_STEP", 4)
     register_orders(store)
     # short and long files, with and without arrays and fields of every kind
     append(store, *(random_text(dice) for _ in range((10, 60, 60, 60)[seed])))

@@ -11,10 +11,10 @@ from millrace.capture import decide as deciding
 from millrace.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
 from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.capture.decoding.pgoutput import Lsn
-from millrace.capture.look import Facts, Tables
+from millrace.capture.facts import Facts, Tables
 from millrace.capture.source.connection import SourceIdentity
 from millrace.capture.source.probe import LOCKED
-from millrace.capture.source.readiness import Look, NotReady
+from millrace.capture.source.readiness import NotReady, Readiness
 from millrace.capture.source.slot import SlotState
 from millrace.capture.source.tables import SourceColumn, SourceTable
 from millrace.capture.source.timelines import Timelines, TimelinesUnknown
@@ -84,10 +84,10 @@ DECISIONS: Mapping[str, tuple[Facts, tuple[Step, ...]]] = {
     "the slot keeps no log": (slot(restart_lsn=None), (lost(REMOVED),)),
     "the slot is no longer good": (slot(invalidation_reason="idle_timeout"), (lost("Slot s is lost: idle_timeout."),)),
     "the slot was moved on": (
-        slot(confirmed_flush_lsn=Lsn(0x41)), (lost("Slot s was moved to 0/41 by somebody else; stored is 0/40."),),
+        slot(confirmed_flush_lsn=Lsn(0x41)), (lost("Slot s was moved to 0/41 by another program; stored is 0/40."),),
     ),
     "the slot was never ready": (
-        slot(confirmed_flush_lsn=None), (lost("Slot s was moved to None by somebody else; stored is 0/40."),),
+        slot(confirmed_flush_lsn=None), (lost("Slot s was moved to None by another program; stored is 0/40."),),
     ),
     "another server took over after what is stored": (replace(FACTS, timelines=TWO), (TAKEN,)),
     "it took over where the store ends": (
@@ -98,7 +98,7 @@ DECISIONS: Mapping[str, tuple[Facts, tuple[Step, ...]]] = {
     ),
     "it took over before, and the slot gave more than both have": (
         replace(BEFORE, slot=replace(SLOT, confirmed_flush_lsn=Lsn(0x30))),
-        (TAKEN_BEFORE, lost("Slot s was moved to 0/30 by somebody else; stored is 0/20.", 0x20)),
+        (TAKEN_BEFORE, lost("Slot s was moved to 0/30 by another program; stored is 0/20.", 0x20)),
     ),
     "it took over before, and its log is shorter than the store, not than both": (
         replace(BEFORE, flushed=Lsn(0x28)), (TAKEN_BEFORE,),
@@ -152,7 +152,7 @@ def tables(
     declared: tuple[CapturedTable, ...] = (T, U),
 ) -> Tables:
     said = {f"public.{name}": [*each] for name, each in (problems or {}).items()}
-    return Tables(Capture("c", str, declared), "s", Look([*server], said, there, frozenset({"known"}), "0/60"))
+    return Tables(Capture("c", str, declared), "s", Readiness([*server], said, there, frozenset({"known"}), "0/60"))
 
 
 ADMITTED: Mapping[str, tuple[Tables, Collection[str], Mapping[str, str]]] = {
@@ -176,7 +176,7 @@ def test_tables_that_cannot_be_captured_are_registered_as_stopped(case: str) -> 
     assert {f"{r.schema}.{r.table}": r.stopped for r in admitted.registrations if r.stopped} == stopped
     assert admitted.stopped == stopped
     assert [r.table for r in admitted.registrations] == ["t", "u"]
-    assert (admitted.slot, admitted.looked_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
+    assert (admitted.slot, admitted.read_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
 
 
 def test_a_captured_table_has_its_key_columns_and_its_partitions() -> None:

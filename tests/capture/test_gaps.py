@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.capture import look
+from millrace.capture import facts
 from millrace.capture.declaration import CapturedTable
 from millrace.capture.decoding.changed_rows import TableUnfit
 from millrace.capture.setup import GapOpen
@@ -43,7 +43,7 @@ def test_a_gap_is_said_where_no_history_of_the_log_is(captured: Captured, monkey
 
     captured.drain()
     CaptureStore(captured.store).record_gap("shop", None, None, "a test")
-    monkeypatch.setattr(look, "read_timelines", unknown)
+    monkeypatch.setattr(facts, "read_timelines", unknown)
     with pytest.raises(GapOpen, match="a test"):
         captured.drain()
     with pytest.raises(TimelinesUnknown):

@@ -97,7 +97,7 @@ class Columns(Scenario):
     """The columns of a table change within one transaction and over several, back and forth."""
 
     steps = (
-        *kill_steps.SCHEMAS, *kill_steps.STORING, *kill_steps.PUBLISHED, *kill_steps.LOOKING_AGAIN,
+        *kill_steps.SCHEMAS, *kill_steps.STORING, *kill_steps.PUBLISHED, *kill_steps.REFRESHING,
         *kill_steps.EMITTING, *kill_steps.READING,
     )  # fmt: skip
     ways: tuple[LiteralString, ...] = (
@@ -260,7 +260,7 @@ class Lost(Scenario):
         super().happen(turn)
 
     def run(self) -> None:
-        with pytest.raises(GapOpen, match="somebody else"):
+        with pytest.raises(GapOpen, match="another program"):
             self.captured.drain()
 
     def look(self, turn: int) -> None:

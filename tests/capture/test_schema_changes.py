@@ -152,16 +152,16 @@ def test_new_columns_while_a_table_is_read_have_it_read_anew(both: Captured, mon
             both.run("alter table items add b int default 2", "insert into items (id) values (50)")
         return chunk
 
-    look_again = Backfill.look_again
+    refresh = Backfill.refresh
     waiting: list[tuple[bool, bool]] = []
 
-    def looking(self: Backfill) -> None:
+    def refreshing(self: Backfill) -> None:
         before = self.waits_for_changes
-        look_again(self)
+        refresh(self)
         waiting.append((before, self.waits_for_changes))
 
     monkeypatch.setattr(backfilling, "read_chunk", reading)
-    monkeypatch.setattr(Backfill, "look_again", looking)
+    monkeypatch.setattr(Backfill, "refresh", refreshing)
     both.run("alter table items add a int default 1", "insert into items (id) values (40)")
     both.drain()
     assert_left(both, "items", "others")

@@ -68,7 +68,7 @@ def test_a_changed_publication_is_a_gap_though_another_table_is_declared(capture
     captured.drain()
     captured.run(f"alter publication {publication(captured)} set (publish = 'insert')")
     captured.run("create table notes (id int primary key)")
-    with pytest.raises(GapOpen, match=r"somebody else: public\.items\."):
+    with pytest.raises(GapOpen, match=r"another program: public\.items\."):
         declared(captured, CapturedTable("items"), CapturedTable("notes")).drain()
 
 

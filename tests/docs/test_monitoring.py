@@ -6,7 +6,7 @@ import re
 import dagster as dg
 import yaml
 
-from millrace.operations.alerts.findings import TOLD_AFTER_S
+from millrace.operations.alerts.findings import ALERT_AFTER_S
 from millrace.operations.metrics.store import StoreMetrics
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.metrics.dagster import metrics_of as metrics_of_dagster
@@ -53,7 +53,7 @@ def test_the_table_of_kinds_is_what_is_judged() -> None:
     kinds = {quoted(row[0])[0]: row[-1] for row in table("docs/monitoring.md", "kind")}
     assert {kind for kind, severity in severities.items() if severity != "note"} <= set(kinds)
     assert [kind for kind, severity in kinds.items() if severities.get(kind, severity) != severity] == []
-    assert set(TOLD_AFTER_S) <= set(kinds)
+    assert set(ALERT_AFTER_S) <= set(kinds)
     text = (FOLDER / "alerts.yml").read_text() + judged
     there = commands(app)
     named = re.findall(r"\bmillrace ((?:[a-z-]+ ?)+)", text)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import millrace
 from millrace import read_models
+from millrace.event_store.refusals import BY_SQLSTATE
 from millrace.examples.shop.commands import app as commands_of_the_shop
 from millrace.platform_defs.cli import app
 from millrace.read_models.declared import words
@@ -13,6 +14,7 @@ from tests.support.pages.commands import commands
 from tests.support.pages.documents import PAGES, anchors, chapters, links, parsed, quoted, table
 from tests.support.project import PROJECT
 
+DOCS = PROJECT / "docs"
 MODELS = {"read_model", "fold", "recompute"}
 # kinds of columns that store no state
 READ_ONLY = {"computed", "lookup"}
@@ -45,8 +47,16 @@ def test_what_the_layout_names_is_there() -> None:
         assert (PROJECT / line.split()[0]).exists(), line
 
 
-def test_the_readme_names_every_page() -> None:
-    assert {page for page in PAGES if page.startswith("docs/")} <= set(links("README.md"))
+def test_the_index_names_every_page_and_so_does_the_list_beside_each_page() -> None:
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"index.md"}
+    assert pages <= {link.partition("#")[0] for link in links("docs/index.md")}
+    listed = "".join(token.content for token in parsed("docs/index.md") if token.info == "{toctree}").splitlines()
+    assert pages == {f"{name}.md" for name in listed if name and not name.startswith(":")}
+
+
+def test_each_error_of_the_store_has_a_remedy() -> None:
+    told = {code: quoted(name)[0] for code, name, _ in table("docs/reference/errors.md", "SQLSTATE")}
+    assert told == {code: error.__name__ for code, error in BY_SQLSTATE.items()}
 
 
 def test_the_links_of_the_pages_lead_somewhere() -> None:

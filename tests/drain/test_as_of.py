@@ -20,7 +20,15 @@ from millrace.event_store.platform import PlatformStore
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.words import sum_
 from millrace.read_models.stored.differences import diffs, take
-from millrace.read_models.stored.past import AsOf, all_as_of, at_mark, count_rows, finish, note, remove_expired
+from millrace.read_models.stored.past import (
+    AsOf,
+    all_as_of,
+    at_mark,
+    count_rows,
+    record_built,
+    record_wanted,
+    remove_expired,
+)
 from millrace.read_models.stored.tables import HistoryMissing
 from millrace.read_models.stored.versions import ensure_version, reset_model, with_upcasts
 from tests.support.building import drains
@@ -124,7 +132,7 @@ def test_streams_that_fail_have_what_was_before(lab: Lab) -> None:
 
 # each point between two transactions
 STEPS: list[tuple[object, str]] = [
-    (as_of, "note"), (as_of, "ensure_version"), (Rebuild, "_history"), (Rebuild, "_build"), (as_of, "finish"),
+    (as_of, "record_wanted"), (as_of, "ensure_version"), (Rebuild, "_history"), (Rebuild, "_build"), (as_of, "record_built"),
 ]  # fmt: skip
 
 
@@ -243,7 +251,7 @@ def test_what_is_over_of_another_owner_stays_for_that_one(things: PlatformStore)
     ensure_version(connection, counted)
     before = relations(connection)
     for model in (counted, with_upcasts(connection, Everything)):
-        note(connection, model, mark, timedelta(0))
+        record_wanted(connection, model, mark, timedelta(0))
         ensure_version(connection, at_mark(model, mark))
     diff, theirs, others = take(connection, counted, None), at_mark(counted, mark), at_mark(Everything, mark).name
     connection.execute("update read_models.diffs set expires_at = now()")
@@ -258,20 +266,23 @@ def test_what_is_over_of_another_owner_stays_for_that_one(things: PlatformStore)
 
 def test_an_overtaken_build_does_not_say_that_this_one_is_built(things: PlatformStore) -> None:
     mark, connection = things.mark_log("now"), things.connection
-    overtaken = note(connection, Counted, mark, timedelta(days=1))
-    note(connection, replace(Counted, events=("made",)), mark, timedelta(days=1))
-    finish(connection, overtaken, at_mark(Counted, mark), 1, 0)
+    overtaken = record_wanted(connection, Counted, mark, timedelta(days=1))
+    record_wanted(connection, replace(Counted, events=("made",)), mark, timedelta(days=1))
+    record_built(connection, overtaken, at_mark(Counted, mark), 1, 0)
     assert [one.built_at for one in all_as_of(connection, "counted")] == [None]
 
 
 def test_of_two_that_build_the_same_the_last_one_removes_the_view(things: PlatformStore) -> None:
     connection, mark = things.connection, filled(things)
-    noted, past = note(connection, Counted, mark, as_of.KEEP), ensure_version(connection, at_mark(Counted, mark))
+    noted, past = (
+        record_wanted(connection, Counted, mark, as_of.KEEP),
+        ensure_version(connection, at_mark(Counted, mark)),
+    )
     lease = things.claim_partition(past.view, 0, "last", 60)
-    finish(connection, noted, past, 1, 0)
+    record_built(connection, noted, past, 1, 0)
     things.release_batch(past.view, [lease])
     for _ in range(2):
-        finish(connection, noted, past, 1, 0)
+        record_built(connection, noted, past, 1, 0)
         assert rows(connection, "select from event_store.views") == []
 
 

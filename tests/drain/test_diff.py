@@ -21,7 +21,7 @@ from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.words import count, field, last, sum_
 from millrace.read_models.stored import differences
 from millrace.read_models.stored.differences import Diff, Found, NothingToCompare, compare, diffs, take
-from millrace.read_models.stored.past import all_as_of, at_mark, named, note, remove_expired
+from millrace.read_models.stored.past import all_as_of, at_mark, record_wanted, remove_expired, renamed
 from millrace.read_models.stored.versions import ensure_version, with_upcasts
 from tests.support import command_line
 from tests.support.building import read_models as models
@@ -190,8 +190,8 @@ def test_builds_that_were_killed_are_named_so_and_one_command_removes_them(thing
     connection, declared = things.connection, with_upcasts(things.connection, Counted)
     ensure_version(connection, declared)
     before, mark = relations(connection), things.mark_log("then")
-    sides = [named(declared, take(connection, declared, None).name), at_mark(declared, mark)]
-    note(connection, declared, mark, KEEP)
+    sides = [renamed(declared, take(connection, declared, None).name), at_mark(declared, mark)]
+    record_wanted(connection, declared, mark, KEEP)
     for side in sides:
         ensure_version(connection, side)
         things.claim_batch(side.view, "killed", 1, 60)
@@ -217,7 +217,7 @@ def test_builds_that_were_killed_are_named_so_and_one_command_removes_them(thing
 def test_of_a_diff_that_was_removed_while_it_was_built_nothing_stays(things: PlatformStore, built: ReadModel) -> None:
     before = relations(things.connection)
     diff = take(things.connection, declared := with_upcasts(things.connection, Wider), None)
-    side = ensure_version(things.connection, named(declared, diff.name))
+    side = ensure_version(things.connection, renamed(declared, diff.name))
     things.connection.execute("delete from read_models.diffs")
     compare(things.connection, diff, side, [], 0, KEEP)
     things.connection.execute(f"drop table read_models.{diff.name}_before".encode())

@@ -81,7 +81,7 @@ def before(events: Events, poison: Poison) -> list[tuple[Stream, int]]:
 
 
 def assert_before_them(found: failing_streams.Findings[set[tuple[Stream, int]]], events: Events) -> None:
-    assert sorted(event for part in found.before for event in part) == sorted(
+    assert sorted(event for part in found.built_before_failure for event in part) == sorted(
         (f.stream, offset) for f in found.failures for offset in events[f.stream] if offset < f.offset
     )
 
@@ -132,7 +132,9 @@ def test_with_the_named_event_a_stream_fails_and_without_it_does_not(builds: lis
         assert not builds[failing]
         assert failing == 0 or builds[failing - 1]
         assert failure.error == f"{failing + 1} events"
-        assert sorted(event for part in found.before for event in part) == [(stream(0), o) for o in offsets[:failing]]
+        assert sorted(event for part in found.built_before_failure for event in part) == [
+            (stream(0), o) for o in offsets[:failing]
+        ]
 
 
 def test_of_many_retried_streams_that_fail_again_the_named_ones_are_exact() -> None:

@@ -78,4 +78,4 @@ def test_of_leases_that_end_while_it_looks_a_task_reads_nothing(lab: Lab) -> Non
     reader = Reader(0, "everything", None, None)
     task = Task(lab.dsn, "rounds", WHERE, {}, None, None, (reader,), pa.schema([]), 2**20)
     with arrow_connection(lab.dsn) as connection:
-        assert task._look(connection).leases == []
+        assert task._read_leased(connection).leases == []

@@ -123,7 +123,7 @@ def test_a_fold_that_fails_at_an_event_stays(lab: Lab) -> None:
 
 
 def test_a_view_that_left_comes_back_after_its_own_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "MEMBERS_EVERY_S", 0.0)
     append_events(lab, [thing(f"thing-{n}") for n in range(40)])
     with lab.together([Counted, Swelling]) as shared:
         shared.run(budget_s=patience(), idle_s=0)
@@ -162,7 +162,7 @@ def test_a_slow_function_commits_once_more_and_then_leaves(lab: Lab, monkeypatch
 
 
 def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "MEMBERS_EVERY_S", 0.0)
     monkeypatch.setattr(draining, "POLL_S", 0.0)
     with lab.together(THREE) as shared, ExitStack() as own:
 
@@ -191,7 +191,7 @@ def test_a_view_that_is_taken_out_leaves_and_comes_back(lab: Lab, monkeypatch: p
         lab.is_clean(*THREE)
 
         monkeypatch.undo()
-        monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+        monkeypatch.setattr(draining, "MEMBERS_EVERY_S", 0.0)
         lab.execute("update event_store.views set mode = 'rows' where view = 'other'")
         lab.detach_consumer("third", "rounds")
         lab.execute("delete from event_store.views where view = 'third'")

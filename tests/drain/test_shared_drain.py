@@ -120,7 +120,7 @@ def test_a_changed_declaration_is_built_in_the_same_rounds(lab: Lab) -> None:
 
 
 def test_a_drain_ends_when_newer_code_made_a_version(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(draining, "MEMBERS_EVERY_S", 0.0)
     monkeypatch.setattr(draining, "PATIENCE_S", 0.0)
     with lab.together(FEW) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience()))

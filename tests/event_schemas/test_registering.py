@@ -120,9 +120,9 @@ def test_an_event_that_is_refused_keeps_no_other_back(store: PlatformStore) -> N
         assert [each.state for each in found] == ["differs", "refused", state, "registered"]
         assert [each.is_wrong for each in found] == [True, True, False, False]
         digests = store.connection.execute("select digest from event_store.event_schemas").fetchall()
-        assert digests[0][0] in found[0].said
-        assert found[0].said.count("digest") == 1
-        assert "uniqueItems at /properties/tags/uniqueItems is not taken" in found[1].said
+        assert digests[0][0] in found[0].error
+        assert found[0].error.count("digest") == 1
+        assert "uniqueItems at /properties/tags/uniqueItems is not taken" in found[1].error
     registered = store.connection.execute("select event from event_store.deciders order by 1").fetchall()
     assert registered == [("item_added",), ("paid",)]
 

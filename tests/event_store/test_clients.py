@@ -39,7 +39,7 @@ from millrace.event_store import (
     on,
 )
 from millrace.event_store.platform import PlatformStore
-from millrace.event_store.sql_functions import ASKED_AFTER, SqlFunctions
+from millrace.event_store.sql_functions import CHECK_AFTER_CALLS, SqlFunctions
 from millrace.producers import ProducerStore
 from scripts.write_async_client import TARGETS, formatted
 from tests.support.factories import Connect, append, new_event, register_orders, value
@@ -241,7 +241,7 @@ def test_an_argument_that_no_function_takes_is_malformed(store: PlatformStore) -
 def test_a_call_that_is_made_often_is_prepared_in_a_session_of_its_own(store: PlatformStore) -> None:
     """Behind a pool no statement is prepared (`sql/rows/test_pooler.py`)."""
     prepared = "select count(*) from pg_prepared_statements where strpos(statement, '.poll_views') > 0"
-    for _ in range(ASKED_AFTER):
+    for _ in range(CHECK_AFTER_CALLS):
         store.poll_views()
     assert value(store.connection, prepared) == 0
     for _ in range(7):

@@ -8,7 +8,7 @@ import pytest
 
 from millrace.errors import MillraceError, SchemaMismatch
 from millrace.event_store import migrations
-from millrace.event_store.migrations import known_replaceable, migrate, validate
+from millrace.event_store.migrations import migrate, read_replaceable, validate
 from millrace.event_store.platform import PlatformStore
 from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
@@ -115,8 +115,8 @@ def granted(dsn: str, role: str, function: str) -> bool:
 
 
 def let_code_have(monkeypatch: pytest.MonkeyPatch, **parts: object) -> None:
-    replaceable = replace(known_replaceable(), **parts)  # type: ignore[arg-type]
-    monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
+    replaceable = replace(read_replaceable(), **parts)  # type: ignore[arg-type]
+    monkeypatch.setattr(migrations, "read_replaceable", lambda: replaceable)
 
 
 def test_privileges_follow_the_functions(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_privileges_follow_the_functions(dsn: str, connect: Connect, monkeypatch
 
 
 def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = known_replaceable().functions
+    functions = read_replaceable().functions
     given = "to event_store_consumer, event_store_reader, event_store_owner"
     assert given in functions["expired_leases"]
     fewer = functions["expired_leases"].replace(given, "to event_store_consumer, event_store_owner")
@@ -160,7 +160,7 @@ def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeyp
 
 
 def test_a_function_has_the_settings_of_its_kinds(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection, functions = connect(), known_replaceable().functions
+    connection, functions = connect(), read_replaceable().functions
     settings = "select proconfig from pg_proc where oid = 'event_store_platform.expired_leases'::regproc"
 
     def migrate_with(kinds: str) -> set[str]:

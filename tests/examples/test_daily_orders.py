@@ -13,7 +13,7 @@ import pytest
 from millrace.archive.fields import Fields
 from millrace.archive.history import day_history, log_history
 from millrace.archive.purge import purge_before
-from millrace.archive.spark_reader import Wanted, rows_of, shared
+from millrace.archive.spark_reader import RowSelection, rows_of, shared
 from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations, declared
 from millrace.event_store import Json
@@ -143,7 +143,7 @@ def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: PlatformStore, dsn: 
     assert len(history.files) < len(files)
     assert all(first == last for first, last in history.tails.values())
     # the time statistics of row groups exclude the others
-    wanted = Wanted(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
+    wanted = RowSelection(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
     cuts = {info.partition: (0, info.high_water_mark) for info in shop.partition_info()}
     parts = [part for task in shared(tmp_path, dict.fromkeys(files, Fields()), cuts) for part in task]
     times = [time for part in parts for batch in rows_of(part, wanted) for time in batch.column(0).to_pylist()]

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.errors import DataRefused
-from millrace.event_schemas.registering import State, known_schemas, states_in_store
+from millrace.event_schemas.registering import State, schemas_by_event, states_in_store
 from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.events import SHOP, register_shop
 from millrace.read_models.shown.known_names import unknown_properties
@@ -25,7 +25,7 @@ def test_registering_again_changes_nothing_and_every_event_has_a_schema(store: P
         SHOP
     )
     for model in DECLARED.models.values():
-        assert list(unknown_properties(model, known_schemas(store, []))) == []
+        assert list(unknown_properties(model, schemas_by_event(store, []))) == []
 
 
 def test_an_amount_in_fractions_of_a_cent_is_refused(store: PlatformStore) -> None:

@@ -267,7 +267,7 @@ def test_probes_of_a_dead_receiver_come_later_and_later(monkeypatch: pytest.Monk
     pusher = push.Pusher("", "hook", "http://localhost", Allowed(), print)
     # more than one may be under way
     for _ in range(2 * push.DEAD_AFTER):
-        pusher._note(away=True, is_probe=False)
+        pusher._count_answer(away=True, is_probe=False)
     for _ in range(6):
         wait, is_probe = pusher._pause()
         waits.append(wait)
@@ -276,9 +276,9 @@ def test_probes_of_a_dead_receiver_come_later_and_later(monkeypatch: pytest.Monk
         assert pusher._pause() == (0, True)
         # the others wait for the probe's result
         assert pusher._pause() == (2 * BUSY_S, False)
-        pusher._note(away=True, is_probe=True)
+        pusher._count_answer(away=True, is_probe=True)
     assert waits == [5, 10, 20, 40, 60, 60]
-    pusher._note(away=answer in push.AWAY, is_probe=True)
+    pusher._count_answer(away=answer in push.AWAY, is_probe=True)
     wait, is_probe = pusher._pause()
     assert wait <= 0
     assert not is_probe

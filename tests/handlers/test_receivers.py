@@ -117,7 +117,7 @@ def test_no_other_variable_is_sent_and_no_secret_to_another_host() -> None:
             with Endpoint(url, Allowed(["127.0.0.1"]), environ) as endpoint:
                 answer = endpoint.post(b"{}", JSON, patience())
             assert (answer.status, requests) == (0, []), url
-            assert "hunter2" not in answer.error + answer.said
+            assert "hunter2" not in answer.error + answer.body_text
             assert "The URL " in answer.error
 
 
@@ -251,7 +251,7 @@ def test_of_a_gigabyte_the_beginning_is_read() -> None:
             finally:
                 tracemalloc.stop()
         assert answer.error.startswith("HTTP 400 Bad Request, at least 2000 bytes"), head
-        assert answer.said == "x" * 2000
+        assert answer.body_text == "x" * 2000
         # the buffers of two sockets, which the kernel may grow
         assert sum(sent) < 2**30 / 10
         assert peak < 2**20

@@ -234,7 +234,7 @@ def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: 
     place(shop)
     for start in decision.Start:
         found = decision.Poll("orders", start, "orders: 1 due")
-        assert sensors.ask(postgres_at(dsn), [found, found], set()) == [
+        assert sensors.request_drains(postgres_at(dsn), [found, found], set()) == [
             found,
             replace(
                 found,

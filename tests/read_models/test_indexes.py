@@ -19,8 +19,8 @@ from millrace.errors import InvalidReadModel
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.declared.declaration import ReadModel, with_indexes
 from millrace.read_models.declared.indexes import Declared
-from millrace.read_models.stored.indexes import IndexFailed, are_due, given_up, keep_indexes, only_one, stored_indexes
-from millrace.read_models.stored.past import named
+from millrace.read_models.stored.indexes import IndexFailed, are_due, given_up, only_one, stored_indexes, update_indexes
+from millrace.read_models.stored.past import renamed
 from millrace.read_models.stored.versions import built_and_next, current_version, ensure_version, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
@@ -106,7 +106,7 @@ def test_a_read_takes_the_index_of_each_column_that_declares_one(things: Platfor
     built = ensure_version(things.connection, declared)
     stored = stored_indexes(things.connection, built)
     assert len(stored) == len(columns) + 2
-    assert all(one.valid and one.ours for one in stored)
+    assert all(one.valid and one.is_declared for one in stored)
     things.connection.execute("set enable_seqscan = off")
     for name in [*columns, "ratio"]:
         operator = "@>" if types.get(name, "").endswith("[]") else "="
@@ -192,11 +192,11 @@ def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect
     assert built is not None
     with snapshot(reader):
         # the maker's own process is gone: only its session's lock still shows the attempt
-        making = start(lambda: keep_indexes(died, built))
+        making = start(lambda: update_indexes(died, built))
         wait_until(lambda: maker(lab.connection), "the index waits for the reader")
         assert names(lab.connection, other) == [("btree (events)", False)]
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            keep_indexes(lab.connection, built)
+            update_indexes(lab.connection, built)
         died.cancel_safe()
         with pytest.raises(psycopg.errors.QueryCanceled):
             making.result(patience())
@@ -367,7 +367,7 @@ def test_an_index_that_cannot_be_is_refused_with_the_reason(indexes: Any, said: 
 
 
 def test_a_model_as_of_a_moment_has_none() -> None:
-    assert named(indexed(Counted, "events"), "counted_at_7").indexes == ()
+    assert renamed(indexed(Counted, "events"), "counted_at_7").indexes == ()
 
 
 def test_a_fold_has_indexes_of_its_columns(things: PlatformStore) -> None:

@@ -16,7 +16,7 @@ from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.stored import versions
 from millrace.read_models.stored.differences import Found, compare, diffs, take
 from millrace.read_models.stored.merge import merge_rows
-from millrace.read_models.stored.past import named
+from millrace.read_models.stored.past import renamed
 from millrace.read_models.stored.store import ReadModelStore
 from millrace.read_models.stored.tables import DependentObjects, LookupFailed, create_view
 from millrace.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
@@ -139,7 +139,7 @@ def test_a_diff_compares_no_row_of_the_other_model_which_may_move_on(built: Conn
     declared = with_upcasts(built, ORDERS)
     diff = take(built, declared, None)
     merge_rows(built, CUSTOMERS, pa.table(NAMED | {"name": ["Eve"], "name_offset": [5]}))
-    side = ensure_version(built, named(declared, diff.name))
+    side = ensure_version(built, renamed(declared, diff.name))
     merge_rows(built, side, pa.table(ORDERED))
     compare(built, diff, side, [*declared.lookups], 0, timedelta(days=1))
     (compared,) = diffs(built, "orders")

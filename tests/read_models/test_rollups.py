@@ -25,7 +25,7 @@ from millrace.read_models.declared.rollups import Rollup
 from millrace.read_models.shown.zones import zones_apart, zones_of_rollups
 from millrace.read_models.stored import rollup_tables
 from millrace.read_models.stored.merge import merge_rows
-from millrace.read_models.stored.rollup_tables import RollupFailed, drop_rollups, keep_rollups
+from millrace.read_models.stored.rollup_tables import RollupFailed, drop_rollups, update_rollups
 from millrace.read_models.stored.tables import DependentObjects
 from millrace.read_models.stored.versions import (
     built_and_next,
@@ -199,7 +199,7 @@ def test_a_change_that_comes_while_the_rollup_is_made_is_in_it(built: Connection
     changed = with_upcasts(built, orders(by_status(least=count("lines"))))
     committer, observer = connect(), connect()
     with built.transaction():
-        keep_rollups(built, changed, shown=True)
+        update_rollups(built, changed, shown=True)
         (pid,) = rows(committer, "select pg_backend_pid()")[0]
         late = start(lambda: merge(committer, Orders, (2, "o-3", "new", 1, "1.00")))
         wait_blocked(observer, pid)
@@ -222,7 +222,7 @@ def test_a_new_version_of_the_read_model_comes_with_its_rollup(built: Connection
     changed = replace(wider, rollups=(replace(by_status(), of=wider),))
     new, before = ensure_version(built, changed), shown(built)
     with built.transaction():
-        keep_rollups(built, new, shown=False)
+        update_rollups(built, new, shown=False)
     merge(built, new, (1, "o-9", "paid", 1, "1.00"))
     assert shown(built) == before
     merge(built, Orders, (1, "o-2", "paid", 0, "0"))

@@ -15,7 +15,7 @@ from millrace.event_store.migrations import migrate
 from millrace.event_store.platform import PlatformStore
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.read_models.stored.merge import merge_batch, next_batch, replace_partition
-from millrace.read_models.stored.rollup_tables import RollupFailed, keep_rollups
+from millrace.read_models.stored.rollup_tables import RollupFailed, update_rollups
 from millrace.read_models.stored.tables import DependentObjects, NotOwned
 from millrace.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building.drains import Everything, no_spark
@@ -103,7 +103,7 @@ def test_a_rollup_that_one_owner_made_another_one_keeps_and_drops(login: Login) 
         other.execute(added, (partition, thing_id))
     assert rebuild(other, 3) == 1
     with pytest.raises(RollupFailed):
-        keep_rollups(reader, replace(declared, rollups=(another,)), shown=False)
+        update_rollups(reader, replace(declared, rollups=(another,)), shown=False)
     assert rows(reader, "select * from read_models.grouped") == [("made", 1)]
     serve_if_caught_up(other, ensure_version(other, declared))
     assert rows(one, "select relname from pg_class where relname ~ 'grouped'") == []

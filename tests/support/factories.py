@@ -244,10 +244,10 @@ def read_log(connection: psycopg.Connection) -> list[LogEntry]:
 def assert_log_holds_every_event_once(connection: psycopg.Connection) -> None:
     """Assert that every committed event is in the log once, and that the checks of `millrace verify` find no fault."""
     # imported here because it imports Arrow, which few tests of the store need
-    from millrace.operations.verification.looks import Report, Watcher, look_at_log
+    from millrace.operations.verification.checks import Report, Watcher, check_log
 
     report = Report()
-    look_at_log(connection, report, Watcher())
+    check_log(connection, report, Watcher())
     assert report.faults == []
     stored = value(connection, "select count(*) from event_store.events")
     marks = value(connection, "select sum(high_water_mark - earliest_position) from event_store.partitions")

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from millrace.event_store.migrations import SQL, function_files, known_migrations, known_replaceable
+from millrace.event_store.migrations import SQL, function_files, read_migrations, read_replaceable
 from millrace.postgres.embedded import PROGRAMS
 from tests.support.running.programs import ran
 
@@ -76,8 +76,8 @@ def included(paths: Iterable[Path]) -> str:
 
 def install() -> str:
     """Return the script that makes a store with psql: the migrator's files, in its order, and its records."""
-    migrations = known_migrations()
-    books = [(0, known_replaceable().hash), *((m.version, m.name) for m in migrations)]
+    migrations = read_migrations()
+    books = [(0, read_replaceable().hash), *((m.version, m.name) for m in migrations)]
     return INSTALL_TEMPLATE.format(
         migrations=included(SQL / "migrations" / f"{m.name}.sql" for m in migrations),
         functions=included([*function_files(), SQL / "uuid_forms.sql", SQL / "planner.sql"]),

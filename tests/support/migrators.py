@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from millrace.event_store.migrations import known_migrations
+from millrace.event_store.migrations import read_migrations
 from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import rows
 
-VERSIONS = len(known_migrations())
+VERSIONS = len(read_migrations())
 WAITING = "from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 
 

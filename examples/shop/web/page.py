@@ -90,12 +90,12 @@ class Page:
 
     async def _handled(self, order_id: str, command: Place | Confirm, command_id: UUID | None = None) -> Response:
         try:
-            done = await handle(self._store, ORDER, order_id, command, command_id=command_id)
+            handled = await handle(self._store, ORDER, order_id, command, command_id=command_id)
         except Refused as refused:
             return HTMLResponse(f"<p>{escape(str(refused))}</p>", 409)
         # the order is placed even if the read model waits for an operator
         with suppress(NeverSeen):
-            await self._store.wait_for("orders", done, timeout_s=self._wait_s)
+            await self._store.wait_for("orders", handled, timeout_s=self._wait_s)
         return RedirectResponse(f"/orders/{order_id}", 303)
 
 

@@ -156,10 +156,10 @@ class ChangeDecoder:
                 emptied = RowChange("truncated", "[]", '{"record": null', None)
                 changes = [self._change(table, emptied, raw) for table in tables if table]
             case Type() if self._schemas is not None:
-                self._schemas.name(message)
+                self._schemas.add_type(message)
             case LogicalMessage() if message.transactional and message.prefix == ANNOTATIONS:
-                noted = annotations_json(message.content)
-                self._current().annotations = f', "annotations": {noted}' if noted else ""
+                annotations = annotations_json(message.content)
+                self._current().annotations = f', "annotations": {annotations}' if annotations else ""
         return changes
 
     def feed_all(self, messages: Sequence[bytes]) -> list[Change]:
@@ -171,26 +171,26 @@ class ChangeDecoder:
             PgoutputError, TableRenamed, TableUnfit: As `feed`.
         """
         changes: list[Change | None] = []
-        together: dict[tuple[TableRows, bool], tuple[_Described, list[_Place], list[WholeRow]]] = {}
+        batches: dict[tuple[TableRows, bool], tuple[_Described, list[_Place], list[WholeRow]]] = {}
         for raw in messages:
             relation_id = relation_of_one_row(raw)
             table = None if relation_id is None else self._described.get(relation_id)
             values = None if table is None else values_of_one_row(raw, table.rows.width)
-            within = self._transaction
-            if table is None or values is None or within is None or (table.rows.keyless and raw[0] != _INSERTED):
+            transaction = self._transaction
+            if table is None or values is None or transaction is None or (table.rows.keyless and raw[0] != _INSERTED):
                 changes += self.feed(raw)
                 continue
-            idx = within.next_idx
-            within.next_idx = idx + 1
-            _, places, rows = together.setdefault((table.rows, raw[0] == _DELETED), (table, [], []))
-            places.append((len(changes), within, idx, within.annotations, raw))
+            idx = transaction.next_idx
+            transaction.next_idx = idx + 1
+            _, places, rows = batches.setdefault((table.rows, raw[0] == _DELETED), (table, [], []))
+            places.append((len(changes), transaction, idx, transaction.annotations, raw))
             rows.append(values)
             changes.append(None)
-        for (of_table, deletes), (table, places, rows) in together.items():
-            found = of_table.endings(rows) if deletes else of_table.images(rows)
-            for (at, within, idx, annotations, raw), decider_id, body, fault in zip(places, *found, strict=True):
-                changes[at] = self._made(
-                    table, _ACTIONS[raw[0]], decider_id, body, fault, raw, within, idx, annotations
+        for (table_rows, deletes), (table, places, rows) in batches.items():
+            found = table_rows.endings(rows) if deletes else table_rows.images(rows)
+            for (at, transaction, idx, annotations, raw), decider_id, body, fault in zip(places, *found, strict=True):
+                changes[at] = self._new_change(
+                    table, _ACTIONS[raw[0]], decider_id, body, fault, raw, transaction, idx, annotations
                 )
         return cast(list[Change], changes)
 
@@ -266,8 +266,8 @@ class ChangeDecoder:
         self._described[message.relation_id] = described
         if self._schemas is None:
             return ()
-        within = self._current()
-        changed = self._schemas.meet(message, within.lsn, within.next_idx, self._stored_lsn)
+        transaction = self._current()
+        changed = self._schemas.add_relation(message, transaction.lsn, transaction.next_idx, self._stored_lsn)
         if changed is None:
             return ()
         where = (table.where if declared and not table.keyless else None) or ""
@@ -278,12 +278,12 @@ class ChangeDecoder:
         return (self._change(described, RowChange("schema_changed", "schema", changed_body(*changed), None), raw),)
 
     def _change(self, table: "_Described", row: RowChange, raw: bytes) -> Change:
-        within = self._current()
-        idx = within.next_idx
-        within.next_idx = idx + 1
-        return self._made(table, *row, raw, within, idx, within.annotations)
+        transaction = self._current()
+        idx = transaction.next_idx
+        transaction.next_idx = idx + 1
+        return self._new_change(table, *row, raw, transaction, idx, transaction.annotations)
 
-    def _made(
+    def _new_change(
         self,
         table: "_Described",
         action: str,
@@ -291,26 +291,26 @@ class ChangeDecoder:
         body: str | None,
         fault: str | None,
         raw: bytes,
-        within: Transaction,
+        transaction: Transaction,
         idx: int,
         annotations: str,
     ) -> Change:
         # positional arguments: keyword arguments take twice as long
-        event_id = packed_id(within.ids, idx)
+        event_id = packed_id(transaction.ids, idx)
         if decider_id is None and table.rows.keyless:
-            decider_id = f'[{self._generation},"{within.lsn}",{idx}]'
+            decider_id = f'[{self._generation},"{transaction.lsn}",{idx}]'
         decider = table.rows.decider
         if body is not None:
-            data = f"{body}{annotations}{table.source}{idx}{within.after_idx}"
+            data = f"{body}{annotations}{table.source}{idx}{transaction.after_idx}"
             if len(data) <= MAX_DATA_CHARACTERS:
                 return Change(
-                    within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
-                    data,
+                    transaction.lsn, idx, transaction.xid, transaction.committed_at, decider, decider_id, action, event_id,
+                    transaction.command_id, data,
                 )  # fmt: skip
             fault = too_large(data)
         return Change(
-            within.lsn, idx, within.xid, within.committed_at, decider, decider_id, action, event_id, within.command_id,
-            None, fault, None if table.rows.hides else raw, table.message,
+            transaction.lsn, idx, transaction.xid, transaction.committed_at, decider, decider_id, action, event_id,
+            transaction.command_id, None, fault, None if table.rows.hides else raw, table.message,
         )  # fmt: skip
 
     def _table(self, relation_id: int) -> "_Described | None":

@@ -8,21 +8,21 @@ from millrace.capture.decoding.pgoutput import Lsn, Relation
 
 @dataclass(frozen=True, slots=True)
 class DeclaredName:
-    """The name of a table, and when it was seen.
+    """The name of a table, and when it was found.
 
     Attributes:
         name: The declared name.
         since: A backfill that has not begun sees every change before this position.
-        seen: At this position of the source's log, the table had its declared name.
+        found_at: At this position of the source's log, the table had its declared name.
     """
 
     name: str
     since: Lsn = Lsn(0)  # noqa: RUF009 - it is a number
-    seen: Lsn = Lsn(0)  # noqa: RUF009 - it is a number
+    found_at: Lsn = Lsn(0)  # noqa: RUF009 - it is a number
 
     def owns(self, lsn: Lsn) -> bool:
         """Return whether a table with another name at `lsn` is known to have its own name again."""
-        return self.since <= lsn < self.seen
+        return self.since <= lsn < self.found_at
 
 
 def under_its_name(described: Relation, raw: bytes, table: CapturedTable) -> tuple[Relation, bytes]:

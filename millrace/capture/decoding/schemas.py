@@ -83,11 +83,11 @@ class TableSchema:
     schema: Schema
 
     @classmethod
-    def kept(cls, schema_name: str, table_name: str, kept: Mapping[str, Any]) -> Self:
+    def from_stored(cls, schema_name: str, table_name: str, stored: Mapping[str, Any]) -> Self:
         """Return a schema from its form in the store."""
-        at = Position(kept["generation"], Lsn.parse(kept["lsn"]), kept["idx"])
-        columns = tuple(SchemaColumn(**column) for column in kept["columns"])
-        return cls(schema_name, table_name, at, Schema(kept["identity"], columns))
+        at = Position(stored["generation"], Lsn.parse(stored["lsn"]), stored["idx"])
+        columns = tuple(SchemaColumn(**column) for column in stored["columns"])
+        return cls(schema_name, table_name, at, Schema(stored["identity"], columns))
 
 
 class Schemas:
@@ -96,46 +96,46 @@ class Schemas:
     A position that the slot gives again has the same schema before it as the first time, whatever came since.
 
     Args:
-        kept: The stored schemas, each table's in the order of positions.
+        stored: The stored schemas, each table's in the order of positions.
         generation: The generation of the slot.
         types: The names of the built-in types.
     """
 
-    def __init__(self, kept: Iterable[TableSchema], generation: int, types: Mapping[int, str]) -> None:
+    def __init__(self, stored: Iterable[TableSchema], generation: int, types: Mapping[int, str]) -> None:
         self._generation = generation
-        self._of: dict[tuple[str, str], list[TableSchema]] = {}
-        for each in kept:
-            self._of.setdefault((each.schema_name, each.table_name), []).append(each)
+        self._by_table: dict[tuple[str, str], list[TableSchema]] = {}
+        for each in stored:
+            self._by_table.setdefault((each.schema_name, each.table_name), []).append(each)
         self._types = dict(types)
         # those that are to be stored
-        self._met: list[TableSchema] = []
+        self._new: list[TableSchema] = []
 
-    def name(self, message: Type) -> None:
+    def add_type(self, message: Type) -> None:
         """Remember the name of a type that is not built in."""
         self._types[message.type_oid] = f"{message.schema}.{message.name}"
 
-    def meet(self, relation: Relation, lsn: Lsn, idx: int, stored_lsn: Lsn) -> tuple[Schema, Schema] | None:
+    def add_relation(self, relation: Relation, lsn: Lsn, idx: int, stored_lsn: Lsn) -> tuple[Schema, Schema] | None:
         """Take a table's description before a change; return the schema before and this one if they differ.
 
         The first description of a table without a stored schema is not a change.
         """
         at = Position(self._generation, lsn, idx)
-        known = self._of.setdefault((relation.schema, relation.table), [])
-        before = next((each.schema for each in reversed(known) if each.at < at), None)
-        now = Schema.of(relation, self._types)
-        if now == before:
+        schemas = self._by_table.setdefault((relation.schema, relation.table), [])
+        previous = next((each.schema for each in reversed(schemas) if each.at < at), None)
+        current = Schema.of(relation, self._types)
+        if current == previous:
             return None
-        # What is stored has been met. If it has no schema here, an older version of this program has stored it.
-        if lsn >= stored_lsn and all(each.at != at for each in known):
-            found = TableSchema(relation.schema, relation.table, at, now)
-            known.append(found)
-            self._met.append(found)
-        return None if before is None else (before, now)
+        # What is stored was added before. If it has no schema here, an older version of this program has stored it.
+        if lsn >= stored_lsn and all(each.at != at for each in schemas):
+            added = TableSchema(relation.schema, relation.table, at, current)
+            schemas.append(added)
+            self._new.append(added)
+        return None if previous is None else (previous, current)
 
-    def take(self) -> list[TableSchema]:
-        """Return the schemas met since the last call, to be stored."""
-        met, self._met = self._met, []
-        return met
+    def take_new(self) -> list[TableSchema]:
+        """Return the schemas added since the last call, to be stored."""
+        added, self._new = self._new, []
+        return added
 
 
 def changed_body(before: Schema, after: Schema) -> str:

@@ -48,11 +48,11 @@ def embedded(text: str) -> str:
     try:
         document = _DOCUMENT.decode(text)
         if "\\u" in text:
-            written = json.dumps(document, ensure_ascii=False)
+            rewritten = json.dumps(document, ensure_ascii=False)
             # without the escaped backslashes, each remaining backslash begins an escape
-            if "\\u0000" in written.replace("\\\\", ""):
+            if "\\u0000" in rewritten.replace("\\\\", ""):
                 raise Undecodable("is JSON with a NUL character, which jsonb does not hold")
-            written.encode()
+            rewritten.encode()
     except RecursionError as deep:
         raise Undecodable("is JSON that is nested too deeply") from deep
     except Undecodable:
@@ -76,12 +76,12 @@ def encoded_column(encode: Encoder, values: Sequence[bytes | None]) -> list[str]
         Undecodable: One of them has no JSON form; call `encode` for each to find it.
     """
     if None in values:
-        there = iter(encoded_column(encode, [value for value in values if value is not None]))
-        return ["null" if value is None else next(there) for value in values]
-    known = cast(Sequence[bytes], values)
-    together = _TOGETHER.get(encode)
-    found = together(known) if together else None
-    return [encode(value) for value in known] if found is None else found
+        encoded = iter(encoded_column(encode, [value for value in values if value is not None]))
+        return ["null" if value is None else next(encoded) for value in values]
+    present = cast(Sequence[bytes], values)
+    encode_many = _FOR_MANY.get(encode)
+    found = encode_many(present) if encode_many else None
+    return [encode(value) for value in present] if found is None else found
 
 
 def masked(_: bytes) -> str:
@@ -182,4 +182,4 @@ _ENCODERS: Final[dict[int, Encoder]] = {
     **dict.fromkeys((114, 3802), _document),
 }
 # encoders with a faster way for many values at once
-_TOGETHER: Final[dict[Encoder, Callable[[Sequence[bytes]], list[str] | None]]] = {_string: _strings, _number: _numbers}
+_FOR_MANY: Final[dict[Encoder, Callable[[Sequence[bytes]], list[str] | None]]] = {_string: _strings, _number: _numbers}

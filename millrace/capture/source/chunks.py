@@ -24,7 +24,7 @@ from millrace.patience import BUSY_S
 from millrace.postgres.connecting import unhurried
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
-_MEANS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+_UNESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
 # remedies for a server that does not give a table's rows
@@ -62,7 +62,7 @@ class Chunk:
         rows: The values of each row, in the order of the relation's columns, in the text form of the slot's messages.
         last_key: The key of its last row, where the next chunk resumes; without a row, that of the previous chunk. A
             value that is not text in the source's encoding is NUL and the digits of its bytes.
-        done: Whether this is the last chunk.
+        is_last: Whether this is the last chunk.
     """
 
     snapshot: str
@@ -71,7 +71,7 @@ class Chunk:
     relation: Relation
     rows: list[WholeRow]
     last_key: tuple[str, ...] | None
-    done: bool
+    is_last: bool
 
     @property
     def size(self) -> int:
@@ -150,8 +150,8 @@ def _read_chunk(
             source.execute(sql.SQL("lock table {} in access share mode").format(name))
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise _missing(table, "it does not exist") from error
-        seen = source.execute("select pg_current_snapshot()::text, clock_timestamp()").fetchone()
-        assert seen is not None
+        snapshot = source.execute("select pg_current_snapshot()::text, clock_timestamp()").fetchone()
+        assert snapshot is not None
         found = find_table(source, table.schema, table.table)
         key = found.key(table) if found else ()
         if found is None or not key:
@@ -166,8 +166,8 @@ def _read_chunk(
         last_key = None if after_key is None else tuple(after_key)
         if rows:
             last = dict(zip((column.name for column in relation.columns), rows[-1], strict=True))
-            named = [value for part in key if (value := last[part]) is not None]
-            last_key = tuple(f"\0{v[len(NO_TEXT) :].hex()}" if v.startswith(NO_TEXT) else v.decode() for v in named)
+            values = [value for part in key if (value := last[part]) is not None]
+            last_key = tuple(f"\0{v[len(NO_TEXT) :].hex()}" if v.startswith(NO_TEXT) else v.decode() for v in values)
         position = source.execute("select pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
     high_lsn = Lsn.parse(position[0])
@@ -175,7 +175,7 @@ def _read_chunk(
     flushed = source.execute("select pg_current_wal_flush_lsn() >= %s::pg_lsn", (str(high_lsn),)).fetchone()
     if flushed != (True,):
         commit_something(source)
-    return Chunk(seen[0], high_lsn, seen[1], relation, rows, last_key, len(rows) < limit)
+    return Chunk(snapshot[0], high_lsn, snapshot[1], relation, rows, last_key, len(rows) < limit)
 
 
 def _query(
@@ -187,7 +187,7 @@ def _query(
     codec: str | None,
 ) -> sql.Composed:
     where = [sql.SQL("({})").format(condition(table.where))] if table.where is not None else []
-    ways = [where]
+    filters = [where]
     if after_key is not None:
         values = [
             sql.SQL("convert_from({}, getdatabaseencoding())").format(sql.Literal(bytes.fromhex(value[1:])))
@@ -195,15 +195,15 @@ def _query(
             else sql.Literal(value)
             for value in after_key
         ]
-        ways = [[*where, each] for each in behind(key, values)]
+        filters = [[*where, each] for each in behind(key, values)]
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in found.captured_columns(table))
     name = sql.SQL("only {}").format(found.name) if found.kind == "r" else found.name
     ordered = sql.SQL(" order by {} fetch first {} rows with ties").format(ordered_by(key), sql.Literal(limit))
     selects = [
         sql.SQL("select {} from {}{}{}").format(
-            columns, name, sql.SQL(" where ") + sql.SQL(" and ").join(way) if way else sql.SQL(""), ordered
+            columns, name, sql.SQL(" where ") + sql.SQL(" and ").join(filter_) if filter_ else sql.SQL(""), ordered
         )
-        for way in ways
+        for filter_ in filters
     ]
     query = selects[0]
     if len(selects) > 1:
@@ -221,7 +221,7 @@ def _copied(source: psycopg.Connection, query: sql.Composed, codec: str | None) 
             values: WholeRow = fields
             if b"\\" in line:
                 values = [
-                    None if field == b"\\N" else _ESCAPED.sub(lambda found: _MEANS.get(found[1], found[1]), field)
+                    None if field == b"\\N" else _ESCAPED.sub(lambda found: _UNESCAPED.get(found[1], found[1]), field)
                     for field in fields
                 ]
             if codec is not None:

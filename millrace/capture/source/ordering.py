@@ -113,8 +113,8 @@ def key_parts(source: psycopg.Connection, table_oid: int, key: Sequence[str]) ->
     Raises:
         KeyUnordered: A column's type has no order.
     """
-    found = source.execute(_PARTS, {"table": table_oid, "key": list(key)}).fetchall()
-    if unordered := [name for name, (*_, operators) in zip(key, found, strict=True) if len(operators) != 3]:
+    rows = source.execute(_PARTS, {"table": table_oid, "key": list(key)}).fetchall()
+    if unordered := [name for name, (*_, operators) in zip(key, rows, strict=True) if len(operators) != 3]:
         raise KeyUnordered(
             f"Nothing orders the values of {', '.join(unordered)}.",
             detail="its type has no operator class of btree",
@@ -122,7 +122,7 @@ def key_parts(source: psycopg.Connection, table_oid: int, key: Sequence[str]) ->
         )
     return tuple(
         KeyPart(name, type_name, of_domain, *((schema, operator) for schema, operator in operators))
-        for name, (type_name, of_domain, operators) in zip(key, found, strict=True)
+        for name, (type_name, of_domain, operators) in zip(key, rows, strict=True)
     )
 
 
@@ -136,21 +136,21 @@ def behind(key: Sequence[KeyPart], values: Sequence[sql.Composable]) -> list[sql
 
     Columns with an operator of the same name and schema share one condition: an index finds its rows.
     """
-    known = [
+    compared = [
         (part, part.value, sql.SQL("{}::{}").format(value, sql.SQL(part.type_name)))
         for part, value in zip(key, values, strict=True)
     ]
     conditions: list[sql.Composed] = []
-    same: list[sql.Composed] = []
-    for greater, group in groupby(known, lambda each: each[0].greater):
+    equal_before: list[sql.Composed] = []
+    for greater, group in groupby(compared, lambda each: each[0].greater):
         parts = list(group)
         left, right = (sql.SQL(", ").join(each[at] for each in parts) for at in (1, 2))
         row = sql.SQL("({}) {} ({})").format(left, _operator(greater), right)
-        conditions.append(sql.SQL(" and ").join([*same, row]))
-        same += [sql.SQL("{} {} {}").format(name, _operator(part.equal), value) for part, name, value in parts]
+        conditions.append(sql.SQL(" and ").join([*equal_before, row]))
+        equal_before += [sql.SQL("{} {} {}").format(name, _operator(part.equal), value) for part, name, value in parts]
     return conditions
 
 
-def _operator(named: tuple[str, str]) -> sql.Composed:
-    schema, name = named
+def _operator(operator: tuple[str, str]) -> sql.Composed:
+    schema, name = operator
     return sql.SQL("operator({}.{})").format(sql.Identifier(schema), sql.SQL(name))

@@ -19,15 +19,15 @@ def with_tables(source: psycopg.Connection, capture: Capture) -> Capture:
     """
     if not capture.patterns:
         return capture
-    there = [CapturedTable(table, schema) for schema, table in logged_tables(source) if schema not in OWN_SCHEMAS]
-    found = fitting(capture, there)
-    if not found.tables:
-        said = f"no table fits {', '.join(capture.patterns)}" + (
+    logged = [CapturedTable(table, schema) for schema, table in logged_tables(source) if schema not in OWN_SCHEMAS]
+    matched = fitting(capture, logged)
+    if not matched.tables:
+        problem = f"no table fits {', '.join(capture.patterns)}" + (
             f" without {', '.join(capture.exclude)}" if capture.exclude else ""
         )
-        known = ", ".join(table.name for table in there) or "none"
-        raise NotReady(capture.name, [f"{said}; in database {source.info.dbname} there are {known}"])
-    return found
+        names = ", ".join(table.name for table in logged) or "none"
+        raise NotReady(capture.name, [f"{problem}; in database {source.info.dbname} there are {names}"])
+    return matched
 
 
 def fitting(capture: Capture, tables: Iterable[CapturedTable]) -> Capture:
@@ -37,6 +37,6 @@ def fitting(capture: Capture, tables: Iterable[CapturedTable]) -> Capture:
         return any(fnmatchcase(name, pattern) for pattern in patterns)
 
     declared = {table.name for table in capture.tables}
-    more = [each for each in tables if each.name not in declared and fits(each.name, capture.patterns)]
-    wanted = [each for each in more if not fits(each.name, capture.exclude)]
-    return replace(capture, tables=(*capture.tables, *wanted))
+    matching = [each for each in tables if each.name not in declared and fits(each.name, capture.patterns)]
+    chosen = [each for each in matching if not fits(each.name, capture.exclude)]
+    return replace(capture, tables=(*capture.tables, *chosen))

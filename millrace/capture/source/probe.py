@@ -16,7 +16,7 @@ from millrace.capture.declaration import Capture, CapturedTable
 from millrace.capture.source.publication import condition, publication_options
 from millrace.capture.source.tables import SourceTable
 
-_REFUSALS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError, psycopg.InternalError)
+_REFUSAL_ERRORS = (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.DataError, psycopg.InternalError)
 
 _FILTER_COLUMNS = """
 select distinct r.prrelid::bigint, a.attname::text
@@ -36,7 +36,7 @@ TOGETHER = 50
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Candidate:
     """A table to probe: its declaration, its present state, and the digest of both."""
 
     table: CapturedTable
@@ -50,7 +50,7 @@ class _Asked:
 
 
 # What the server refuses, by table id; a table that would be published is absent.
-_Said = Mapping[int, str]
+_Refusals = Mapping[int, str]
 
 
 class Probes:
@@ -64,30 +64,32 @@ class Probes:
         self,
         source: psycopg.Connection,
         capture: Capture,
-        known: frozenset[str] = frozenset(),
+        known_digests: frozenset[str] = frozenset(),
         published: Collection[str] = (),
     ) -> None:
         self.passed: set[str] = set()
         self._source = source
         self._capture = capture
         self._actions = sorted(capture.actions)
-        self._known = known
+        self._known_digests = known_digests
         self._published = published
 
     def problems(self, tables: Iterable[tuple[CapturedTable, SourceTable]]) -> dict[str, str]:
         """Find what the server would refuse, by the names of tables; skip tables already known to pass."""
-        asked = []
+        candidates = []
         for table, found in tables:
             digest = sha256(repr((table, self._actions, found)).encode()).hexdigest()[:16]
-            if digest in self._known:
+            if digest in self._known_digests:
                 self.passed.add(digest)
             else:
-                asked.append(_Asked(table, found, digest))
-        filtered = [each for each in asked if each.table.where is not None]
-        said = self._ask(filtered, about_filters=True)
-        said |= self._ask([each for each in asked if each.found.oid not in said], about_filters=False)
-        self.passed |= {each.digest for each in asked if each.found.oid not in said}
-        problems = {each.table.name: said.get(each.found.oid) for each in asked}
+                candidates.append(_Candidate(table, found, digest))
+        filtered = [each for each in candidates if each.table.where is not None]
+        refusals = self._probe_all(filtered, about_filters=True)
+        refusals |= self._probe_all(
+            [each for each in candidates if each.found.oid not in refusals], about_filters=False
+        )
+        self.passed |= {each.digest for each in candidates if each.found.oid not in refusals}
+        problems = {each.table.name: refusals.get(each.found.oid) for each in candidates}
         # A vacuum may lock a table for hours. A table that is already published stays captured, and is probed later.
         return {
             name: problem
@@ -95,47 +97,47 @@ class Probes:
             if problem is not None and not (problem == LOCKED and name in self._published)
         }
 
-    def _ask(self, asked: Sequence[_Asked], *, about_filters: bool) -> dict[int, str]:
+    def _probe_all(self, candidates: Sequence[_Candidate], *, about_filters: bool) -> dict[int, str]:
         """Probe groups of tables that have about `TOGETHER` parts; a table with more parts is a group of its own."""
-        said: dict[int, str] = {}
-        group: list[_Asked] = []
+        refusals: dict[int, str] = {}
+        group: list[_Candidate] = []
         parts = 0
-        for each in asked:
+        for each in candidates:
             if group and parts + len(each.parts) > TOGETHER:
-                said |= self._together(group, about_filters=about_filters)
+                refusals |= self._probe(group, about_filters=about_filters)
                 group, parts = [], 0
             group.append(each)
             parts += len(each.parts)
         if group:
-            said |= self._together(group, about_filters=about_filters)
-        return said
+            refusals |= self._probe(group, about_filters=about_filters)
+        return refusals
 
-    def _together(self, group: Sequence[_Asked], *, about_filters: bool) -> _Said:
+    def _probe(self, group: Sequence[_Candidate], *, about_filters: bool) -> _Refusals:
         """Probe tables in a transaction that is rolled back; divide them if it fails."""
         try:
             with self._source.transaction(force_rollback=True):
                 _lock(self._source, group)
                 return self._publish_filters(group) if about_filters else self._publish_changes(group)
-        except (psycopg.errors.LockNotAvailable, *_REFUSALS) as error:
+        except (psycopg.errors.LockNotAvailable, *_REFUSAL_ERRORS) as error:
             if len(group) == 1:
-                said = str(error.diag.message_primary or error)
+                message = str(error.diag.message_primary or error)
                 if error.diag.message_detail:
-                    said += f" ({error.diag.message_detail})"
+                    message += f" ({error.diag.message_detail})"
                 if isinstance(error, psycopg.errors.LockNotAvailable):
                     problem = LOCKED
                 elif about_filters:
-                    problem = f"where cannot be used: {said}: correct {group[0].table.where!r}"
+                    problem = f"where cannot be used: {message}: correct {group[0].table.where!r}"
                 else:
                     problem = (
-                        f"the server would refuse changes of it once it is published: {said}: change its columns or its"
+                        f"the server would refuse changes of it once it is published: {message}: change its columns or its"
                         " replica identity"
                     )
                 return {group[0].found.oid: problem}
         half = len(group) // 2
-        first, second = (self._together(part, about_filters=about_filters) for part in (group[:half], group[half:]))
+        first, second = (self._probe(part, about_filters=about_filters) for part in (group[:half], group[half:]))
         return {**first, **second}
 
-    def _publish_filters(self, group: Sequence[_Asked]) -> _Said:
+    def _publish_filters(self, group: Sequence[_Candidate]) -> _Refusals:
         """Publish the tables with their filters; return which columns of filters the log does not hold."""
         filters = [
             sql.SQL("only {} where ({})").format(each.found.name, condition(each.table.where or "")) for each in group
@@ -159,7 +161,7 @@ class Probes:
             if columns
         }
 
-    def _publish_changes(self, group: Sequence[_Asked]) -> _Said:
+    def _publish_changes(self, group: Sequence[_Candidate]) -> _Refusals:
         """Publish the tables; let the server refuse the changes of them that it would then refuse."""
         tables = []
         for each in group:
@@ -169,15 +171,15 @@ class Probes:
             tables.append(table)
         self._publish(tables)
         # the server decides when it plans a statement: no row is touched, no trigger fires
-        judged = []
+        statements = []
         for part in (part for each in group for part in each.parts):
             if "update" in self._actions:
                 first = sql.Identifier(part.columns[0].name)
-                judged.append(sql.SQL("explain update only {} set {} = default").format(part.name, first))
+                statements.append(sql.SQL("explain update only {} set {} = default").format(part.name, first))
             if "delete" in self._actions:
-                judged.append(sql.SQL("explain delete from only {}").format(part.name))
-        if judged:
-            self._source.execute(sql.SQL("; ").join(judged), prepare=False)
+                statements.append(sql.SQL("explain delete from only {}").format(part.name))
+        if statements:
+            self._source.execute(sql.SQL("; ").join(statements), prepare=False)
         return {}
 
     @property
@@ -195,7 +197,7 @@ class Probes:
         )
 
 
-def _lock(source: psycopg.Connection, group: Sequence[_Asked]) -> None:
+def _lock(source: psycopg.Connection, group: Sequence[_Candidate]) -> None:
     """Take the locks that a publication takes, or fail at once.
 
     A session that waits for one longer than `deadlock_timeout` cancels an autovacuum. The locks come first, because a

@@ -124,8 +124,8 @@ def ensure_publication(
         assert made is not None
         # the source rewrites a filter in its own form: the comment records both the declaration and the source's form
         source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), _remark(declared, made)))
-    known = found is not None and found.switches == made.switches and not _was_changed_back(found)
-    before = found.tables or {} if found is not None and known else {}
+    comparable = found is not None and found.switches == made.switches and not _was_changed_back(found)
+    before = found.tables or {} if found is not None and comparable else {}
     after = made.tables or {}
     return frozenset(
         t.name for t in capture.tables if before.get((t.schema, t.table)) != after.get((t.schema, t.table))
@@ -140,17 +140,17 @@ def is_as_made(source: psycopg.Connection, name: str) -> bool:
 
 def probed_tables(source: psycopg.Connection, name: str) -> frozenset[str]:
     """Return what `mark_probed` stored; nothing if the publication was changed or made since."""
-    return frozenset((_said_of(source, name) or "").partition(_PROBED)[2].split())
+    return frozenset((_comment(source, name) or "").partition(_PROBED)[2].split())
 
 
 def mark_probed(source: psycopg.Connection, name: str, probed: frozenset[str]) -> None:
     """Record in the publication's comment which tables need no probe; write nothing if the comment has it."""
-    if (said := _said_of(source, name)) is None:
+    if (comment := _comment(source, name)) is None:
         return
-    remark, _, known = said.partition(_PROBED)
-    if probed != frozenset(known.split()):
-        marked = f"{remark}{_PROBED}{' '.join(sorted(probed))}" if probed else remark
-        source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), marked))
+    remark, _, recorded = comment.partition(_PROBED)
+    if probed != frozenset(recorded.split()):
+        new_comment = f"{remark}{_PROBED}{' '.join(sorted(probed))}" if probed else remark
+        source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), new_comment))
 
 
 def drop_publication(source: psycopg.Connection, name: str) -> bool:
@@ -184,8 +184,8 @@ def withdraw_refused(source: psycopg.Connection, name: str) -> frozenset[str]:
             made = _state(source, name)
             if made is not None and as_made:
                 # not the declared state: the next call of `ensure_publication` completes it
-                said = _remark("", made)
-                source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), said))
+                comment = _remark("", made)
+                source.execute(sql.SQL("comment on publication {} is {}").format(sql.Identifier(name), comment))
             withdrawn.add(table_name(*table))
     return frozenset(withdrawn)
 
@@ -238,17 +238,17 @@ def _state(source: psycopg.Connection, name: str) -> _State | None:
     if row is None:
         return None
     remark, switches, schemas, tables, changed, owner, entries = row
-    return _State(remark, switches, schemas, _named(tables), changed, owner, _named(entries))
+    return _State(remark, switches, schemas, _by_table(tables), changed, owner, _by_table(entries))
 
 
-def _named(tables: dict[str, str] | None) -> dict[tuple[str, str], str] | None:
+def _by_table(tables: dict[str, str] | None) -> dict[tuple[str, str], str] | None:
     if tables is None:
         return None
-    parts = ((json.loads(name), what) for name, what in tables.items())
-    return {(schema, table): what for (schema, table), what in parts}
+    parts = ((json.loads(name), state) for name, state in tables.items())
+    return {(schema, table): state for (schema, table), state in parts}
 
 
-def _said_of(source: psycopg.Connection, name: str) -> str | None:
+def _comment(source: psycopg.Connection, name: str) -> str | None:
     """Return the publication's comment, an empty one if it has none; None if there is no such publication."""
     query = "select coalesce(obj_description(oid, 'pg_publication'), '') from pg_publication where pubname = %s"
     row = source.execute(query, (name,)).fetchone()
@@ -261,8 +261,8 @@ def _remark(declared: str, state: _State) -> str:
 
 
 def _is_as_made(found: _State) -> bool:
-    remembered, now = _REMARK.match(found.remark or ""), _REMARK.match(_remark("", found))
-    return remembered is not None and now is not None and remembered.groups() == now.groups()
+    recorded, current = _REMARK.match(found.remark or ""), _REMARK.match(_remark("", found))
+    return recorded is not None and current is not None and recorded.groups() == current.groups()
 
 
 def _was_changed_back(found: _State) -> bool:
@@ -271,14 +271,14 @@ def _was_changed_back(found: _State) -> bool:
     A session that only gives the publication another owner changes its row, too. A comment of an earlier version does
     not record that.
     """
-    remembered = _REMARK.match(found.remark or "")
-    if remembered is None:
+    recorded = _REMARK.match(found.remark or "")
+    if recorded is None:
         return False
-    now = _REMARK.match(_remark("", found))
-    assert now is not None
-    if remembered["row"] != now["row"] and remembered["owner"] == now["owner"]:
+    current = _REMARK.match(_remark("", found))
+    assert current is not None
+    if recorded["row"] != current["row"] and recorded["owner"] == current["owner"]:
         return True
-    return remembered["state"] == now["state"] and remembered["entries"] != now["entries"]
+    return recorded["state"] == current["state"] and recorded["entries"] != current["entries"]
 
 
 def _digest(text: str) -> str:

@@ -107,7 +107,7 @@ class NotReady(MillraceError):
 
 
 @dataclass(frozen=True)
-class Look:
+class Readiness:
     """The tables of a capture, and the problems that keep them from being captured.
 
     Attributes:
@@ -131,7 +131,7 @@ class Look:
         return [*self.server, *tables]
 
 
-def look_at(
+def check_readiness(
     source: psycopg.Connection,
     capture: Capture,
     *,
@@ -139,35 +139,35 @@ def look_at(
     probed: frozenset[str] = frozenset(),
     published: Collection[str] = (),
     tables: Sequence[CapturedTable] | None = None,
-) -> Look:
+) -> Readiness:
     """Find what keeps a source's tables from being captured as declared; change nothing on it.
 
     Args:
         source: An autocommit connection to the source.
         capture: The declaration.
         has_slot: Whether the capture already has its slot, so that the server needs no free one.
-        probed: `Look.probed` of the last look.
+        probed: `Readiness.probed` of the last check.
         published: The names of the tables that are already published: they can be captured even while locked.
         tables: Some of its tables; None for all.
     """
     major = source.info.server_version // 10000
     if major < OLDEST_MAJOR:
         too_old = f"the server is PostgreSQL {major}; {OLDEST_MAJOR} or newer is needed, for filters of rows and columns: upgrade it"
-        return Look([too_old], {}, {}, frozenset(), None)
+        return Readiness([too_old], {}, {}, frozenset(), None)
     row = source.execute(_SERVER).fetchone()
     assert row is not None
     server = _Server(*row)
-    asked = capture.tables if tables is None else tables
-    found = find_tables(source, [(table.schema, table.table) for table in asked])
-    rights = _rights(source, asked, found)
-    problems = {table.name: [*_table_problems(server, capture, table, found, rights)] for table in asked}
-    fine = [(table, found[table.schema, table.table]) for table in asked if not problems[table.name]]
+    chosen = capture.tables if tables is None else tables
+    found = find_tables(source, [(table.schema, table.table) for table in chosen])
+    rights = _rights(source, chosen, found)
+    problems = {table.name: [*_table_problems(server, capture, table, found, rights)] for table in chosen}
+    admissible = [(table, found[table.schema, table.table]) for table in chosen if not problems[table.name]]
     probes = Probes(source, capture, probed, published)
-    for name, problem in probes.problems(fine).items():
+    for name, problem in probes.problems(admissible).items():
         problems[name].append(problem)
-    return Look(
+    return Readiness(
         [*_server_problems(server, has_slot=has_slot)],
-        {name: said for name, said in problems.items() if said},
+        {name: texts for name, texts in problems.items() if texts},
         found,
         frozenset(probes.passed),
         server.flushed,
@@ -192,7 +192,9 @@ def find_problems(source: psycopg.Connection, capture: Capture, *, has_slot: boo
         capture: The declaration.
         has_slot: Whether the capture already has its slot, so that the server needs no free one.
     """
-    return look_at(source, capture, has_slot=has_slot, published={table.name for table in capture.tables}).problems
+    return check_readiness(
+        source, capture, has_slot=has_slot, published={table.name for table in capture.tables}
+    ).problems
 
 
 def is_one_ready(source: psycopg.Connection, capture: Capture, names: Collection[str]) -> bool:
@@ -207,8 +209,8 @@ def is_one_ready(source: psycopg.Connection, capture: Capture, names: Collection
     if len(declared) < len(names):
         return True
     published = {table.name for table in capture.tables}
-    look = look_at(source, capture, has_slot=True, published=published, tables=declared)
-    return not look.server and len(look.tables) < len(declared)
+    readiness = check_readiness(source, capture, has_slot=True, published=published, tables=declared)
+    return not readiness.server and len(readiness.tables) < len(declared)
 
 
 def _server_problems(server: _Server, *, has_slot: bool) -> Iterator[str]:
@@ -241,19 +243,19 @@ def _rights(
     source: psycopg.Connection, tables: Sequence[CapturedTable], found: Mapping[tuple[str, str], SourceTable]
 ) -> Mapping[int, _Rights]:
     """Return our role's rights on each table, by its id; a table that is gone by now is left out."""
-    asked = source.execute(_RIGHTS, ([table.oid for table in found.values()],)).fetchall()
-    whole = {oid for oid, _, _, reads in asked if reads}
+    rows = source.execute(_RIGHTS, ([table.oid for table in found.values()],)).fetchall()
+    readable = {oid for oid, _, _, reads in rows if reads}
     # without a right to the whole table, there may be one to each column
     columns = [
-        (now.oid, column.name)
+        (source_table.oid, column.name)
         for table in tables
-        if (now := found.get((table.schema, table.table))) and now.oid not in whole
-        for column in now.captured_columns(table)
+        if (source_table := found.get((table.schema, table.table))) and source_table.oid not in readable
+        for column in source_table.captured_columns(table)
     ]
     if columns:
-        of, names = zip(*columns, strict=True)
-        whole |= {oid for (oid,) in source.execute(_COLUMN_RIGHTS, ([*of], [*names]))}
-    return {oid: _Rights(owns, enters and oid in whole) for oid, owns, enters, _ in asked}
+        oids, names = zip(*columns, strict=True)
+        readable |= {oid for (oid,) in source.execute(_COLUMN_RIGHTS, ([*oids], [*names]))}
+    return {oid: _Rights(owns, uses_schema and oid in readable) for oid, owns, uses_schema, _ in rows}
 
 
 def _table_problems(
@@ -269,18 +271,18 @@ def _table_problems(
     if table.schema.startswith("pg_") or table.schema == "information_schema":
         yield f"schema {table.schema} is the server's own, and its tables cannot be published: leave it out"
         return
-    now = found.get((table.schema, table.table))
-    if now is None or now.oid not in rights:
+    source_table = found.get((table.schema, table.table))
+    if source_table is None or source_table.oid not in rights:
         yield f"it does not exist in database {server.database}: create it, or leave it out"
         return
-    yield from _kind_problems(capture, now)
-    yield from _column_problems(capture, table, now)
+    yield from _kind_problems(capture, source_table)
+    yield from _column_problems(capture, table, source_table)
     role = server.role
-    if not rights[now.oid].owns:
-        yield f"role {role} does not own it, so it may not publish it: grant {now.owner} to {role}"
-    if not rights[now.oid].reads:
+    if not rights[source_table.oid].owns:
+        yield f"role {role} does not own it, so it may not publish it: grant {source_table.owner} to {role}"
+    if not rights[source_table.oid].reads:
         yield f"role {role} may not read it: grant select on {table.name} to {role}, and usage on its schema"
-    if now.policies_forced and not server.passes_policies:
+    if source_table.policies_forced and not server.passes_policies:
         yield f"row level security hides rows from role {role}: alter role {role} bypassrls"
 
 
@@ -306,11 +308,11 @@ def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
 
 
 def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable) -> Iterator[str]:
-    known = {column.name: column for column in found.columns}
+    columns = {column.name: column for column in found.columns}
     declared = {"columns": table.columns or (), "key": table.key or (), "mask and hash": table.hidden}
-    for what, names in declared.items():
-        if missing := [name for name in names if name not in known]:
-            yield f"it has no column {', '.join(missing)}; there are {', '.join(known)}: correct {what}"
+    for option, names in declared.items():
+        if missing := [name for name in names if name not in columns]:
+            yield f"it has no column {', '.join(missing)}; there are {', '.join(columns)}: correct {option}"
             return
     key = found.key(table)
     if hidden := [name for name in key if name in table.hidden]:
@@ -338,9 +340,9 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
             f"no unique index covers its declared key {', '.join(table.key)}, so rows could share a stream: create a unique index"
             " on it, neither partial nor deferrable, or declare another key"
         )
-    if loose := [name for name in key if not known[name].not_null]:
-        yield f"column {', '.join(loose)} of its key may be null: alter table … alter {loose[0]} set not null"
-    unpublished = [n for n in (*key, *table.hidden) if known[n].unpublished and n not in (table.columns or ())]
+    if nullable := [name for name in key if not columns[name].not_null]:
+        yield f"column {', '.join(nullable)} of its key may be null: alter table … alter {nullable[0]} set not null"
+    unpublished = [n for n in (*key, *table.hidden) if columns[n].unpublished and n not in (table.columns or ())]
     if unpublished:
         # from PostgreSQL 18 on, the log holds stored generated columns
         yield (

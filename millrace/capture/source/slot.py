@@ -119,18 +119,18 @@ def create_slot(source: psycopg.Connection, slot: str, on_wait: Callable[[str], 
         psycopg.errors.DuplicateObject: The slot exists.
     """
     with ThreadPoolExecutor(1, "slot") as maker, ExitStack() as opened:
-        making = maker.submit(_create, source, slot)
-        looking: psycopg.Connection | None = None
+        creation = maker.submit(_create, source, slot)
+        observer: psycopg.Connection | None = None
         try:
-            while not wait([making], PAUSE_S).done:
-                if looking is None and isinstance(source, Connection):
-                    looking = opened.enter_context(connect_source(source.dsn))
-                on_wait((looking and oldest_transaction(looking)) or UNSEEN)
+            while not wait([creation], PAUSE_S).done:
+                if observer is None and isinstance(source, Connection):
+                    observer = opened.enter_context(connect_source(source.dsn))
+                on_wait((observer and oldest_transaction(observer)) or UNSEEN)
         except BaseException:
             with suppress(psycopg.Error):
                 source.cancel_safe()
             raise
-    return making.result()
+    return creation.result()
 
 
 def _create(source: psycopg.Connection, slot: str) -> Lsn:
@@ -186,20 +186,20 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
     ).fetchone()
     if row is None:
         return None
-    seen, lag, retained, xid_age = row
-    since = seen.get("inactive_since")
+    fields, lag, retained, xid_age = row
+    since = fields.get("inactive_since")
     return SlotState(
         slot=slot,
-        plugin=seen["plugin"],
-        database=seen["database"],
-        active_pid=seen["active_pid"],
-        confirmed_flush_lsn=_lsn(seen["confirmed_flush_lsn"]),
-        restart_lsn=_lsn(seen["restart_lsn"]),
-        wal_status=seen["wal_status"],
-        invalidation_reason=seen.get("invalidation_reason"),
-        safe_wal_size=seen["safe_wal_size"],
+        plugin=fields["plugin"],
+        database=fields["database"],
+        active_pid=fields["active_pid"],
+        confirmed_flush_lsn=_lsn(fields["confirmed_flush_lsn"]),
+        restart_lsn=_lsn(fields["restart_lsn"]),
+        wal_status=fields["wal_status"],
+        invalidation_reason=fields.get("invalidation_reason"),
+        safe_wal_size=fields["safe_wal_size"],
         inactive_since=datetime.fromisoformat(since) if since else None,
-        failover=seen.get("failover"),
+        failover=fields.get("failover"),
         lag_bytes=lag,
         retained_bytes=retained,
         xid_age=xid_age,
@@ -208,7 +208,7 @@ def slot_state(source: psycopg.Connection, slot: str) -> SlotState | None:
 
 def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
     """Return the source's settings that may remove a slot without a reader, a sentence each, with their values."""
-    found = source.execute(
+    limits = source.execute(
         """
         -- not pg_settings, which is larger than a small work_mem
         select name, current_setting(name, true)
@@ -217,7 +217,7 @@ def slot_limits(source: psycopg.Connection) -> tuple[str, ...]:
         """
     )
     return tuple(
-        f"{name} is {setting}: beyond that the source takes a slot that is not read" for name, setting in found
+        f"{name} is {setting}: beyond that the source takes a slot that is not read" for name, setting in limits
     )
 
 
@@ -279,7 +279,7 @@ def patiently(source: psycopg.Connection, slot: str, work: Callable[[], Result],
 
     # the session of a killed reader may still be ending
     try:
-        return while_held(ObjectInUse, BUSY_S, tell=end_former)(work)
+        return while_held(ObjectInUse, BUSY_S, on_retry=end_former)(work)
     except ObjectInUse as error:
         raise SlotBusy(
             f"Another session reads slot {slot}.",

@@ -99,8 +99,8 @@ class SlotStream:
         # a message that came during a wait
         self._next: bytes | None = None
         self._within_transaction = False
-        self._works, self._heard_at, self._silent_until = True, 0.0, 0.0
-        self._heard()
+        self._works, self._last_message_at, self._silent_until = True, 0.0, 0.0
+        self._note_message()
         self._warning: str | None = None
         self._closed = threading.Event()
         # guards libpq's connection, which two threads use
@@ -126,8 +126,8 @@ class SlotStream:
             if isinstance(error, psycopg.Error):
                 raise why_refused(source, slot, publication, error) from error
             raise
-        self._signs = threading.Thread(target=self._give_signs, name=f"signs of {slot}", daemon=True)
-        self._signs.start()
+        self._status_thread = threading.Thread(target=self._send_statuses, name=f"status of {slot}", daemon=True)
+        self._status_thread.start()
 
     def __enter__(self) -> Self:
         return self
@@ -157,12 +157,12 @@ class SlotStream:
             PublicationMissing: The publication does not exist, or did not exist when some of the changes were made.
             psycopg.OperationalError: The server has ended the stream, or is silent.
         """
-        given = False
+        yielded = False
         stop_at, ask_at = inf, time.monotonic() + LOOK_S
         while True:
             # all received messages, before checking anything else
             while (message := self._take()) is not None:
-                given = True
+                yielded = True
                 yield message
             if stop.is_set():
                 stop_at = min(stop_at, time.monotonic() + FAREWELL_S)
@@ -173,11 +173,11 @@ class SlotStream:
             self._next = self.read()
             if self._next is not None:
                 continue
-            if not self._within_transaction and (given or self.passed_lsn >= until):
+            if not self._within_transaction and (yielded or self.passed_lsn >= until):
                 return
             if time.monotonic() >= ask_at:
                 # while others write without a pause, the server does not report its position by itself
-                self._say(answer=True)
+                self._send_status(answer=True)
                 ask_at = time.monotonic() + LOOK_S
             self._next = self.read(POLL_S)
 
@@ -204,7 +204,7 @@ class SlotStream:
                 raise self._why(error) from error
             message = self._take()
         if message is None and time.monotonic() > self._silent_until:
-            if not self._works or time.monotonic() - self._heard_at > LONG_S:
+            if not self._works or time.monotonic() - self._last_message_at > LONG_S:
                 self._connection.give_up()
             # it may decode silently for long; a message that arrived during this check is read by the next call
             self._works = self._connection.works()
@@ -217,7 +217,7 @@ class SlotStream:
         A source that crashes may repeat what was discarded shortly before.
         """
         self._stored_lsn = lsn
-        self._say()
+        self._send_status()
 
     def end(self) -> None:
         """End the stream, and wait a moment until the slot is free."""
@@ -256,7 +256,7 @@ class SlotStream:
                 raise no_publication(self._publication, self._warning)
             if size < 0:
                 raise self._why(self._error())
-            self._heard()
+            self._note_message()
             kind = data[0]
             if kind == _WAL:
                 # the message follows its start, the end of the log, and the time
@@ -272,10 +272,10 @@ class SlotStream:
                 # commits below it were sent before it; within a transaction it is below that transaction's commit
                 self._passed(_POSITION.unpack_from(data, 1)[0])
 
-    def _heard(self) -> None:
+    def _note_message(self) -> None:
         self._works = True
-        self._heard_at = time.monotonic()
-        self._silent_until = self._heard_at + ANSWER_S
+        self._last_message_at = time.monotonic()
+        self._silent_until = self._last_message_at + ANSWER_S
 
     def _passed(self, lsn: int) -> None:
         # at first the server reads its log from further back
@@ -305,17 +305,17 @@ class SlotStream:
     def _warned(self, diagnostic: Diagnostic) -> None:
         # PostgreSQL 18 and later warns of a missing publication and leaves its changes out; earlier ones refuse. The
         # warning of a wait for a standby (synchronized_standby_slots) has the same code.
-        said = str(diagnostic.message_primary)
-        if diagnostic.sqlstate == ObjectNotInPrerequisiteState.sqlstate and self._publication in said:
-            self._warning = said
+        message = str(diagnostic.message_primary)
+        if diagnostic.sqlstate == ObjectNotInPrerequisiteState.sqlstate and self._publication in message:
+            self._warning = message
 
-    def _give_signs(self) -> None:
+    def _send_statuses(self) -> None:
         while not self._closed.wait(_SIGN_S):
             # the reader meets any error of the connection
             with suppress(psycopg.Error):
-                self._say(answer=True)
+                self._send_status(answer=True)
 
-    def _say(self, *, answer: bool = False) -> None:
+    def _send_status(self, *, answer: bool = False) -> None:
         """Report our position to the server; ask it to answer, so that a silent server is noticed."""
         stored = self._stored_lsn
         now = (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)

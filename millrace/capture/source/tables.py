@@ -239,7 +239,7 @@ labelled (relation, oid, label) as (
   select typed.relation, e.oid, e.enumlabel from typed join pg_enum e on e.enumtypid = typed.type_oid
 )
 """
-_ASKED = "with recursive asked (oid) as (select unnest(%s::oid[])),"
+_SELECTED_TABLES = "with recursive asked (oid) as (select unnest(%s::oid[])),"
 _LABELS = """
 select relation::bigint, jsonb_object_agg(oid, label) from labelled group by relation
 """
@@ -273,8 +273,8 @@ def find_tables(source: psycopg.Connection, names: Iterable[tuple[str, str]]) ->
     This takes one query for any number of names, another one if any has partitions, and another if any is a partition.
     No query waits for a lock.
     """
-    asked = list(names)
-    found = [table for _, table in _described(source, _NAMED, *([name[n] for name in asked] for n in (0, 1)))]
+    pairs = list(names)
+    found = [table for _, table in _described(source, _NAMED, *([name[n] for name in pairs] for n in (0, 1)))]
     above: dict[int, list[str]] = {}
     if parts := [table.oid for table in found if table.partition]:
         for oid, schema, name in source.execute(_ABOVE, (parts,)):
@@ -310,16 +310,16 @@ def keyed(found: SourceTable | None, table: CapturedTable) -> CapturedTable:
 
 def heirs(source: psycopg.Connection, tables: Iterable[CapturedTable]) -> dict[str, list[str]]:
     """Return, by the names of these tables, the tables that inherit from them without being partitions."""
-    asked = list(tables)
+    declared = list(tables)
     found: dict[str, list[str]] = {}
-    for schema, table, *heir in source.execute(_HEIRS, ([t.schema for t in asked], [t.table for t in asked])):
+    for schema, table, *heir in source.execute(_HEIRS, ([t.schema for t in declared], [t.table for t in declared])):
         found.setdefault(table_name(schema, table), []).append(table_name(*heir))
     return found
 
 
 def enum_labels(source: psycopg.Connection, tables: Sequence[int]) -> dict[int, dict[str, str]]:
     """Return the labels of the enums in the columns of these tables, by the table's id, then by the enum's."""
-    return dict(source.execute(_ASKED + ENUMS + _LABELS, (list(tables),)).fetchall())
+    return dict(source.execute(_SELECTED_TABLES + ENUMS + _LABELS, (list(tables),)).fetchall())
 
 
 def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozenset[int]:
@@ -342,9 +342,9 @@ def filled_leaves(source: psycopg.Connection, leaves: Sequence[int]) -> frozense
 
 
 def _described(
-    source: psycopg.Connection, asked: LiteralString, *arguments: Sequence[object]
+    source: psycopg.Connection, selection: LiteralString, *arguments: Sequence[object]
 ) -> Iterator[tuple[int, SourceTable]]:
-    for number, *row, columns, indexes in source.execute(asked + _DESCRIBED, arguments):
+    for number, *row, columns, indexes in source.execute(selection + _DESCRIBED, arguments):
         keys = [(primary, identity, tuple(names)) for primary, identity, names in indexes or ()]
         described = (
             *row,

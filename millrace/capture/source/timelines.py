@@ -46,13 +46,13 @@ class Timelines:
         if self == other:
             return None
         # the last timeline of a log has no end position
-        ours, theirs = ([*each.left, (each.present, None)] for each in (self, other))
+        own_pairs, other_pairs = ([*each.left, (each.present, None)] for each in (self, other))
         common = Lsn(0)
-        for (timeline, end), (another, also) in zip(ours, theirs, strict=False):
-            if timeline != another:
+        for (timeline, end), (other_timeline, other_end) in zip(own_pairs, other_pairs, strict=False):
+            if timeline != other_timeline:
                 break
-            if end != also:
-                return min(lsn for lsn in (end, also) if lsn is not None)
+            if end != other_end:
+                return min(lsn for lsn in (end, other_end) if lsn is not None)
             assert end is not None  # equal to the end would be equal
             common = end
         return common
@@ -72,14 +72,14 @@ def read_timelines(source: psycopg.Connection) -> Timelines:
         return Timelines((), 1)
     try:
         with connect_walsender(source) as walsender:
-            said = walsender.execute("IDENTIFY_SYSTEM").fetchone()
-            assert said is not None
-            if (said[0], said[1]) != (identity.system_identifier, identity.timeline):
-                raise _unknown(f"it is on timeline {identity.timeline}; a second connection found timeline {said[1]}")
-            found = walsender.execute(f"TIMELINE_HISTORY {identity.timeline:d}".encode()).pgresult
-            assert found is not None
+            system = walsender.execute("IDENTIFY_SYSTEM").fetchone()
+            assert system is not None
+            if (system[0], system[1]) != (identity.system_identifier, identity.timeline):
+                raise _unknown(f"it is on timeline {identity.timeline}; a second connection found timeline {system[1]}")
+            history = walsender.execute(f"TIMELINE_HISTORY {identity.timeline:d}".encode()).pgresult
+            assert history is not None
             # as bytes: the reason of a switch is in its author's encoding
-            content = found.get_value(0, 1) or b""
+            content = history.get_value(0, 1) or b""
     except psycopg.Error as error:
         raise _unknown(str(error).strip()) from error
     # each line has a timeline, where the log left it, and why

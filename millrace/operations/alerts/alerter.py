@@ -21,7 +21,7 @@ from millrace.operations.alerts.receiver import (
     AlertSettings,
     BadAlertSettings,
     alert_settings,
-    said_of_alerts,
+    alert_summary,
 )
 from millrace.operations.alerts.store import AlertStore
 from millrace.patience import ASK_S, BUSY_S, FAREWELL_S, PATIENCE_S, WATCH_S
@@ -56,14 +56,14 @@ class Alerter:
         self._connection, self._alerts = connection, AlertStore(connection)
         self._receiver, self._hold_s = receiver, hold_s
         self._sources = [StoreSource(PlatformStore(connection)), *sources]
-        self._failing = ""
+        self._last_failure = ""
 
     def tick(self) -> None:
         """Look at each source, and send what is due."""
-        self.look()
+        self.observe()
         self.send()
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Look at each source; a source that cannot be read ends nothing."""
         for source in self._sources:
             with self._connection.transaction():
@@ -84,16 +84,16 @@ class Alerter:
             incident = self._alerts.claim_alert()
             if incident is None:
                 return
-            about = f"{'began' if incident.told == 'nothing' else 'over'}: {incident.what}"
+            headline = f"{'began' if incident.told == 'nothing' else 'over'}: {incident.what}"
             delivery = self._receiver.send(message_of(incident, self._receiver.settings.ui_address))
             self._alerts.settle_alert(incident.incident_id, incident.told, delivery.error)
             if delivery.delivered:
-                logger.info("alert %s", about)
-                self._failing = ""
+                logger.info("alert %s", headline)
+                self._last_failure = ""
                 continue
-            if delivery.said != self._failing:
-                logger.warning("The alert %s is tried again, for it did not arrive: %s", about, delivery.said)
-            self._failing = delivery.said
+            if delivery.outcome != self._last_failure:
+                logger.warning("The alert %s is tried again, for it did not arrive: %s", headline, delivery.outcome)
+            self._last_failure = delivery.outcome
             # the next one would not arrive either; each gets its turn, because this one now waits longer
             return
 
@@ -102,19 +102,21 @@ class Alerter:
 def alerting(dsn: str, settings: Settings, sources: Sequence[Source]) -> Iterator[None]:
     """Send alerts beside other work, in their own thread, if the settings have a receiver; only log bad settings."""
     try:
-        found = alert_settings(settings)
+        receiver_settings = alert_settings(settings)
     except BadAlertSettings as error:
         logger.warning("No alerts are sent. %s", error)
-        found = None
-    if found is None:
+        receiver_settings = None
+    if receiver_settings is None:
         yield
         return
-    for warning in found.warnings:
+    for warning in receiver_settings.warnings:
         logger.warning("%s", warning)
-    logger.info("alerts go %s", said_of_alerts(settings))
+    logger.info("alerts go %s", alert_summary(settings))
     stop = threading.Event()
     # a daemon thread: a receiver, or a name that does not resolve, delays the end of the process by no more than this
-    thread = threading.Thread(target=run_alerter, args=(dsn, stop, found, sources), name="alerts", daemon=True)
+    thread = threading.Thread(
+        target=run_alerter, args=(dsn, stop, receiver_settings, sources), name="alerts", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -133,7 +135,7 @@ def run_alerter(
     hold_s: int = HOLD_S,
 ) -> None:
     """Look and send until `stop` is set; outlast restarts of the server and all other errors."""
-    pause_s, said = every_s, ""
+    pause_s, last_reason = every_s, ""
     with AlertReceiver(settings) as receiver:
         if problem := receiver.problem():
             logger.warning("%s It is tried all the same.", problem)
@@ -143,7 +145,7 @@ def run_alerter(
                     alerter = Alerter(connection, receiver, sources, hold_s=hold_s)
                     while not stop.is_set():
                         alerter.tick()
-                        pause_s, said = every_s, ""
+                        pause_s, last_reason = every_s, ""
                         stop.wait(every_s)
             except Exception as error:  # noqa: BLE001  else this loop would end in silence
                 reason = masked(str(error).strip() or type(error).__name__, dsn)
@@ -151,9 +153,9 @@ def run_alerter(
                     reason += ". They need a login that is a member of event_store_owner."
                 elif isinstance(error, errors.UndefinedFunction | errors.UndefinedTable | errors.InvalidSchemaName):
                     reason += ". Run: millrace migrate"
-                if reason != said:
+                if reason != last_reason:
                     logger.warning("Alerts wait: %s", reason)
-                said, pause_s = reason, min(pause_s * 2, PATIENCE_S)
+                last_reason, pause_s = reason, min(pause_s * 2, PATIENCE_S)
                 stop.wait(pause_s)
 
 

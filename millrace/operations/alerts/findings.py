@@ -14,7 +14,7 @@ from millrace.event_store.platform import PlatformStore
 from millrace.redact import masked, printable
 
 # by kind, how many seconds a problem lasts before its alert; other kinds alert at once
-TOLD_AFTER_S = {
+ALERT_AFTER_S = {
     "late": 120, "build_fails": 120, "capture_idle": 300, "stopped_table": 300, "not_sequenced": 60, "unreadable": 120,
     "run": 120, "location": 120, "queue": 120, "daemon": 120, "service": 120,
 }  # fmt: skip
@@ -43,13 +43,13 @@ class Finding(Problem):
         return {
             **asdict(self),
             "since": self.since.isoformat() if self.since else None,
-            "subject": kept(self.subject, SUBJECT_BYTES),
+            "subject": shortened(self.subject, SUBJECT_BYTES),
             "what": cut(clean(self.what), 2 * SUBJECT_BYTES),
             # the text of an error may quote a connection string
             "cause": cut(clean(masked(self.cause)), CAUSE_BYTES),
             "remedy": cut(clean(self.remedy), CAUSE_BYTES),
             "page": self.page if len(self.page.encode(errors="replace")) <= PAGE_BYTES else "",
-            "wait_s": TOLD_AFTER_S.get(self.kind, 0),
+            "wait_s": ALERT_AFTER_S.get(self.kind, 0),
         }
 
 
@@ -81,14 +81,14 @@ class StoreSource:
 
 def unreadable(source: str, error: Exception) -> Finding:
     """Return the finding that a source cannot be read."""
-    said = (str(error).strip().splitlines() or [""])[0]
+    first_line = (str(error).strip().splitlines() or [""])[0]
     return Finding(
-        "unreadable", "source", source, None, "page", f"What {source} knows cannot be read", f"{type(error).__name__}: {said}",
+        "unreadable", "source", source, None, "page", f"What {source} knows cannot be read", f"{type(error).__name__}: {first_line}",
         "Faults there are not seen. Is its database up, and reachable from where `millrace run sequencer` runs?",
     )  # fmt: skip
 
 
-def kept(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """Return a text that fits; two long texts that differ only at their ends stay different."""
     text = clean(text)
     if len(text.encode()) <= most:

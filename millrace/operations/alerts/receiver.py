@@ -59,12 +59,12 @@ class Delivery:
     Attributes:
         delivered: Whether the receiver took it: its status is 2xx.
         error: Why not, in the form that the store may keep; None if it did.
-        said: The outcome as text, for the operators of this machine.
+        outcome: The outcome as text, for the operators of this machine.
     """
 
     delivered: bool
     error: str | None
-    said: str
+    outcome: str
 
 
 def alert_settings(settings: Settings) -> AlertSettings | None:
@@ -167,7 +167,7 @@ class AlertReceiver:
         elif status == HTTPStatus.TOO_MANY_REQUESTS:
             error += " It wants fewer messages."
         # the store keeps `error` only; the receiver's own text is for operators
-        shown = cut(clean(answer.said), 300)
+        shown = cut(clean(answer.body_text), 300)
         return Delivery(False, error, f"{error} It said: {shown}" if shown and shown not in error else error)
 
     def close(self) -> None:
@@ -183,16 +183,18 @@ class AlertReceiver:
         self.close()
 
 
-def said_of_alerts(settings: Settings) -> str:
+def alert_summary(settings: Settings) -> str:
     """Return whether alerts are sent, and where to; of the URL, only the host, because its path may be a secret."""
     try:
-        found = alert_settings(settings)
+        receiver_settings = alert_settings(settings)
     except BadAlertSettings as error:
         return f"off: {error.message} {error.hint or ''}".strip()
-    if found is None:
+    if receiver_settings is None:
         return "off; set MILLRACE_ALERT_URL"
-    with AlertReceiver(found) as receiver:
-        return f"to {receiver.place} ({found.form}, {'signed' if found.secret else 'not signed'})"
+    with AlertReceiver(receiver_settings) as receiver:
+        return (
+            f"to {receiver.place} ({receiver_settings.form}, {'signed' if receiver_settings.secret else 'not signed'})"
+        )
 
 
 def _is_address(address: str) -> bool:

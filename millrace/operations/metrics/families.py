@@ -8,19 +8,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 Samples = Iterable[tuple[Sequence[str], float]]
 
 
-def gauge(name: str, says: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
+def gauge(name: str, help_text: str, labels: Sequence[str], samples: Samples) -> GaugeMetricFamily:
     """Make the metric `millrace_<name>` of a figure that rises and falls."""
-    family = GaugeMetricFamily(f"millrace_{name}", says, labels=labels)
-    for values, number in samples:
-        family.add_metric(values, number)
+    family = GaugeMetricFamily(f"millrace_{name}", help_text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
     return family
 
 
-def counter(name: str, says: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
+def counter(name: str, help_text: str, labels: Sequence[str], samples: Samples) -> CounterMetricFamily:
     """Make the metric `millrace_<name>_total` of a figure that only rises."""
-    family = CounterMetricFamily(f"millrace_{name}", says, labels=labels)
-    for values, number in samples:
-        family.add_metric(values, number)
+    family = CounterMetricFamily(f"millrace_{name}", help_text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
     return family
 
 

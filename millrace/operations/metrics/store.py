@@ -120,37 +120,37 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
 
 
 def _log(partitions: Sequence[PartitionInfo]) -> Iterator[Metric]:
-    def each(number: Callable[[PartitionInfo], float]) -> Samples:
-        return [([str(partition.partition)], number(partition)) for partition in partitions]
+    def samples(value: Callable[[PartitionInfo], float]) -> Samples:
+        return [([str(partition.partition)], value(partition)) for partition in partitions]
 
     labels = ["partition"]
     yield counter(
         "log_positions",
         "Positions given in a log partition: its high-water mark.",
         labels,
-        each(lambda p: p.high_water_mark),
+        samples(lambda p: p.high_water_mark),
     )
     yield gauge(
-        "log_earliest_position", "The first position that is kept.", labels, each(lambda p: p.earliest_position)
+        "log_earliest_position", "The first position that is kept.", labels, samples(lambda p: p.earliest_position)
     )
     yield gauge(
         "log_archived_position",
         "Up to before which position events are archived.",
         labels,
-        each(lambda p: p.archived_position),
+        samples(lambda p: p.archived_position),
     )
     yield gauge(
         "log_unarchived_seconds",
         "The age of the first event that is not archived; 0 if all are.",
         labels,
-        each(lambda p: seconds_since(p.unarchived_since)),
+        samples(lambda p: seconds_since(p.unarchived_since)),
     )
-    yield gauge("log_bytes", "Its share of the tables of events, in bytes.", labels, each(lambda p: p.bytes))
+    yield gauge("log_bytes", "Its share of the tables of events, in bytes.", labels, samples(lambda p: p.bytes))
     yield gauge(
         "log_idle_seconds",
         "How long ago the newest event was appended.",
         labels,
-        each(lambda p: seconds_since(p.last_activity)),
+        samples(lambda p: seconds_since(p.last_activity)),
     )
 
 
@@ -180,54 +180,64 @@ def _sequencer(store: PlatformStore) -> Iterator[Metric]:
 def _views(views: Iterable[ViewInfo], positions: int) -> Iterator[Metric]:
     rows = [*views]
 
-    def each(number: Callable[[ViewInfo], float]) -> Samples:
-        return [([view.view, view.mode], number(view)) for view in rows]
+    def samples(value: Callable[[ViewInfo], float]) -> Samples:
+        return [([view.view, view.mode], value(view)) for view in rows]
 
     labels = ["view", "mode"]
-    yield gauge("view_enabled", "Whether a view is given events.", labels, each(lambda v: v.enabled))
-    yield gauge("view_lag_events", "Events that a view wants and has not.", labels, each(lambda v: v.lag))
+    yield gauge("view_enabled", "Whether a view is given events.", labels, samples(lambda v: v.enabled))
+    yield gauge("view_lag_events", "Events that a view wants and has not.", labels, samples(lambda v: v.lag))
     yield gauge(
-        "view_lag_exact", "1 if these numbers are exact, 0 if they are lower bounds.", labels, each(lambda v: v.exact)
+        "view_lag_exact",
+        "1 if these numbers are exact, 0 if they are lower bounds.",
+        labels,
+        samples(lambda v: v.exact),
     )
     yield gauge(
         "view_lag_seconds",
         "The age of the first of these that no dead letter holds.",
         labels,
-        each(lambda v: v.lag_seconds),
+        samples(lambda v: v.lag_seconds),
     )
     yield gauge(
-        "view_position", "Positions of the log that a view has passed.", labels, each(lambda v: positions - v.behind)
+        "view_position", "Positions of the log that a view has passed.", labels, samples(lambda v: positions - v.behind)
     )
-    yield gauge("view_in_flight_streams", "Streams delivered and not answered.", labels, each(lambda v: v.in_flight))
-    yield gauge("view_waiting_streams", "Streams that wait for their next try.", labels, each(lambda v: v.waiting))
-    yield gauge("view_dead_letters", "Streams that were given up.", labels, each(lambda v: v.dead_letters))
+    yield gauge("view_in_flight_streams", "Streams delivered and not answered.", labels, samples(lambda v: v.in_flight))
+    yield gauge("view_waiting_streams", "Streams that wait for their next try.", labels, samples(lambda v: v.waiting))
+    yield gauge("view_dead_letters", "Streams that were given up.", labels, samples(lambda v: v.dead_letters))
     yield gauge(
-        "view_leased_partitions", "Log partitions leased to a consumer.", labels, each(lambda v: v.leased_partitions)
+        "view_leased_partitions", "Log partitions leased to a consumer.", labels, samples(lambda v: v.leased_partitions)
     )
-    yield gauge("view_consumers", "Consumers that live.", labels, each(lambda v: v.consumers))
+    yield gauge("view_consumers", "Consumers that live.", labels, samples(lambda v: v.consumers))
 
 
 def _captures(captures: Sequence[CaptureInfo]) -> Iterator[Metric]:
-    def each(number: Callable[[CaptureInfo], float]) -> Samples:
-        return [([capture.capture], number(capture)) for capture in captures]
+    def samples(value: Callable[[CaptureInfo], float]) -> Samples:
+        return [([capture.capture], value(capture)) for capture in captures]
 
     labels = ["capture"]
-    yield gauge("capture_leased", "Whether a process works on a capture.", labels, each(lambda c: c.leased))
+    yield gauge("capture_leased", "Whether a process works on a capture.", labels, samples(lambda c: c.leased))
     yield gauge(
-        "capture_idle_seconds", "How long ago changes were stored.", labels, each(lambda c: seconds_since(c.stored_at))
+        "capture_idle_seconds",
+        "How long ago changes were stored.",
+        labels,
+        samples(lambda c: seconds_since(c.stored_at)),
     )
     yield gauge(
-        "capture_waiting_changes", "Changes stored that are no events yet.", labels, each(lambda c: c.unemitted)
+        "capture_waiting_changes", "Changes stored that are no events yet.", labels, samples(lambda c: c.unemitted)
     )
-    yield gauge("capture_quarantined_changes", "Changes that cannot be events.", labels, each(lambda c: c.quarantined))
     yield gauge(
-        "capture_held_changes", "Changes behind a quarantined one of their row.", labels, each(lambda c: c.held)
+        "capture_quarantined_changes", "Changes that cannot be events.", labels, samples(lambda c: c.quarantined)
     )
-    yield gauge("capture_open_gaps", "Ranges of changes that are missing.", labels, each(lambda c: c.open_gaps))
-    yield gauge("capture_stopped_tables", "Tables that cannot be captured.", labels, each(lambda c: c.tables_stopped))
+    yield gauge(
+        "capture_held_changes", "Changes behind a quarantined one of their row.", labels, samples(lambda c: c.held)
+    )
+    yield gauge("capture_open_gaps", "Ranges of changes that are missing.", labels, samples(lambda c: c.open_gaps))
+    yield gauge(
+        "capture_stopped_tables", "Tables that cannot be captured.", labels, samples(lambda c: c.tables_stopped)
+    )
     yield gauge(
         "capture_tables_to_backfill",
         "Tables whose first rows are not all read.",
         labels,
-        each(lambda c: c.tables_to_backfill),
+        samples(lambda c: c.tables_to_backfill),
     )

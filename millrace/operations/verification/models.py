@@ -12,7 +12,7 @@ from millrace.drain.build_errors import cause
 from millrace.drain.diff import diff_with_serving
 from millrace.drain.report import PartitionsFailed
 from millrace.errors import MillraceError, Unreachable
-from millrace.operations.verification.looks import Report, Watcher
+from millrace.operations.verification.checks import Report, Watcher
 from millrace.postgres.connecting import PASSING
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.stored.differences import comparable_partitions, examples
@@ -39,7 +39,7 @@ _PASSED_OVER = (
 )
 
 
-def look_at_models(
+def check_models(
     dsn: str,
     connection: psycopg.Connection,
     models: Iterable[ReadModel],
@@ -70,7 +70,7 @@ def look_at_models(
         if watcher.stop.is_set():
             return
         try:
-            why = _look_at(dsn, connection, model, spark, report, watcher, archive, partition)
+            why = _check(dsn, connection, model, spark, report, watcher, archive, partition)
         except Unreachable:
             raise
         except _PASSED_OVER as error:
@@ -79,7 +79,7 @@ def look_at_models(
             report.passed_over.append(f"Read model {model.name} was not compared: {why}")
 
 
-def _look_at(
+def _check(
     dsn: str,
     connection: psycopg.Connection,
     model: ReadModel,
@@ -95,7 +95,7 @@ def _look_at(
         return (
             f"no version of its declaration serves: millrace run drain {model.name} --once, or millrace view approve."
         )
-    watcher.at(f"groups of rows of read model {model.name}")
+    watcher.checking(f"groups of rows of read model {model.name}")
     for name, differing in differing_rollups(connection, serving).items():
         report.add(
             "groups_differ",
@@ -116,7 +116,7 @@ def _look_at(
         return f"of {'each' if chosen is None else 'its'} log partition a file of the archive is damaged."
     partition = random.choice([*candidates])  # noqa: S311 - no secret
     where = f"log partition {partition} of read model {model.name}"
-    watcher.at(f"{where} is built")
+    watcher.checking(f"{where} is built")
     try:
         diff = diff_with_serving(dsn, model, spark, partition=partition, keep=KEEP, archive=archive)
     except Exception as error:
@@ -127,28 +127,28 @@ def _look_at(
         fails = str(error) if isinstance(error, PartitionsFailed) else cause(error)
         report.add("rebuild_fails", f"A rebuild fails: {where}. {fails}")
         return None
-    found = diff.outcome
-    assert found is not None
+    comparison = diff.outcome
+    assert comparison is not None
     where += f", up to position {diff.marks[partition]}"
     if diff.waiting_streams:
         remove_now(connection, diff.name)
         return f"streams of {where} came to wait for a retry."
     report.models += 1
-    report.rows += found.rows_before
-    if found.failed_streams:
+    report.rows += comparison.rows_before
+    if comparison.failed_streams:
         report.add(
             "streams_fail",
-            f"A rebuild fails at events of {found.failed_streams} streams that a drain took: {where}. Correct the"
+            f"A rebuild fails at events of {comparison.failed_streams} streams that a drain took: {where}. Correct the"
             " declaration: of the same events it has to make the same rows.",
         )
-    elif found.differs:
+    elif comparison.differs:
         keys = ", ".join(one.key for one in examples(connection, diff)[:5])
         report.add(
             "rows_differ",
-            f"{found.changed} rows are not those of a rebuild, which lacks {found.gone} and has {found.new} others:"
+            f"{comparison.changed} rows are not those of a rebuild, which lacks {comparison.gone} and has {comparison.new} others:"
             f" {where}, such as {keys}. Rebuild the log partition in Dagster; if it differs again, the declaration makes"
             " other rows of the same events.",
         )
     remove_now(connection, diff.name)
-    watcher.done(f"{found.rows_before:,} rows of log partition {partition} of read model {model.name}")
+    watcher.checked(f"{comparison.rows_before:,} rows of log partition {partition} of read model {model.name}")
     return None

@@ -6,7 +6,7 @@ from millrace.event_store.sql_functions import SqlFunctions
 
 
 @dataclass(frozen=True)
-class Looked:
+class Checked:
     """The result of one call that checks promises, all as of one moment.
 
     Attributes:
@@ -25,16 +25,16 @@ class Looked:
 class VerificationStore(SqlFunctions):
     """The SQL functions that check promises. Every method raises the `MillraceError` of its SQL function."""
 
-    def verify_positions(self, partition: int, from_: int, limit: int) -> Looked:
+    def verify_positions(self, partition: int, from_: int, limit: int) -> Checked:
         """Check positions of a log partition: whether they are dense, and have their events."""
         return self._one(
-            Looked, "select * from event_store_platform.verify_positions(%s, %s, %s)", (partition, from_, limit)
+            Checked, "select * from event_store_platform.verify_positions(%s, %s, %s)", (partition, from_, limit)
         )
 
-    def verify_events(self, from_: int, limit: int) -> Looked:
+    def verify_events(self, from_: int, limit: int) -> Checked:
         """Check events from an offset on: whether they have positions, and follow each other in their streams."""
-        return self._one(Looked, "select * from event_store_platform.verify_events(%s, %s)", (from_, limit))
+        return self._one(Checked, "select * from event_store_platform.verify_events(%s, %s)", (from_, limit))
 
-    def verify_views(self) -> Looked:
+    def verify_views(self) -> Checked:
         """Check checkpoints, locks, recorded moments and versions of read models."""
-        return self._one(Looked, "select * from event_store_platform.verify_views()")
+        return self._one(Checked, "select * from event_store_platform.verify_views()")

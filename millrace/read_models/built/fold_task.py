@@ -22,7 +22,7 @@ from millrace.spark.bounded import NotReturned
 # (log partition, decider, decider_id)
 Stream = tuple[int, str, str]
 # position, event, version, data, created_at, offset
-Taken = tuple[int, str, int, str, datetime, int]
+TakenEvent = tuple[int, str, int, str, datetime, int]
 Row = tuple[Any, ...]
 
 # in rows made of events: the column that names an event that is not in them, and why; null in all other rows
@@ -124,19 +124,19 @@ class Watch:
         for_all: Whether that time is for all calls together, and not for each.
     """
 
-    __slots__ = ("_before", "_for_all", "_seconds", "_seen", "at")
+    __slots__ = ("_for_all", "_former_handler", "_last_at", "_seconds", "at")
 
     def __init__(self, seconds: float, *, for_all: bool) -> None:
         self.at: FoldEvent | None = None
         self._seconds = seconds
         self._for_all = for_all
-        self._seen: FoldEvent | None = None
-        self._before: Any = None
+        self._last_at: FoldEvent | None = None
+        self._former_handler: Any = None
 
     def __enter__(self) -> Self:
         # Python takes signals in its main thread, which is where Spark's tasks run
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGALRM, self._look)
+            self._former_handler = signal.signal(signal.SIGALRM, self._end_call)
             # repeatedly: a signal that comes between two calls ends none
             signal.setitimer(
                 signal.ITIMER_REAL, self._seconds, min(self._seconds, 1.0) if self._for_all else self._seconds
@@ -144,16 +144,16 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
+        if self._former_handler is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self._before)
+            signal.signal(signal.SIGALRM, self._former_handler)
 
-    def _look(self, _number: int, _frame: FrameType | None) -> None:
+    def _end_call(self, _number: int, _frame: FrameType | None) -> None:
         # the same event as at the last look, not another one after a quick call
-        if self.at is not None and (self._for_all or self.at is self._seen):
+        if self.at is not None and (self._for_all or self.at is self._last_at):
             of = " for the events of a round" if self._for_all else ""
             raise NotReturned(f"the function had not returned after {self._seconds:g} s{of}")
-        self._seen = self.at
+        self._last_at = self.at
 
 
 class StreamFold:
@@ -194,11 +194,11 @@ class StreamFold:
         # the last state that could be stored, its row if that is a new one, and the events since
         self._stored = state
         self._row: Row | None = None
-        self._since: list[Taken] = []
+        self._since: list[TakenEvent] = []
         # the event that alone makes the stream fail, and the error
         self._failed: tuple[int, str] | None = None
 
-    def take(self, event: Taken) -> None:
+    def take(self, event: TakenEvent) -> None:
         """Fold an event, unless it is in the state already, or the stream failed before."""
         if event[0] <= self._position or self._failed is not None:
             return
@@ -216,7 +216,7 @@ class StreamFold:
         """Keep the state if it can be stored."""
         if self._since:
             with suppress(_Fails):
-                self._note(self._state, self._since[-1])
+                self._keep_state(self._state, self._since[-1])
                 self._since = []
 
     def rows(self) -> list[Row]:
@@ -224,12 +224,12 @@ class StreamFold:
         self.settle()
         self._fold_again()
         partition, decider, decider_id = self.stream
-        named = (partition, decider, decider_id) if self._task.with_decider else (partition, decider_id)
-        rows = [] if self._row is None else [(*named, *self._row, None)]
+        key = (partition, decider, decider_id) if self._task.with_decider else (partition, decider_id)
+        rows = [] if self._row is None else [(*key, *self._row, None)]
         if self._failed is not None:
             offset, error = self._failed
-            told = {"partition": partition, "offset": offset, "stream": [decider, decider_id], "error": error}
-            rows.append((*named, *([None] * (len(self._task.types) + 2)), json.dumps(told)))
+            misread = {"partition": partition, "offset": offset, "stream": [decider, decider_id], "error": error}
+            rows.append((*key, *([None] * (len(self._task.types) + 2)), json.dumps(misread)))
         return rows
 
     def _fold_again(self) -> None:
@@ -243,14 +243,14 @@ class StreamFold:
                 failed = failed or (event[-1], str(fails))
                 break
             try:
-                self._note(state, event)
+                self._keep_state(state, event)
             except _Fails as fails:
                 failed = failed or (event[-1], str(fails))
             else:
                 failed = None
         self._failed, self._since = failed or self._failed, []
 
-    def _called(self, state: State | None, event: Taken) -> State | None:
+    def _called(self, state: State | None, event: TakenEvent) -> State | None:
         _, name, version, data, created_at, offset = event
         _, decider, decider_id = self.stream
         try:
@@ -274,7 +274,7 @@ class StreamFold:
             # no single event is to blame if all together took too long
             raise (FoldFailed(str(fails)) if self._task.for_all else fails) from error
 
-    def _note(self, state: State | None, event: Taken) -> None:
+    def _keep_state(self, state: State | None, event: TakenEvent) -> None:
         """Keep a state after an event, if it can be stored."""
         try:
             text, values = stored_row(state, self._task.types)
@@ -282,7 +282,7 @@ class StreamFold:
             raise self._fails(event, error) from error
         self._stored, self._row = text, (event[0], text, *values)
 
-    def _fails(self, event: Taken, error: BaseException) -> "_Fails":
+    def _fails(self, event: TakenEvent, error: BaseException) -> "_Fails":
         """Describe a failure in one line: the event, its stream and the error."""
         why = traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
         _, decider, decider_id = self.stream
@@ -310,13 +310,13 @@ class TaskQuery:
         if self._connection is not None:
             self._connection.close()
 
-    def rows(self, given: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
+    def rows(self, parameters: dict[str, Any]) -> Iterable[tuple[Any, ...]]:
         """Return the rows of the query, given its parameters."""
         from millrace.postgres.connecting import connect
 
         if self._connection is None:
             self._connection = connect(self._dsn)
-        found: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, given)
+        found: Iterable[tuple[Any, ...]] = self._connection.execute(self._query, parameters)
         return found
 
 

@@ -104,9 +104,9 @@ def partial_rows(events: Events, model: ReadModel, dsn: str) -> "DataFrame":
     return rows.select(*(source_column(slot).alias(name) for slot, name in names.items()), source_column(MISREAD))
 
 
-def wide_events(events: Events, model: ReadModel, dsn: str, slots: Slots, *kept: str) -> "DataFrame":
-    """Return the wide table of some events of a model, with its values in their slots, and with kept columns."""
-    rows = slot_rows(0, model, slots, wide_schema(slots, *kept), *kept)
+def wide_events(events: Events, model: ReadModel, dsn: str, slots: Slots, *event_columns: str) -> "DataFrame":
+    """Return the wide table of some events of a model, with its values in their slots, and columns of the event."""
+    rows = slot_rows(0, model, slots, wide_schema(slots, *event_columns), *event_columns)
     carried = model.carried
     if carried is None:
         return events.through(rows.of, rows.schema)
@@ -121,12 +121,12 @@ def wide_events(events: Events, model: ReadModel, dsn: str, slots: Slots, *kept:
     return FrameEvents(ordered).through(fill, rows.schema)
 
 
-def wide_schema(slots: Slots, *kept: str) -> pa.Schema:
+def wide_schema(slots: Slots, *event_columns: str) -> pa.Schema:
     """Return the columns of the wide table: a model's number, an event's place, and the slots."""
     return pa.schema(
         [
             (MODEL, pa.int32()),
-            *((name, arrow_type(COLUMNS[name][0])) for name in ("partition", ORDER, *kept)),
+            *((name, arrow_type(COLUMNS[name][0])) for name in ("partition", ORDER, *event_columns)),
             (ITEM_ORDER, pa.int64()),
             *(
                 (slot.name, pa.string() if slot.is_text else arrow_type(slot.column.type))
@@ -136,19 +136,21 @@ def wide_schema(slots: Slots, *kept: str) -> pa.Schema:
     )
 
 
-def slot_rows(number: int, model: ReadModel, slots: Slots, schema: pa.Schema, *kept: str) -> SlotRows:
+def slot_rows(number: int, model: ReadModel, slots: Slots, schema: pa.Schema, *event_columns: str) -> SlotRows:
     """Return the needs of a task that puts a model's events into the slots of a wide table."""
-    own = slots.of_keys[model.view]
+    key_slots = slots.of_keys[model.view]
     keys, of_items = (
-        tuple(own[name].name for name, key in model.keys.items() if key.is_of_item is of_item)
+        tuple(key_slots[name].name for name, key in model.keys.items() if key.is_of_item is of_item)
         for of_item in (False, True)
     )
     values = values_of(model, slots)
-    return SlotRows(number, schema, ("partition", ORDER, *kept), values, keys, model.items, of_items, model.carried)
+    return SlotRows(
+        number, schema, ("partition", ORDER, *event_columns), values, keys, model.items, of_items, model.carried
+    )
 
 
-def valued(wide: "DataFrame", slots: Slots, *kept: str) -> "DataFrame":
-    """Return the wide table with its slots' values read as their types, MISREAD, and kept columns."""
+def valued(wide: "DataFrame", slots: Slots, *event_columns: str) -> "DataFrame":
+    """Return the wide table with its slots' values read as their types, MISREAD, and columns of the event."""
     from pyspark.sql import functions as f
 
     read = [*slots.keys, *(one for slot in slots.values for one in slot.reads)]
@@ -156,15 +158,15 @@ def valued(wide: "DataFrame", slots: Slots, *kept: str) -> "DataFrame":
         wide,
         {slot.name: f.col(slot.name) for slot in read},
         {slot.name: slot.column.type for slot in read if slot.is_text},
-        {slot.name: slot.key.made for slot in read if slot.key is not None},
-        (MODEL, ITEM_ORDER, *kept),
+        {slot.name: slot.key.to_key for slot in read if slot.key is not None},
+        (MODEL, ITEM_ORDER, *event_columns),
     )
 
 
 def aggregated(wide: "DataFrame", slots: Slots, *firsts: str) -> "DataFrame":
     """Return a row for each model, key and log partition of a wide table, the state of each slot, and one MISREAD.
 
-    A kept column in `firsts` has any one of its values.
+    A column of the event in `firsts` has any one of its values.
     """
     from pyspark.sql import functions as f
 
@@ -190,8 +192,8 @@ def read_exactly(
     events: "DataFrame",
     values: Mapping[str, "SparkColumn"],
     texts: Mapping[str, str],
-    made: "Mapping[str, Callable[[SparkColumn], SparkColumn]]",
-    kept: Sequence[str] = (),
+    conversions: "Mapping[str, Callable[[SparkColumn], SparkColumn]]",
+    event_columns: Sequence[str] = (),
 ) -> "DataFrame":
     """Return values of events, with texts read as their types; MISREAD lists the texts that a type does not hold.
 
@@ -199,13 +201,13 @@ def read_exactly(
         events: The events.
         values: The values, by name.
         texts: The types of the values that are texts.
-        made: Functions that turn some values, once read, into others.
-        kept: Further columns to return; log partition and offset are always returned.
+        conversions: Functions that turn some values, once read, into others.
+        event_columns: Further columns to return; log partition and offset are always returned.
     """
     from pyspark.sql import functions as f
 
     faults = {name: fault for name, type_ in texts.items() if (fault := misread(values[name], type_)) is not None}
-    told = f.to_json(
+    misread_json = f.to_json(
         f.struct(
             "partition",
             ORDER,
@@ -213,12 +215,12 @@ def read_exactly(
         )
     )
     read = {name: typed(value, texts[name]) if name in texts else value for name, value in values.items()}
-    read |= {name: make(read[name]) for name, make in made.items()}
+    read |= {name: make(read[name]) for name, make in conversions.items()}
     return events.select(
-        *dict.fromkeys((*kept, "partition", ORDER)),
+        *dict.fromkeys((*event_columns, "partition", ORDER)),
         *(value.alias(name) for name, value in read.items()),
         # all faults in one condition: Spark reads each text once, for its value and for this
-        f.when(f.greatest(f.lit(False), f.lit(False), *faults.values()), told).alias(MISREAD),
+        f.when(f.greatest(f.lit(False), f.lit(False), *faults.values()), misread_json).alias(MISREAD),
     )
 
 
@@ -269,8 +271,8 @@ def recomputed_rows(
     if begun:
         columns = {name: type_ for name, (type_, *_) in COLUMNS.items()}
         read = history_reader(dsn, model.events, arrow_schema(columns), as_option(model.seen_upcasts))
-        asked = touched.select(*STREAM, POSITION).coalesce(live_readers)
-        history = asked.mapInArrow(read, spark_schema(columns))
+        streams = touched.select(*STREAM, POSITION).coalesce(live_readers)
+        history = streams.mapInArrow(read, spark_schema(columns))
     identity = [key.source for key in model.keys.values()]
     rows = _computed(model, history.select(*COLUMNS), identity, plan_s)
     others = [name for name in model.types if name not in model.row_key]
@@ -307,24 +309,24 @@ def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str], p
             detail=f"{kind.__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             hint="It gets the events of many streams as a DataFrame and returns a DataFrame.",
         ) from error
-    wanted = dict.fromkeys(identity, "string") | model.types
-    wrong = [f"{name} is {found.get(name, 'missing')}" for name, type_ in wanted.items() if found.get(name) != type_]
+    types = dict.fromkeys(identity, "string") | model.types
+    wrong = [f"{name} is {found.get(name, 'missing')}" for name, type_ in types.items() if found.get(name) != type_]
     if wrong:
         raise FunctionFailed(
             f"Read model {model.name}: its function returned other columns than declared.",
             detail=", ".join(wrong),
-            hint=f"Return {', '.join(f'{name} {type_}' for name, type_ in wanted.items())}: nothing is cast for you.",
+            hint=f"Return {', '.join(f'{name} {type_}' for name, type_ in types.items())}: nothing is cast for you.",
         )
-    return rows.select(*wanted)
+    return rows.select(*types)
 
 
 def _error(model: Recompute, stream: str, why: str) -> "SparkColumn":
     from pyspark.sql import functions as f
 
-    said = f.concat(
+    message = f.concat(
         f.lit(f"read model {model.name}: its function returned stream '"), f.col(stream), f.lit(f"', {why}")
     )
-    return f.raise_error(said).cast("bigint")
+    return f.raise_error(message).cast("bigint")
 
 
 def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.read_models.built.slots import Value
-from millrace.read_models.declared.carried import Ask, Carried
+from millrace.read_models.declared.carried import Carried, RunQuery
 from millrace.read_models.declared.columns import ORDER
 from millrace.read_models.declared.items import ITEM_ORDER, Items
 
@@ -23,7 +23,7 @@ class SlotRows:
     Attributes:
         number: Its number in the plan.
         schema: The wide table.
-        kept: The columns that it takes over from the event.
+        event_columns: The columns that it takes over from the event.
         values: By slot, the value that it puts there.
         keys: The slots of its key with values of events.
         items: Its reads of the elements of an array, if these are its rows.
@@ -33,7 +33,7 @@ class SlotRows:
 
     number: int
     schema: pa.Schema
-    kept: tuple[str, ...]
+    event_columns: tuple[str, ...]
     values: Mapping[str, Value]
     keys: tuple[str, ...]
     items: Items | None
@@ -41,13 +41,13 @@ class SlotRows:
     carried: Carried | None
 
     def of_streams(
-        self, batches: Iterator[pa.Table], ask: Ask, given_up: frozenset[int] = frozenset()
+        self, batches: Iterator[pa.Table], run_query: RunQuery, given_up: frozenset[int] = frozenset()
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of events that are sorted by stream and offset; `ask` looks up values of carried keys.
+        """Yield the rows of events that are sorted by stream and offset; `run_query` looks up values of carried keys.
 
         Events at the offsets in `given_up` have no rows, but others take over keys from them.
         """
-        filled = self.carried.filled(batches, ask) if self.carried is not None else batches
+        filled = self.carried.filled(batches, run_query) if self.carried is not None else batches
         left_out = pa.array(given_up, pa.int64())
         return self.of(
             events.filter(pc.invert(pc.is_in(events.column(ORDER), left_out))) if given_up else events
@@ -66,8 +66,8 @@ class SlotRows:
             if self.items is None:
                 yield from self._rows(events, ORDER)
                 continue
-            for taken in self.items.apart(events):
-                items = taken
+            for elements in self.items.apart(events):
+                items = elements
                 for key in self.item_keys:
                     is_none = pc.is_valid(items.column(self.items.array))
                     items = items.filter(pc.or_(is_none, pc.is_valid(_read(self.values[key], items))))
@@ -76,7 +76,7 @@ class SlotRows:
     def _rows(self, events: pa.Table, order: str) -> Iterator[pa.RecordBatch]:
         if not len(events):
             return
-        found: dict[str, object] = {name: events.column(name) for name in self.kept}
+        found: dict[str, object] = {name: events.column(name) for name in self.event_columns}
         found[ITEM_ORDER] = events.column(order)
         found[MODEL] = pa.repeat(pa.scalar(self.number, pa.int32()), len(events))
         masks: dict[object, object] = {}
@@ -89,7 +89,7 @@ class SlotRows:
                 array = pc.if_else(masks[value.events], array, pa.scalar(None, array.type))
             if value.where is not None:
                 if value.where not in masks:
-                    masks[value.where] = value.where.met(events)
+                    masks[value.where] = value.where.mask(events)
                 array = pc.if_else(masks[value.where], array, pa.scalar(None, array.type))
             found[slot] = array
         yield wide_rows(self.schema, found, len(events))

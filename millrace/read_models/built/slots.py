@@ -98,20 +98,20 @@ def state_of(model: ReadModel, slots: Slots) -> list[str]:
 
 
 def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
-    taken: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     slots = {}
     for name, column in columns.items():
         kind = column.kind if isinstance(column, Column) else "key"
         of_text = is_text(column)
         # such as sum_decimal_18_2_text
         options = column.options if isinstance(column, Column) else ()
-        words = [kind, *options, *_words(column.type), *(["text"] if of_text else [])]
+        parts = [kind, *options, *_type_parts(column.type), *(["text"] if of_text else [])]
         if isinstance(column, KeyColumn) and column.every:
-            words += [*column.every.split(" "), str(column.zone)]
+            parts += [*column.every.split(" "), str(column.zone)]
         if isinstance(column, RankedColumn):
-            words += [*_words(column.by.type), *(["text"] if is_text(column.by) else [])]
-        prefix = "_".join(words)
-        number = taken[prefix] = taken.get(prefix, -1) + 1
+            parts += [*_type_parts(column.by.type), *(["text"] if is_text(column.by) else [])]
+        prefix = "_".join(parts)
+        number = numbers[prefix] = numbers.get(prefix, -1) + 1
         slot = f"{prefix}_{number}"
         by = None
         built = (
@@ -127,7 +127,7 @@ def _numbered(columns: Mapping[str, Column | KeyColumn]) -> dict[str, Slot]:
     return slots
 
 
-def _words(type_: str) -> list[str]:
+def _type_parts(type_: str) -> list[str]:
     return type_.replace("(", " ").replace(",", " ").replace(")", "").split()
 
 

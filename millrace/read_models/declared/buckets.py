@@ -38,7 +38,7 @@ def spelled(length: str) -> str:
     return f"{found[1]} {_UNITS.get(unit, unit)}"
 
 
-def require_bucket(said: str, every: str, zone: str) -> None:
+def require_bucket(label: str, every: str, zone: str) -> None:
     """Refuse a length or a zone that does not exist.
 
     Raises:
@@ -47,9 +47,9 @@ def require_bucket(said: str, every: str, zone: str) -> None:
     found = _EVERY.fullmatch(str(every))
     whole = _PARTS.get(found[2], (1, 0))[0] if found else 0
     if found is None or whole % int(found[1]):
-        raise InvalidColumn(f"{said}: every is {every!r}; allowed: {ALLOWED}")
+        raise InvalidColumn(f"{label}: every is {every!r}; allowed: {ALLOWED}")
     if zone not in _zones():
-        raise InvalidColumn(f"{said}: there is no zone {zone!r}; name a city's, such as 'Europe/Berlin', or 'UTC'")
+        raise InvalidColumn(f"{label}: there is no zone {zone!r}; name a city's, such as 'Europe/Berlin', or 'UTC'")
 
 
 @cache
@@ -81,12 +81,12 @@ def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Compo
     It is the same moment as in Spark if Postgres and Spark's Java have the same rules for the zone.
     """
     _, unit = every.split(" ")
-    said = {"moment": moment, "zone": sql.Literal(zone), "every": sql.Literal(every), "unit": sql.Literal(unit)}
-    local = sql.SQL("({moment} at time zone {zone})").format(**said)
+    parts = {"moment": moment, "zone": sql.Literal(zone), "every": sql.Literal(every), "unit": sql.Literal(unit)}
+    local = sql.SQL("({moment} at time zone {zone})").format(**parts)
     begin = "date_bin({every}, {local}, '0001-01-01')" if unit in _PARTS else "date_trunc({unit}, {local})"
-    said["begin"] = sql.SQL(begin).format(local=local, **said)
+    parts["begin"] = sql.SQL(begin).format(local=local, **parts)
     if unit == "min" or every == "1 hour":
-        query = sql.SQL("{moment} - ({local} - {begin})").format(local=local, **said)
+        query = sql.SQL("{moment} - ({local} - {begin})").format(local=local, **parts)
     else:
         # If the clocks repeat a time, Postgres takes the later moment. By the clocks of the day before it is the
         # earlier one, if that moment has this time
@@ -94,7 +94,7 @@ def beginning_in_sql(moment: sql.Composable, every: str, zone: str) -> sql.Compo
             "(select least(b at time zone {zone}, case when earlier at time zone {zone} = b then earlier end)"
             " from (select {begin} as b) b,"
             " lateral (select (b - interval '24 h') at time zone {zone} + interval '24 h' as earlier) e)"
-        ).format(**said)
+        ).format(**parts)
     # null has no bucket, but `greatest` would ignore the null
     return sql.SQL("case when {moment} is not null then greatest({query}, {first}::timestamptz) end").format(
         moment=moment, query=query, first=sql.Literal(times.FIRST)

@@ -14,7 +14,7 @@ from millrace.read_models.declared.columns import ORDER, data_path
 from millrace.spark.log_source.reading import HistoryShortened, upcast_data
 
 # from the parameters of a statement to its rows
-Ask = Callable[[dict[str, Any]], Iterable[tuple[Any, ...]]]
+RunQuery = Callable[[dict[str, Any]], Iterable[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Carried:
     events: tuple[str, ...] | None
     upcasts: str
 
-    def filled(self, batches: Iterable[pa.Table], ask: Ask) -> Iterator[pa.Table]:
+    def filled(self, batches: Iterable[pa.Table], run_query: RunQuery) -> Iterator[pa.Table]:
         """Yield events with the last value that each field had in their stream so far; null before the first value.
 
         Args:
             batches: The events, sorted by stream and offset.
-            ask: Runs `query`.
+            run_query: Runs `query`.
 
         Raises:
             HistoryShortened: The log no longer holds all earlier events of a stream, and the others have no value.
@@ -50,12 +50,12 @@ class Carried:
             offsets, filled = batch.column(ORDER).to_pylist(), batch
             for column, field in self.fields.items():
                 texts = batch.column(field).to_pylist()
-                asked = [(*streams[n + 1], offsets[n]) for n in begins if texts[n] is None]  # type: ignore[misc]
-                before = self._before(field, asked, ask)
+                missing = [(*streams[n + 1], offsets[n]) for n in begins if texts[n] is None]  # type: ignore[misc]
+                earlier = self._earlier_values(field, missing, run_query)
                 found = []
                 for n, text in enumerate(texts):
                     if n in begins:
-                        values[column] = before.get(offsets[n])
+                        values[column] = earlier.get(offsets[n])
                     if text is not None:
                         values[column] = text
                     found.append(values[column])
@@ -63,17 +63,19 @@ class Carried:
             stream = streams[-1]
             yield filled
 
-    def _before(self, field: str, asked: list[tuple[str, str, int]], ask: Ask) -> dict[int, str | None]:
+    def _earlier_values(
+        self, field: str, missing: list[tuple[str, str, int]], run_query: RunQuery
+    ) -> dict[int, str | None]:
         """Return the last value of a field before some events (decider, decider_id, offset), by their offsets."""
-        if not asked:
+        if not missing:
             return {}
-        deciders, ids, offsets = (list(each) for each in zip(*asked, strict=True))
-        given = {"deciders": deciders, "ids": ids, "offsets": offsets}
+        deciders, ids, offsets = (list(each) for each in zip(*missing, strict=True))
+        parameters = {"deciders": deciders, "ids": ids, "offsets": offsets}
         path, events = data_path(field), None if self.events is None else [*self.events]
         found = {}
-        for offset, value, is_shortened in ask({**given, "path": [*(path or ())], "events": events}):
+        for offset, value, is_shortened in run_query({**parameters, "path": [*(path or ())], "events": events}):
             if value is None and is_shortened:
-                decider, decider_id = next(stream for *stream, at in asked if at == offset)
+                decider, decider_id = next(stream for *stream, at in missing if at == offset)
                 raise HistoryShortened(
                     f"{decider} {decider_id!r} lost its first events to a purge, and no later one has {field}:"
                     " a rebuild from the archive goes on"

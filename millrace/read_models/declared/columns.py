@@ -209,8 +209,8 @@ class KeyColumn:
 
     def __repr__(self) -> str:
         """Return it without unset fields: fingerprints are made of this."""
-        said = [f"{name}={value!r}" for name, value in vars(self).items() if value]
-        return f"KeyColumn({', '.join(said)})"
+        fields = [f"{name}={value!r}" for name, value in vars(self).items() if value]
+        return f"KeyColumn({', '.join(fields)})"
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -228,11 +228,11 @@ class KeyColumn:
         return any(item_path(source) is not None for source in self.sources)
 
     @property
-    def said(self) -> str:
+    def in_words(self) -> str:
         """The source of its value, in words."""
         return f"{self.source} by {self.every} in {self.zone}" if self.every else self.column
 
-    def made(self, value: "SparkColumn") -> "SparkColumn":
+    def to_key(self, value: "SparkColumn") -> "SparkColumn":
         """Return the key that a read value gives."""
         return beginning(value, self.every, self.zone) if self.every and self.zone else value
 
@@ -344,15 +344,15 @@ def _decided_state(aggregate: str, direction: str) -> "_State":
                 state, type_, lambda value, order: decided(only_of(value, order)).getField(member), of_that(state)
             )
 
-        kept = StateColumn(
+        decided_state = StateColumn(
             name, column.type, lambda value, order: decided_by(value, only_of(value, order)), of_that(name)
         )
         if isinstance(column, RankedColumn):
-            return (kept, part(f"{name}_by", column.by.type, "by"), part(offset, "bigint", "offset"))
+            return (decided_state, part(f"{name}_by", column.by.type, "by"), part(offset, "bigint", "offset"))
         of_offset = StateColumn(
             offset, "bigint", lambda value, order: decided(only_of(value, order)), _aggregate(aggregate, offset)
         )
-        return (kept, of_offset)
+        return (decided_state, of_offset)
 
     return state
 
@@ -401,8 +401,8 @@ def _top_state(column: Column, name: str) -> tuple[StateColumn, ...]:
             event = f.struct(
                 value.alias("value"), order.getField("by").alias("by"), order.getField("offset").alias("offset")
             )
-            kept = f.max_by(event, decided, column.most).getField(member)
-            return f.coalesce(kept, f.array().cast(arrays[member]))
+            first_values = f.max_by(event, decided, column.most).getField(member)
+            return f.coalesce(first_values, f.array().cast(arrays[member]))
 
         # as in `_set_state`, the arrays go into rows; those of one row have one length
         merge = sql.SQL(
@@ -435,16 +435,16 @@ def _sessions_state(column: Column, name: str) -> tuple[StateColumn, ...]:
         """Keep the times that are too far from the time before, or after."""
 
         def times(value: "SparkColumn", _: "SparkColumn") -> "SparkColumn":
-            found = f.sort_array(f.collect_set(f.unix_micros(value)))
+            sorted_micros = f.sort_array(f.collect_set(f.unix_micros(value)))
             # an array around it gives it a name: within the function it would be sorted again for each time
-            named = f.transform(
-                f.array(found),
+            sorted_times = f.transform(
+                f.array(sorted_micros),
                 lambda all_times: f.filter(
                     all_times,
                     lambda time, n: f.coalesce(f.abs(f.get(all_times, n + step) - time) > gap, f.lit(True)),
                 ),
             )
-            return f.transform(named[0], f.timestamp_micros)
+            return f.transform(sorted_times[0], f.timestamp_micros)
 
         return times
 

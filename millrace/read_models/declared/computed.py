@@ -57,7 +57,7 @@ class Computed:
 class Value:
     """A column in SQL: an expression, its Postgres type, and the number of its parts."""
 
-    said: sql.Composable
+    expression: sql.Composable
     type: str
     parts: int = 1
 
@@ -120,30 +120,30 @@ class _Expression:
 
     column: str
     text: str
-    named: Callable[[str], Value]
+    value_of: Callable[[str], Value]
 
     def value(self, node: ast.AST) -> Value:
         """Return the SQL of a part of the expression."""
         match node:
             case ast.Name(id=name):
-                value = self.named(name)
+                value = self.value_of(name)
             case ast.Constant(value=constant):
                 value = self.constant(node, constant)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
                 value = self.arithmetic(node, _ARITHMETIC[type(op)], self.value(left), self.value(right))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self.of("- {}", "numeric", self.taken(operand, "numeric"))
+                value = self.of("- {}", "numeric", self.operand(operand, "numeric"))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                value = self.of("not {}", "boolean", self.taken(operand, "boolean"))
+                value = self.of("not {}", "boolean", self.operand(operand, "boolean"))
             case ast.BoolOp(op=op, values=values):
-                said = _CONNECTIVES[type(op)].join(["{}"] * len(values))
-                value = self.of(said, "boolean", *(self.taken(one, "boolean") for one in values))
+                template = _CONNECTIVES[type(op)].join(["{}"] * len(values))
+                value = self.of(template, "boolean", *(self.operand(one, "boolean") for one in values))
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
                 first = self.value(left)
-                second = self.taken(right, first.type)
+                second = self.operand(right, first.type)
                 value = self.of(f"{{}} {_COMPARISONS[type(op)]} {{}}", "boolean", first, second)
             case ast.Call(func=ast.Name(id="seconds"), args=[one], keywords=[]):
-                value = self.of("extract(epoch from {})", "numeric", self.taken(one, "interval"))
+                value = self.of("extract(epoch from {})", "numeric", self.operand(one, "interval"))
             case _:
                 raise self.refused(node, f"is not allowed; allowed: {ALLOWED}")
         return value
@@ -172,14 +172,14 @@ class _Expression:
             )
         return self.of("{} / nullif({}, 0)" if operator == "/" else f"{{}} {operator} {{}}", "numeric", left, right)
 
-    def taken(self, node: ast.AST, type_: str) -> Value:
+    def operand(self, node: ast.AST, type_: str) -> Value:
         value = self.value(node)
         if value.type != type_:
             raise self.refused(node, f"is {value.type}, where {type_} is wanted; allowed: {ALLOWED}")
         return value
 
-    def of(self, said: str, type_: str, *values: Value) -> Value:
-        composed = sql.SQL(f"({said})").format(*(value.said for value in values))
+    def of(self, template: str, type_: str, *values: Value) -> Value:
+        composed = sql.SQL(f"({template})").format(*(value.expression for value in values))
         return Value(composed, type_, 1 + sum(value.parts for value in values))
 
     def refused(self, node: ast.AST, why: str) -> InvalidColumn:
@@ -189,8 +189,8 @@ class _Expression:
         return ast.get_source_segment(self.text.strip(), node) or self.text
 
 
-def as_operand(said: sql.Composable, type_: str) -> Value:
+def as_operand(expression: sql.Composable, type_: str) -> Value:
     """Return a stored column as an operand: every exact number is numeric."""
     if type_ in {"bigint", "int"} or type_.startswith("numeric"):
-        return Value(sql.SQL("({})::numeric").format(said), "numeric")
-    return Value(said, type_)
+        return Value(sql.SQL("({})::numeric").format(expression), "numeric")
+    return Value(expression, type_)

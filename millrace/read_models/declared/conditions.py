@@ -41,35 +41,39 @@ class Conditions:
     tests: tuple[tuple[str, str, tuple[object, ...]], ...]
 
     @property
-    def said(self) -> str:
+    def in_words(self) -> str:
         """The conditions in words."""
-        return " and ".join(f"{source} {how} {' or '.join(map(str, them))}" for source, how, them in self.tests)
+        return " and ".join(
+            f"{source} {comparison} {' or '.join(map(str, them))}" for source, comparison, them in self.tests
+        )
 
-    def met(self, events: pa.Table) -> pa.ChunkedArray:
+    def mask(self, events: pa.Table) -> pa.ChunkedArray:
         """Return for each event whether it meets them."""
-        met = None
-        for source, how, wanted in self.tests:
+        mask = None
+        for source, comparison, operands in self.tests:
             chunks = []
             for values in events.column(source).chunks:
                 # most events share a few values
                 distinct = values.dictionary_encode()
-                holds = pa.array([_holds(one, how, wanted) for one in distinct.dictionary.to_pylist()], pa.bool_())
-                chunks.append(pc.fill_null(holds.take(distinct.indices), how == "==" and None in wanted))
+                holds = pa.array(
+                    [_holds(one, comparison, operands) for one in distinct.dictionary.to_pylist()], pa.bool_()
+                )
+                chunks.append(pc.fill_null(holds.take(distinct.indices), comparison == "==" and None in operands))
             found = pa.chunked_array(chunks, pa.bool_())
-            met = found if met is None else pc.and_(met, found)
-        return met
+            mask = found if mask is None else pc.and_(mask, found)
+        return mask
 
 
-def _holds(value: object, how: str, wanted: tuple[object, ...]) -> bool:
-    if how in _ORDERS:
-        read = _as(value, wanted[0])
-        return read is not None and _ORDERS[how](read, wanted[0])
-    return (how == "==") == any(one is not None and _as(value, one) == one for one in wanted)
+def _holds(value: object, comparison: str, operands: tuple[object, ...]) -> bool:
+    if comparison in _ORDERS:
+        read = _as(value, operands[0])
+        return read is not None and _ORDERS[comparison](read, operands[0])
+    return (comparison == "==") == any(one is not None and _as(value, one) == one for one in operands)
 
 
-def _as(value: object, wanted: object) -> object:
+def _as(value: object, operand: object) -> object:
     """Return a value in the type of the one that it is compared with; None if it is no such value."""
-    return _READS[type(wanted)](value) if isinstance(value, str) else value
+    return _READS[type(operand)](value) if isinstance(value, str) else value
 
 
 def conditions(where: Mapping[str, object] | None, type_of: Callable[[str], str | None]) -> Conditions | None:
@@ -88,18 +92,20 @@ def conditions(where: Mapping[str, object] | None, type_of: Callable[[str], str 
         raise InvalidColumn(f"where= is {where!r:.100}: name sources and what they are to be, or leave it out")
     tests = []
     for source in sorted(where, key=repr):
-        type_, wanted = type_of(source), where[source]
-        for how, said in wanted.items() if isinstance(wanted, Mapping) else [("==", wanted)]:
-            them = [*said] if isinstance(said, list | tuple | set | frozenset) else [said]
+        type_, condition = type_of(source), where[source]
+        for comparison, value in condition.items() if isinstance(condition, Mapping) else [("==", condition)]:
+            them = [*value] if isinstance(value, list | tuple | set | frozenset) else [value]
             try:
                 compared = tuple(sorted({_compared(source, type_, one) for one in them}, key=repr))
             except OverflowError as error:
-                told = "a time outside the years 1 to 9999 in UTC, or a number that no double holds"
-                raise InvalidColumn(f"where= of {source!r} has {told}; allowed: {ALLOWED}") from error
-            fits = how in {"==", "!="} or (how in _ORDERS and len(compared) == 1 and type(compared[0]) in _ORDERED)
+                problem = "a time outside the years 1 to 9999 in UTC, or a number that no double holds"
+                raise InvalidColumn(f"where= of {source!r} has {problem}; allowed: {ALLOWED}") from error
+            fits = comparison in {"==", "!="} or (
+                comparison in _ORDERS and len(compared) == 1 and type(compared[0]) in _ORDERED
+            )
             if not fits or not compared:
-                raise InvalidColumn(f"where= of {source!r} is {wanted!r:.100}; allowed: {ALLOWED}")
-            tests.append((source, how, compared))
+                raise InvalidColumn(f"where= of {source!r} is {condition!r:.100}; allowed: {ALLOWED}")
+            tests.append((source, comparison, compared))
     if not tests:
         raise InvalidColumn(f"where= is {where!r:.100}; allowed: {ALLOWED}")
     return Conditions(tuple(tests))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # Postgres cuts identifiers at 63 bytes, and the longest suffix of ours is `_state_12345678_all`
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 # the columns of a staged row that are not the model's, and those that Postgres gives each table
-_TAKEN = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+_RESERVED = {"partition", "batch", "attempt", "staged_at", "tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 # names of tables in the schema read_models, and of models as of a moment and of diffs, which are removed by their names
 _TABLE = re.compile(r"declarations|as_of|diffs|batch_seq|.*_(state|staging)(_.*)?|.*_(at|diff)_[0-9]+(_before|_rows)?")
 
@@ -158,14 +158,16 @@ class ReadModel:
     def public_values(self) -> dict[str, sql.Composable]:
         """The SQL expression of each column, without the key, over the stored columns."""
         values = {name: column.value(name) for name, column in self.columns.items()}
-        return values | {name: value.said for name, value in self._computed_values().items()}
+        return values | {name: value.expression for name, value in self._computed_values().items()}
 
     def _computed_values(self) -> dict[str, Value]:
         types = self._stored_types()
-        said = {
+        expressions = {
             name: self.columns[name].value(name) if name in self.columns else sql.Identifier(name) for name in types
         }
-        values = values_with(self.computed, {name: as_operand(said[name], type_) for name, type_ in types.items()})
+        values = values_with(
+            self.computed, {name: as_operand(expressions[name], type_) for name, type_ in types.items()}
+        )
         return {name: values[name] for name in self.computed}
 
     @property
@@ -197,7 +199,7 @@ class ReadModel:
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, adds_up)
         # apart: so models without any kept their fingerprints when these were introduced
         where = {name: column.where for name, column in self.columns.items() if column.where}
-        return self.hashed((*rows, *(said for said in (self.computed, self.lookups, self.each, where) if said)))
+        return self.hashed((*rows, *(part for part in (self.computed, self.lookups, self.each, where) if part)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of a declaration, a plus, and the hash of the tables' layout and the effect of upcasts."""
@@ -241,8 +243,8 @@ class ReadModel:
     @property
     def seen_upcasts(self) -> tuple[Upcast, ...]:
         """The upcasts of events with some move that decides what the model reads."""
-        seen = {(decider, event) for _, found in self._moves() for decider, event, *_ in found}
-        return tuple(one for one in self._known_upcasts if (one.decider, one.event) in seen)
+        moved = {(decider, event) for _, found in self._moves() for decider, event, *_ in found}
+        return tuple(one for one in self._known_upcasts if (one.decider, one.event) in moved)
 
     @property
     def _known_upcasts(self) -> tuple[Upcast, ...]:
@@ -259,8 +261,8 @@ class ReadModel:
 
     def _moves(self) -> Iterator[tuple[Path, list[Touching]]]:
         """Return the paths that the model reads, in order, each with the moves that decide the value there."""
-        taken = self.of_taken_events(self._known_upcasts)
-        if not taken:
+        upcasts = self.of_taken_events(self._known_upcasts)
+        if not upcasts:
             return
         columns = [(source, column.events) for column in self.stored.values() for source in column.sources]
         # a fold, or a function of DataFrames, reads all data
@@ -269,7 +271,10 @@ class ReadModel:
         for source, events in sorted({*keys, *columns, *whole}, key=repr):
             path = data_path(source)
             if source == "data" or path:
-                yield path or (), touching(path or (), [one for one in taken if events is None or one.event in events])
+                yield (
+                    path or (),
+                    touching(path or (), [one for one in upcasts if events is None or one.event in events]),
+                )
 
     @property
     def extracted(self) -> dict[str, tuple[str, ...]]:
@@ -456,10 +461,10 @@ def lookup(model: ReadModel | type, *, on: str, column: str) -> Lookup:
 
 
 def key_problems(
-    name: str, key: Sequence[str], keys: Collection[str], columns: Collection[str], words: str
+    name: str, key: Sequence[str], keys: Collection[str], columns: Collection[str], key_words: str
 ) -> Iterator[Problem]:
     """List the problems of a key: the names in key=, the declared key columns, and the words that make keys."""
-    yield [n for n in key if n not in keys], f"is named in key= but is no {words}"
+    yield [n for n in key if n not in keys], f"is named in key= but is no {key_words}"
     yield [n for n in keys if n not in key], "is a key column that key= does not name"
     yield [] if key else [name], "has no key"
     yield [] if columns else [name], "has no columns beside its key"
@@ -479,7 +484,7 @@ def naming_problems(
         "is no name: use a-z, 0-9, _, at most 40 characters",
     )
     yield [name] if _TABLE.fullmatch(name) else [], "is the name of a table of ours: use another"
-    yield [n for n in members if n in _TAKEN], f"is taken: use none of {', '.join(sorted(_TAKEN))}"
+    yield [n for n in members if n in _RESERVED], f"is taken: use none of {', '.join(sorted(_RESERVED))}"
     yield [n for n in (deciders, events) if isinstance(n, str)], "is a text: write a list"
     yield ["deciders"] if deciders is not None and not deciders else [], "is an empty list: leave it out for all"
     yield ["events"] if events is not None and not events else [], "is an empty list: leave it out for all"

@@ -48,10 +48,10 @@ class FunctionModel(ReadModel):
     @property
     def shaped_by(self) -> str:
         """All upcasts of its events, as `stream_state` writes them: the function reads all data."""
-        taken = [one for one in self.of_taken_events(self.upcasts or ()) if one.parsed]
+        upcasts = [one for one in self.of_taken_events(self.upcasts or ()) if one.parsed]
         return "".join(
             f"{one.decider} {one.event} {one.to_version} {one.digest}\n"
-            for one in sorted(taken, key=lambda one: (one.decider, one.event, one.to_version))
+            for one in sorted(upcasts, key=lambda one: (one.decider, one.event, one.to_version))
         )
 
     def public_columns(self) -> dict[str, str]:

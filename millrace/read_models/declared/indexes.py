@@ -63,11 +63,11 @@ def as_indexes(declared: Sequence[Declared]) -> tuple[Index, ...]:
     if not isinstance(declared, list | tuple):
         raise InvalidColumn(f"indexes={declared!r:.100} is no list of columns, tuples of columns and index(…)")
     indexes = []
-    for said in declared:
-        columns = [said] if isinstance(said, str) else said
+    for entry in declared:
+        columns = [entry] if isinstance(entry, str) else entry
         one = Index(tuple(columns)) if isinstance(columns, list | tuple) else columns
         if not isinstance(one, Index) or not one.columns or not all(isinstance(name, str) for name in one.columns):
-            raise InvalidColumn(f"indexes=[{said!r:.100}] is no column, no tuple of columns and no index(…)")
+            raise InvalidColumn(f"indexes=[{entry!r:.100}] is no column, no tuple of columns and no index(…)")
         indexes.append(one)
     return tuple(indexes)
 

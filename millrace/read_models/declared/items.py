@@ -61,7 +61,7 @@ class Items:
         for row, text in enumerate(events.column(self.array).to_pylist()):
             if text is None:
                 continue
-            told, found = None, []
+            misread_text, found = None, []
             try:
                 found = [
                     [
@@ -72,9 +72,9 @@ class Items:
                 ]
             # no array, or one that is nested more deeply than Python supports
             except (ValueError, RecursionError):
-                told, found = text[:QUOTED], [[None for _ in self.paths]]
+                misread_text, found = text[:QUOTED], [[None for _ in self.paths]]
             for place, values in enumerate(found):
-                rows.append((row, place, told, *values))
+                rows.append((row, place, misread_text, *values))
                 size += sizes[row]
                 if size >= _BYTES:
                     yield self._table(events, rows)
@@ -83,12 +83,12 @@ class Items:
             yield self._table(events, rows)
 
     def _table(self, events: pa.Table, rows: list[tuple[Any, ...]]) -> pa.Table:
-        taken, places, told, *values = zip(*rows, strict=True)
+        row_numbers, places, misread_texts, *values = zip(*rows, strict=True)
         array = events.column_names.index(self.array)
-        items = events.set_column(array, self.array, pa.nulls(len(events), pa.string())).take(pa.array(taken))
-        items = items.set_column(array, self.array, pa.array(told, pa.string()))
-        for source, own in zip(self.paths, values, strict=True):
-            items = items.append_column(source, pa.array(own, pa.string()))
+        items = events.set_column(array, self.array, pa.nulls(len(events), pa.string())).take(pa.array(row_numbers))
+        items = items.set_column(array, self.array, pa.array(misread_texts, pa.string()))
+        for source, texts in zip(self.paths, values, strict=True):
+            items = items.append_column(source, pa.array(texts, pa.string()))
         order = pc.add(pc.multiply_checked(items.column(ORDER), PLACES), pa.array(places, pa.int64()))
         return items.append_column(ITEM_ORDER, order)
 

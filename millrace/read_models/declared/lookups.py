@@ -60,8 +60,10 @@ def with_lookups(query: sql.Composed, lookups: Mapping[str, Lookup]) -> sql.Comp
         )
         for name, one in lookups.items()
     ]
-    shown = [
+    looked_up = [
         sql.SQL("{}.{} as {}").format(tables[name], sql.Identifier(one.column), sql.Identifier(name))
         for name, one in lookups.items()
     ]
-    return sql.SQL("select own.*, {} from ({}) own{}").format(sql.SQL(", ").join(shown), query, sql.SQL("").join(joins))
+    return sql.SQL("select own.*, {} from ({}) own{}").format(
+        sql.SQL(", ").join(looked_up), query, sql.SQL("").join(joins)
+    )

@@ -180,7 +180,7 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
                 *_problems(of, {**keys, **columns}),
             ),
         )
-        made = Rollup(
+        declared = Rollup(
             name=name,
             view=of.view,
             description=" ".join((declaration.__doc__ or "").split()),
@@ -188,9 +188,9 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
             columns=columns,
             of=of,
         )
-        stored = [*keys, *(one.name for one in made.state_columns)]
+        stored = [*keys, *(one.name for one in declared.state_columns)]
         refuse(name, [([n for n in stored if stored.count(n) > 1], "is stored twice; rename one of the columns")])
-        return made
+        return declared
 
     return declare
 

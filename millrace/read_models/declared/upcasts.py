@@ -96,13 +96,13 @@ def touching(path: Path, upcasts: Iterable[Upcast]) -> list[Touching]:
     for upcast in sorted(upcasts, key=lambda one: (one.decider, one.event, one.to_version), reverse=True):
         reached = paths.setdefault((upcast.decider, upcast.event), {path})
         for move in reversed(upcast.parsed):
-            said = [tuple(move[name]) for name in _PATHS if name in move]
+            move_paths = [tuple(move[name]) for name in _PATHS if name in move]
             # one of two paths leads through the other
-            if not any(one[: len(two)] == two[: len(one)] for one in reached for two in said):
+            if not any(one[: len(two)] == two[: len(one)] for one in reached for two in move_paths):
                 continue
             found.append((upcast.decider, upcast.event, upcast.to_version, move))
             if move["move"] == "rename":
-                source, target = said
+                source, target = move_paths
                 reached |= {source + one[len(target) :] for one in reached if one[: len(target)] == target}
                 if len(reached) > 100:  # each may bring a value from twice as many places
                     # any earlier move touches it

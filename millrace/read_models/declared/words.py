@@ -24,7 +24,7 @@ _COLUMN = re.compile(r"[a-z][a-z0-9_]*")
 _GAP = re.compile(r"([1-9][0-9]{0,4}) (sec|min|hour|day)")
 _SECONDS = {"sec": 1, "min": 60, "hour": 3600, "day": 86_400}
 Where = Mapping[str, object] | None
-_Looks = tuple[tuple[str, ...] | None, Conditions | None]
+_Selection = tuple[tuple[str, ...] | None, Conditions | None]
 # each change of an array writes the whole array
 MOST_KEPT = 1_000
 # the most digits of a summed value: a sum of ten billion such values fits into Spark's 38 digits
@@ -52,8 +52,8 @@ def field(source: str | Mapping[str, str], *, type: str | None = None) -> KeyCol
         raise InvalidColumn(
             f"field({source!r}): its sources are of several types; name fields of data, or columns of one type"
         )
-    said = ", ".join(f"{one} of {decider}" for decider, one in sorted(source.items()))
-    return KeyColumn(f"({said})", types.pop(), by_decider=tuple(sorted(source.items())))
+    in_words = ", ".join(f"{one} of {decider}" for decider, one in sorted(source.items()))
+    return KeyColumn(f"({in_words})", types.pop(), by_decider=tuple(sorted(source.items())))
 
 
 def row(source: str) -> KeyColumn:
@@ -92,7 +92,7 @@ def count(source: str | None = None, *, events: list[str] | None = None, where: 
     have: `{"data.status": "paid"}`, `["paid", "sent"]` for one of several, None for none, `{">=": 10, "<": 100}`.
     """
     found = source and _summed_source(source)
-    return Column("count", found, _type(found, None) if found else "bigint", *_looks(events, where))
+    return Column("count", found, _type(found, None) if found else "bigint", *_selection(events, where))
 
 
 def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
@@ -100,22 +100,22 @@ def sum_(source: str, *, type: str = "bigint", events: list[str] | None = None, 
 
     A rollup adds up a column of its rows.
     """
-    return Column("sum", _summed_source(source), _summed_type("sum_", source, type), *_looks(events, where))
+    return Column("sum", _summed_source(source), _summed_type("sum_", source, type), *_selection(events, where))
 
 
 def avg(source: str, *, type: str = "decimal(28,12)", events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
     """Take the mean, kept as exact sum and count; null for none. A rollup takes the mean of a column of its rows."""
-    return Column("avg", _summed_source(source), _summed_type("avg", source, type), *_looks(events, where))
+    return Column("avg", _summed_source(source), _summed_type("avg", source, type), *_selection(events, where))
 
 
 def min_(source: str, *, type: str | None = None, events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
     """Keep the smallest value; null for none. A field of data needs `type=`; texts are compared by their bytes."""
-    return Column("min", _source(source), _ordered(source, type), *_looks(events, where))
+    return Column("min", _source(source), _ordered(source, type), *_selection(events, where))
 
 
 def max_(source: str, *, type: str | None = None, events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
     """Keep the largest value; null for none. A field of data needs `type=`; texts are compared by their bytes."""
-    return Column("max", _source(source), _ordered(source, type), *_looks(events, where))
+    return Column("max", _source(source), _ordered(source, type), *_selection(events, where))
 
 
 def first(
@@ -132,7 +132,7 @@ def first(
     The first one by offset; or, with `by`, the one with the least value of `by`, read as `by_type`, and among equal
     ones the first by offset. With `by`, events without that value do not count.
     """
-    return _decided("first", source, type, by, by_type, _looks(events, where))
+    return _decided("first", source, type, by, by_type, _selection(events, where))
 
 
 def last(
@@ -149,26 +149,28 @@ def last(
     The last one by offset; or, with `by`, the one with the greatest value of `by`, read as `by_type`, and among equal
     ones the last by offset. With `by`, events without that value do not count.
     """
-    return _decided("last", source, type, by, by_type, _looks(events, where))
+    return _decided("last", source, type, by, by_type, _selection(events, where))
 
 
-def _decided(kind: str, source: str, type_: str | None, by: str | None, by_type: str | None, looks: _Looks) -> Column:
+def _decided(
+    kind: str, source: str, type_: str | None, by: str | None, by_type: str | None, selection: _Selection
+) -> Column:
     if by is None:
         if by_type is not None:
             raise InvalidColumn(f"{source!r}: by_type is {by_type!r}, the type of by=, which is left out")
-        return Column(kind, _source(source), _type(source, type_), *looks)
-    rank = Column("by", _source(by), _ordered(by, by_type, "by_type"), *looks)
-    return RankedColumn(f"{kind}_by", _source(source), _type(source, type_), *looks, rank)
+        return Column(kind, _source(source), _type(source, type_), *selection)
+    rank = Column("by", _source(by), _ordered(by, by_type, "by_type"), *selection)
+    return RankedColumn(f"{kind}_by", _source(source), _type(source, type_), *selection, rank)
 
 
 def any_(source: str, *, events: list[str] | None = None, where: Where = None) -> Column:
     """Keep whether some value is true; false for none."""
-    return Column("any", _source(source), _type(source, "boolean"), *_looks(events, where))
+    return Column("any", _source(source), _type(source, "boolean"), *_selection(events, where))
 
 
 def all_(source: str, *, events: list[str] | None = None, where: Where = None) -> Column:
     """Keep whether every value is true; true for none."""
-    return Column("all", _source(source), _type(source, "boolean"), *_looks(events, where))
+    return Column("all", _source(source), _type(source, "boolean"), *_selection(events, where))
 
 
 def set_union(source: str, *, type: str | None = None, events: list[str] | None = None, where: Where = None) -> Column:  # noqa: A002
@@ -176,7 +178,7 @@ def set_union(source: str, *, type: str | None = None, events: list[str] | None 
     element = _type(source, type)
     if element == "double":
         raise InvalidColumn(f"set_union({source!r}): type is 'double', which 0 and -0 are two of; use decimal(p,s)")
-    return Column("set_union", _source(source), element, *_looks(events, where))
+    return Column("set_union", _source(source), element, *_selection(events, where))
 
 
 def top(
@@ -201,8 +203,8 @@ def top(
         if by_type is not None:
             raise InvalidColumn(f"{source!r}: by_type is {by_type!r}, the type of by=, which is left out")
         by, by_type, by_word = source, type, "type"
-    rank = Column("by", _source(by), _ordered(by, by_type, by_word), *_looks(events, where))
-    return TopColumn("top", _source(source), _type(source, type), *_looks(events, where), rank, n)
+    rank = Column("by", _source(by), _ordered(by, by_type, by_word), *_selection(events, where))
+    return TopColumn("top", _source(source), _type(source, type), *_selection(events, where), rank, n)
 
 
 def latest(
@@ -229,7 +231,7 @@ def sessions(source: str, *, gap: str, events: list[str] | None = None, where: W
         )
     type_ = _type(source, "timestamp")
     return SessionsColumn(
-        "sessions", _source(source), type_, *_looks(events, where), int(found[1]) * _SECONDS[found[2]]
+        "sessions", _source(source), type_, *_selection(events, where), int(found[1]) * _SECONDS[found[2]]
     )
 
 
@@ -279,10 +281,10 @@ def _summed_type(word: str, source: str, type_: str) -> str:
 
 def _type(source: str, type_: str | None) -> str:
     if not is_field(source) and not is_of_row(source):
-        own = COLUMNS[source][0]
-        if type_ not in {None, own}:
-            raise InvalidColumn(f"{source!r} has type {own}, not {type_}")
-        return own
+        column_type = COLUMNS[source][0]
+        if type_ not in {None, column_type}:
+            raise InvalidColumn(f"{source!r} has type {column_type}, not {type_}")
+        return column_type
     type_ = (type_ or "string").replace(" ", "")
     if not is_type(type_):
         raise InvalidColumn(f"{source!r}: type is {type_!r}; allowed: {ALLOWED_TYPES}")
@@ -301,12 +303,12 @@ def _ordered(source: str, type_: str | None, word: str = "type") -> str:
     return ordered
 
 
-def _looks(events: list[str] | None, where: Where) -> _Looks:
+def _selection(events: list[str] | None, where: Where) -> _Selection:
     """Return the events that a column takes, and the conditions that they must meet."""
-    met = conditions(where, lambda source: None if is_field(_source(source)) else COLUMNS[source][0])
+    parsed = conditions(where, lambda source: None if is_field(_source(source)) else COLUMNS[source][0])
     if events is None:
-        return None, met
+        return None, parsed
     # a text would be taken for a list of its letters, and never match
     if isinstance(events, str) or not events:
         raise InvalidColumn(f"events= is {events!r}: name at least one event in a list, or leave it out for all")
-    return tuple(sorted(set(events))), met
+    return tuple(sorted(set(events))), parsed

@@ -21,14 +21,14 @@ def unknown_names(model: ReadModel, registered: Iterable[Kind]) -> list[str]:
         return []
     deciders = {decider for decider, _ in kinds}
     events = {event for decider, event in kinds if model.deciders is None or decider in model.deciders}
-    said = [_unknown("decider", name, deciders) for name in model.deciders or () if name not in deciders]
-    named = {
+    sentences = [_unknown("decider", name, deciders) for name in model.deciders or () if name not in deciders]
+    declared = {
         *(model.events or ()),
         *model.deletes,
         *(e for column in model.columns.values() for e in column.events or ()),
     }
     # if none of the deciders is registered, every event is unknown
-    return said + [_unknown("event", name, events) for name in sorted(named - events) if events]
+    return sentences + [_unknown("event", name, events) for name in sorted(declared - events) if events]
 
 
 def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) -> Iterator[tuple[str, bool]]:
@@ -48,30 +48,30 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
     ]
     for name, column in model.columns.items():
         readers += [(f"column {name}", source, column.events, None) for source in column.sources]
-    for said, source, events, of_decider in readers:
+    for reader, source, events, of_decider in readers:
         of_item = item_path(source)
         path = data_path(source) if of_item is None else (*(data_path(str(model.each)) or ()), "0", *of_item)
         if path is None:
             continue
-        taken = [
+        event_schemas = [
             schema
             for (decider, event, _), schema in schemas.items()
-            if all(known is None or name in known for name, known in (
+            if all(allowed is None or name in allowed for name, allowed in (
                 (decider, model.deciders), (event, model.events), (event, events)
             ))
             and of_decider in {None, decider}
         ]  # fmt: skip
-        judging = [schema for schema in taken if schema is not None]
+        judging = [schema for schema in event_schemas if schema is not None]
         reached = {reach(schema, path) for schema in judging}
         if judging and Reach.NAMED not in reached:
-            named = {f"data.{name}" for schema in judging for name in field_types(schema)}
-            forbidden = reached == {Reach.NEVER} and len(judging) == len(taken)
-            yield f"{said}: " + _unknown("property", source, named), forbidden
+            property_names = {f"data.{name}" for schema in judging for name in field_types(schema)}
+            forbidden = reached == {Reach.NEVER} and len(judging) == len(event_schemas)
+            yield f"{reader}: " + _unknown("property", source, property_names), forbidden
 
 
-def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def _unknown(kind: str, name: str, names: Iterable[str]) -> str:
     where = "is in no schema of the events that it is read from" if kind == "property" else "is not registered"
-    ordered = sorted(known)
+    ordered = sorted(names)
     near = get_close_matches(name, ordered, 1)
     # of a path of two keys the first one may be right
     if near and not name.startswith(f"{near[0]}."):

@@ -15,12 +15,12 @@ class ColumnOrigin:
 
     Attributes:
         column: Its name.
-        said: The origin in words.
+        in_words: The origin in words.
         sources: The columns of the event, and the fields of its data, that it is computed from.
     """
 
     column: str
-    said: str
+    in_words: str
     sources: tuple[str, ...]
 
 
@@ -32,16 +32,16 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
         of_rows = []
         for name, one in members.items():
             if isinstance(one, KeyColumn):
-                said = f"key: {one.said}"
+                in_words = f"key: {one.in_words}"
             else:
-                said = f"{one.kind} of {one.source}" if one.source else "number of rows"
+                in_words = f"{one.kind} of {one.source}" if one.source else "number of rows"
             sources = dict.fromkeys(source for column in model.sources_of(name) for source in behind[column])
-            of_rows.append(ColumnOrigin(name, f"{said} of read model {model.of.name}", tuple(sources)))
+            of_rows.append(ColumnOrigin(name, f"{in_words} of read model {model.of.name}", tuple(sources)))
         return of_rows
-    keys = [ColumnOrigin(name, f"key: {key.said}", _behind(model, key.sources)) for name, key in model.keys.items()]
+    keys = [ColumnOrigin(name, f"key: {key.in_words}", _behind(model, key.sources)) for name, key in model.keys.items()]
     if isinstance(model, FunctionModel):
-        said = f"what the function {model.function.__name__} makes of {_of(model.events)}"
-        return [*keys, *(ColumnOrigin(name, said, ("event", "data")) for name in model.types)]
+        in_words = f"what the function {model.function.__name__} makes of {_of(model.events)}"
+        return [*keys, *(ColumnOrigin(name, in_words, ("event", "data")) for name in model.types)]
     found = {one.column: one for one in (*keys, *(_origin(model, n, column) for n, column in model.columns.items()))}
 
     def of(name: str) -> ColumnOrigin:
@@ -59,18 +59,18 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
 
 
 def _origin(model: ReadModel, name: str, column: Column) -> ColumnOrigin:
-    wanted = _of(column.events or model.events)
+    event_words = _of(column.events or model.events)
     if model.each is not None:
-        wanted = f"{model.each} of {wanted}"
+        event_words = f"{model.each} of {event_words}"
     if column.where is not None:
-        wanted += f" where {column.where.said}"
+        event_words += f" where {column.where.in_words}"
     if column.source is None:
         of = ("event", *([model.each] if model.each else []))
-        return ColumnOrigin(name, f"{column.kind} of {wanted}", _behind(model, (*of, *column.sources)))
+        return ColumnOrigin(name, f"{column.kind} of {event_words}", _behind(model, (*of, *column.sources)))
     by = [str(one.source) for one in column.reads[1:]]
     kind = " ".join((column.kind.removesuffix("_by"), *column.options))
-    said = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {wanted}"
-    return ColumnOrigin(name, said, _behind(model, column.sources))
+    in_words = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {event_words}"
+    return ColumnOrigin(name, in_words, _behind(model, column.sources))
 
 
 def _behind(model: ReadModel, sources: Sequence[str]) -> tuple[str, ...]:

@@ -38,10 +38,10 @@ def rows_of_stream(
     It runs in the caller's transaction, or in one of its own. A model that cannot be read gives a note, not an error.
     """
     if model.crosses_streams:
-        key = ", ".join(f"{name} from {each.said}" for name, each in model.keys.items())
+        key = ", ".join(f"{name} from {each.in_words}" for name, each in model.keys.items())
         return StreamRows(model.name, note=f"Not shown: its key is {key}, so a row may be of several streams.")
-    own = {"decider_id": decider_id, "decider": decider}
-    keys = {name: own[key.source] for name, key in model.keys.items() if key.source in own}
+    stream = {"decider_id": decider_id, "decider": decider}
+    keys = {name: stream[key.source] for name, key in model.keys.items() if key.source in stream}
     query = sql.SQL("select row_to_json(m)::text from {} m where {} order by {} limit {}").format(
         relation(model.name),
         sql.SQL(" and ").join(sql.SQL("m.{} = {}").format(sql.Identifier(name), sql.Placeholder()) for name in keys),

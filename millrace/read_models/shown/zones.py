@@ -44,7 +44,7 @@ def zones_apart(
             {"step": _STEP_S, "zone": zone, "first": _FIRST, "last": _LAST},
         )
         sides = zip(moments, in_spark["local"].to_pylist(), in_postgres, strict=True)
-        found = next((moment for moment, ours, (theirs,) in sides if ours != theirs), None)
+        found = next((moment for moment, spark_time, (postgres_time,) in sides if spark_time != postgres_time), None)
         if found is not None:
             apart[zone] = found
     return apart

@@ -71,29 +71,29 @@ class Found:
     def __str__(self) -> str:
         """Return it as a few sentences."""
         if not self.same_key:
-            said = [
+            sentences = [
                 f"The key is another one: {self.rows_before:,} rows before, {self.rows_after:,} after, not compared."
             ]
         elif not (self.gone or self.new or self.changed):
-            said = [f"None of {self.rows_before:,} rows changes."]
+            sentences = [f"None of {self.rows_before:,} rows changes."]
         else:
             counted = ", ".join(f"`{name}` ({number:,})" for name, number in self.columns.items())
             where = f": {counted}" if counted else ""
             if len(self.columns) == 1:
                 where = f", all in `{next(iter(self.columns))}`"
-            said = [f"{self.changed:,} of {self.rows_before:,} rows change{where}."]
+            sentences = [f"{self.changed:,} of {self.rows_before:,} rows change{where}."]
         for number, word in ((self.gone, "go"), (self.new, "are new")):
-            said += [f"{number:,} rows {word}."] if number else []
+            sentences += [f"{number:,} rows {word}."] if number else []
         for names, word in (
             (self.added, "added"),
             (self.removed, "removed"),
             (self.retyped, "of another type, and not compared"),
             (self.uncompared, "looked up, and not compared"),
         ):
-            said += [f"Columns {word}: {', '.join(f'`{name}`' for name in names)}."] if names else []
+            sentences += [f"Columns {word}: {', '.join(f'`{name}`' for name in names)}."] if names else []
         if self.failed_streams:
-            said.append(f"{self.failed_streams:,} streams fail, and have what was before.")
-        return " ".join(said)
+            sentences.append(f"{self.failed_streams:,} streams fail, and have what was before.")
+        return " ".join(sentences)
 
 
 @dataclass(frozen=True)
@@ -185,13 +185,13 @@ def take(connection: psycopg.Connection, model: ReadModel, mark: LogMark | None,
             )
         failed = None
         if mark is not None:
-            past = next((one for one in all_as_of(connection, model.name) if one.mark_id == mark.mark_id), None)
-            if past is None or past.built_at is None or past.fingerprint != serving.fingerprint:
+            as_of = next((one for one in all_as_of(connection, model.name) if one.mark_id == mark.mark_id), None)
+            if as_of is None or as_of.built_at is None or as_of.fingerprint != serving.fingerprint:
                 raise NothingToCompare(
                     f"Read model {model.name} is not built as of moment {mark.mark_id} by the declaration that serves.",
                     hint=f"With the code that serves: millrace show as-of {model.name} --mark {mark.mark_id}",
                 )
-            failed = past.failed_streams
+            failed = as_of.failed_streams
         else:
             # let the view pass over pending events that it does not want
             PlatformStore(connection).pass_over_unwanted(serving.view)
@@ -233,7 +233,7 @@ def _copied(
         "unfinished": UNFINISHED,
     }
     with connection.cursor(row_factory=class_row(Diff)) as cursor:
-        begun = cursor.execute(
+        unfinished = cursor.execute(
             """
             select * from read_models.diffs
             where model = %(model)s and version = %(version)s and fingerprint = %(fingerprint)s
@@ -246,9 +246,9 @@ def _copied(
             """,
             place,
         ).fetchone()
-        if begun is not None:
-            return begun
-        taken = cursor.execute(
+        if unfinished is not None:
+            return unfinished
+        diff = cursor.execute(
             """
             insert into read_models.diffs
               (model, version, mark_id, partition, fingerprint, marks, taken_at, waiting_streams, expires_at)
@@ -264,13 +264,13 @@ def _copied(
             """,
             place,
         ).fetchone()
-    assert taken is not None
+    assert diff is not None
     rows = sql.SQL("table {}").format(relation(served.name))
-    if taken.partition is not None:
-        rows = _of_partition(connection, served, taken.partition)
+    if diff.partition is not None:
+        rows = _of_partition(connection, served, diff.partition)
     with as_owners(connection):
-        connection.execute(sql.SQL("create table {} as {}").format(relation(f"{taken.name}_before"), rows))
-    return taken
+        connection.execute(sql.SQL("create table {} as {}").format(relation(f"{diff.name}_before"), rows))
+    return diff
 
 
 def _of_partition(connection: psycopg.Connection, served: ReadModel, partition: int) -> sql.Composed:

@@ -44,13 +44,13 @@ class StoredIndex:
         name: Its name in the schema `read_models`.
         definition: The part of its definition after USING: the kind, and the columns.
         valid: Whether it is complete; an index in the making, or of a process that died, is not.
-        ours: Whether a declaration made it, and not a person.
+        is_declared: Whether a declaration made it, and not a person.
     """
 
     name: str
     definition: str
     valid: bool
-    ours: bool
+    is_declared: bool
 
 
 def index_name(model: ReadModel, index: Index) -> str:
@@ -61,13 +61,15 @@ def index_name(model: ReadModel, index: Index) -> str:
 def create_index(model: ReadModel, index: Index, *, concurrently: bool = False) -> sql.Composed:
     """Return the statement that makes a declared index."""
     values = model.public_values
-    said = sql.SQL(", ").join(sql.SQL("({})").format(values.get(name, sql.Identifier(name))) for name in index.columns)
+    columns = sql.SQL(", ").join(
+        sql.SQL("({})").format(values.get(name, sql.Identifier(name))) for name in index.columns
+    )
     return sql.SQL("create index {}{} on {} using {} ({})").format(
         sql.SQL("concurrently " if concurrently else ""),
         sql.Identifier(index_name(model, index)),
         relation(model.state_table),
         sql.SQL(index.using),
-        said,
+        columns,
     )
 
 
@@ -83,8 +85,10 @@ def stored_indexes(connection: psycopg.Connection, model: ReadModel) -> list[Sto
         """,
         (f"{SCHEMA}.{model.state_table}",),
     )
-    ours = _ours(model)
-    return [StoredIndex(name, said, valid, bool(ours.fullmatch(name))) for name, said, valid in found]
+    name_pattern = _name_pattern(model)
+    return [
+        StoredIndex(name, definition, valid, bool(name_pattern.fullmatch(name))) for name, definition, valid in found
+    ]
 
 
 def given_up(connection: psycopg.Connection, model: ReadModel) -> set[str]:
@@ -92,18 +96,22 @@ def given_up(connection: psycopg.Connection, model: ReadModel) -> set[str]:
     found = connection.execute(
         "select coalesce(obj_description(to_regclass(%s), 'pg_class'), '')", (f"{SCHEMA}.{model.state_table}",)
     )
-    return {name for (said,) in found for name in _ours(model).findall(said)}
+    return {name for (comment,) in found for name in _name_pattern(model).findall(comment)}
 
 
 def are_made(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Return whether `keep_indexes` has nothing to do."""
-    ours = [one for one in stored_indexes(connection, model) if one.ours]
-    declared, gone = {*_declared(model)}, given_up(connection, model)
-    return all(one.valid for one in ours) and gone <= declared and {one.name for one in ours} == declared - gone
+    """Return whether `update_indexes` has nothing to do."""
+    stored = [one for one in stored_indexes(connection, model) if one.is_declared]
+    declared, too_long = {*_declared(model)}, given_up(connection, model)
+    return (
+        all(one.valid for one in stored)
+        and too_long <= declared
+        and {one.name for one in stored} == declared - too_long
+    )
 
 
 def are_due(connection: psycopg.Connection, model: ReadModel) -> bool:
-    """Return whether `keep_indexes` has something to do, and no process makes indexes in this store."""
+    """Return whether `update_indexes` has something to do, and no process makes indexes in this store."""
     if are_made(connection, model):
         return False
     at_work = connection.execute(
@@ -129,7 +137,7 @@ def only_one(connection: psycopg.Connection) -> Iterator[None]:
         yield
 
 
-def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
+def update_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
     """Make the declared indexes of a version of a model, and drop those no longer declared; under `only_one`.
 
     If it is killed, another call continues.
@@ -142,9 +150,9 @@ def keep_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
     try:
         before = given_up(connection, model)
         if not before <= {*declared}:
-            _say_given_up(connection, model, before & {*declared})
+            _record_given_up(connection, model, before & {*declared})
         wanted = {name: one for name, one in declared.items() if name not in given_up(connection, model)}
-        found = [one for one in stored_indexes(connection, model) if one.ours]
+        found = [one for one in stored_indexes(connection, model) if one.is_declared]
         if not all(one.valid for one in found):
             with connection.transaction():
                 # a process that makes an index has this lock
@@ -179,12 +187,12 @@ def give_up_for(connection: psycopg.Connection, model: ReadModel, error: BaseExc
     cause = error.__cause__ if isinstance(error.__cause__, psycopg.Error) else error
     if not isinstance(cause, psycopg.errors.ProgramLimitExceeded):
         return False
-    said = str(cause)
-    there = [one.name for one in stored_indexes(connection, model) if one.ours]
-    found = [name for name in there if name in said]
-    if not found and _NAMELESS in said:
+    message = str(cause)
+    index_names = [one.name for one in stored_indexes(connection, model) if one.is_declared]
+    found = [name for name in index_names if name in message]
+    if not found and _NAMELESS in message:
         declared = _declared(model).items()
-        found = [name for name, index in declared if name in there and _has_long_values(connection, model, index)]
+        found = [name for name, index in declared if name in index_names and _has_long_values(connection, model, index)]
     if not found:
         return False
     (before,) = connection.execute("show lock_timeout").fetchall()
@@ -209,20 +217,20 @@ def _declared(model: ReadModel) -> dict[str, Index]:
     return {index_name(model, one): one for one in model.indexes}
 
 
-def _ours(model: ReadModel) -> re.Pattern[str]:
+def _name_pattern(model: ReadModel) -> re.Pattern[str]:
     return re.compile(rf"\b{model.state_table}_[0-9a-f]{{{DIGITS}}}\b")
 
 
 def _give_up(connection: psycopg.Connection, model: ReadModel, names: list[str]) -> None:
     # record it first: a process that dies in between leaves an index that is no longer wanted
-    _say_given_up(connection, model, {*names, *given_up(connection, model)})
+    _record_given_up(connection, model, {*names, *given_up(connection, model)})
     for name in names:
         connection.execute(_drop(name))
 
 
-def _say_given_up(connection: psycopg.Connection, model: ReadModel, names: set[str]) -> None:
-    said = rows_comment(model) + (f" A value is too long for: {', '.join(sorted(names))}." if names else "")
-    connection.execute(sql.SQL("comment on table {} is {}").format(relation(model.state_table), sql.Literal(said)))
+def _record_given_up(connection: psycopg.Connection, model: ReadModel, names: set[str]) -> None:
+    comment = rows_comment(model) + (f" A value is too long for: {', '.join(sorted(names))}." if names else "")
+    connection.execute(sql.SQL("comment on table {} is {}").format(relation(model.state_table), sql.Literal(comment)))
 
 
 def _has_long_values(connection: psycopg.Connection, model: ReadModel, index: Index) -> bool:

@@ -207,10 +207,10 @@ def _key_named(model: ReadModel) -> Iterator[None]:
     try:
         yield
     except psycopg.errors.ProgramLimitExceeded as error:
-        index, said = error.diag.constraint_name, error.diag.message_primary or ""
+        index, message = error.diag.constraint_name, error.diag.message_primary or ""
         # The name of a rollup's index says enough. For 8 kB and more Postgres names no index; the context then names a
         # rollup's trigger.
-        if not (index.endswith("_pkey") if index else said.endswith("8191") and not error.diag.context):
+        if not (index.endswith("_pkey") if index else message.endswith("8191") and not error.diag.context):
             raise
         # a row to be merged may as well be too long for a declared index
         what = "a key" if index or not model.indexes else "a key, or a value of an index,"
@@ -233,8 +233,8 @@ def replace_partition(
     """
     parameters = _parameters(batch, staged) | {"partition": partition}
     # behind a pooler this may be another session than the one before, after a crash that emptied the table
-    there = sql.SQL("select exists (select from {} where batch = %(batch)s)").format(relation(model.staging_table))
-    if connection.execute(there, parameters).fetchone() == (False,):
+    query = sql.SQL("select exists (select from {} where batch = %(batch)s)").format(relation(model.staging_table))
+    if connection.execute(query, parameters).fetchone() == (False,):
         require_staged(connection, model, batch, staged)
     fresh = _staged(model, of_partition=True)
     # Spark has grouped them: to check that no key occurs twice costs little, to merge each row with nothing costs most
@@ -246,15 +246,15 @@ def replace_partition(
     ).fetchall()
     grouped = _grouped(model, state_key(model), fresh, merges=merges)
     target = model.parts_table if model.crosses_streams else model.state_table
-    gone = sql.SQL(
+    deletion = sql.SQL(
         "delete from {table} t where partition = %(partition)s and not exists (select from {fresh} f where {same_key})"
     ).format(table=relation(target), fresh=fresh, same_key=_same([*model.keys], "f", "t"))
     written = _put(model, target, grouped)
     with _key_named(model):
         if not model.crosses_streams:
-            went = connection.execute(gone, parameters).rowcount
-            return Replaced(rows, went, *_counted(connection, written, parameters))
-        for change in (gone, written):
+            deleted = connection.execute(deletion, parameters).rowcount
+            return Replaced(rows, deleted, *_counted(connection, written, parameters))
+        for change in (deletion, written):
             connection.execute(_marked(model, change), parameters)
         lock_rows(connection, model)
         touched = sql.SQL(
@@ -263,7 +263,7 @@ def replace_partition(
         parts = sql.SQL("(select p.* from {} touched join {} p on {})").format(
             touched, relation(target), _same([*model.keys], "p", "touched")
         )
-        went = connection.execute(
+        deleted = connection.execute(
             sql.SQL(
                 "delete from {state} t using {touched} touched where {same} and not exists (select from {parts} p where {parted})"
             ).format(
@@ -276,7 +276,7 @@ def replace_partition(
             parameters,
         ).rowcount
         put = _put(model, model.state_table, _grouped(model, [*model.keys], parts, merges=True))
-        return Replaced(rows, went, *_counted(connection, put, parameters))
+        return Replaced(rows, deleted, *_counted(connection, put, parameters))
 
 
 def unmerged_rows(connection: psycopg.Connection, model: ReadModel) -> int:
@@ -322,8 +322,8 @@ def _put(model: ReadModel, table: str, rows: sql.Composable) -> sql.Composed:
 
     def compared(of: str, name: str) -> sql.Composed:
         # values without an equality, or with one that ignores visible differences, are compared as text
-        looks = re.match("json|double", types[name])
-        return sql.SQL("{}::text" if looks else "{}").format(sql.Identifier(of, name))
+        as_text = re.match("json|double", types[name])
+        return sql.SQL("{}::text" if as_text else "{}").format(sql.Identifier(of, name))
 
     return sql.SQL(
         "insert into {table} as t ({key}, {columns}) {rows} on conflict ({unique}) do update set {assignments}"

@@ -46,7 +46,7 @@ class AsOf:
 
 def at_mark(model: ReadModel, mark: LogMark) -> ReadModel:
     """Return a model with its tables and its view as of a moment."""
-    return named(model, f"{model.name}_at_{mark.mark_id}")
+    return renamed(model, f"{model.name}_at_{mark.mark_id}")
 
 
 def all_as_of(connection: psycopg.Connection, model: str) -> list[AsOf]:
@@ -67,49 +67,51 @@ def first_marked_at(connection: psycopg.Connection) -> datetime | None:
     return row[0] if row else None
 
 
-def note(connection: psycopg.Connection, model: ReadModel, mark: LogMark, keep: timedelta) -> AsOf:
+def record_wanted(connection: psycopg.Connection, model: ReadModel, mark: LogMark, keep: timedelta) -> AsOf:
     """Record that a model is wanted as of a moment, for `keep` from now; an earlier record is kept as long, or longer.
 
     Tables that another declaration built are removed.
     """
-    past = at_mark(model, mark)
+    past_model = at_mark(model, mark)
     with connection.transaction():
-        ReadModelStore(connection).lock_model(past.name)
-        known = next((each for each in all_as_of(connection, model.name) if each.name == past.name), None)
-        if known is not None and known.fingerprint != model.fingerprint:
-            _remove(connection, known.name)
+        ReadModelStore(connection).lock_model(past_model.name)
+        earlier = next((each for each in all_as_of(connection, model.name) if each.name == past_model.name), None)
+        if earlier is not None and earlier.fingerprint != model.fingerprint:
+            _remove(connection, earlier.name)
         with connection.cursor(row_factory=class_row(AsOf)) as cursor:
-            noted = cursor.execute(
+            record = cursor.execute(
                 """
                 insert into read_models.as_of as a (name, model, mark_id, marked_at, fingerprint, expires_at)
                 values (%s, %s, %s, %s, %s, clock_timestamp() + %s)
                 on conflict (name) do update set expires_at = greatest(a.expires_at, excluded.expires_at)
                 returning *
                 """,
-                (past.name, model.name, mark.mark_id, mark.marked_at, model.fingerprint, keep),
+                (past_model.name, model.name, mark.mark_id, mark.marked_at, model.fingerprint, keep),
             ).fetchone()
-    assert noted is not None
-    return noted
+    assert record is not None
+    return record
 
 
-def count_rows(connection: psycopg.Connection, past: ReadModel) -> int:
+def count_rows(connection: psycopg.Connection, past_model: ReadModel) -> int:
     """Return how many rows a reader can select; the state may have a key once for each log partition."""
-    ((rows,),) = connection.execute(sql.SQL("select count(*) from {}").format(relation(past.name))).fetchall()
+    ((rows,),) = connection.execute(sql.SQL("select count(*) from {}").format(relation(past_model.name))).fetchall()
     return int(rows)
 
 
-def finish(connection: psycopg.Connection, noted: AsOf, past: ReadModel, rows: int, failed_streams: int) -> None:
+def record_built(
+    connection: psycopg.Connection, record: AsOf, past_model: ReadModel, rows: int, failed_streams: int
+) -> None:
     """Record that a model is built as of a moment: it is no longer consumed as a view of the event store."""
     # if this process was stopped meanwhile, another declaration may have taken its place
     built = (
         "update read_models.as_of set built_at = coalesce(built_at, clock_timestamp()), rows = %s, failed_streams = %s"
         " where name = %s and fingerprint = %s"
     )
-    if connection.execute(built, (rows, failed_streams, noted.name, noted.fingerprint)).rowcount:
-        let_go(connection, past.name)
+    if connection.execute(built, (rows, failed_streams, record.name, record.fingerprint)).rowcount:
+        remove_view(connection, past_model.name)
 
 
-def let_go(connection: psycopg.Connection, name: str) -> None:
+def remove_view(connection: psycopg.Connection, name: str) -> None:
     """Remove the view of a built model, after a try to build it; among concurrent processes the last one does."""
     with suppress(ViewInUse), connection.transaction():
         models = ReadModelStore(connection)
@@ -121,8 +123,8 @@ def let_go(connection: psycopg.Connection, name: str) -> None:
 
 def remove_expired(connection: psycopg.Connection) -> list[str]:
     """Remove expired models and diffs, except those that are built or read at this moment; return the names."""
-    kept = "select name from {} where expires_at <= clock_timestamp()"
-    expired_ones = " union all ".join(kept.format(table) for table in ("read_models.as_of", "read_models.diffs"))
+    query = "select name from {} where expires_at <= clock_timestamp()"
+    expired_ones = " union all ".join(query.format(table) for table in ("read_models.as_of", "read_models.diffs"))
     removed = []
     for (name,) in connection.execute(expired_ones.encode()).fetchall():
         try:
@@ -164,28 +166,30 @@ def remove_begun(connection: psycopg.Connection, name: str) -> None:
 
 def _found(connection: psycopg.Connection, name: str) -> list[tuple[datetime | None]]:
     """Return when the model as of a moment, or the comparison, of a name was done, if there is one."""
-    done = "select built_at from read_models.as_of where name = %(name)s"
-    done += " union all select compared_at from read_models.diffs where name = %(name)s"
-    return connection.execute(done.encode(), {"name": name}).fetchall()
+    query = "select built_at from read_models.as_of where name = %(name)s"
+    query += " union all select compared_at from read_models.diffs where name = %(name)s"
+    return connection.execute(query.encode(), {"name": name}).fetchall()
 
 
 def _remove(connection: psycopg.Connection, name: str) -> None:
     # the tables' names follow from the model's name
-    past = named(ReadModel(name, name, "", {}, {}), name)
+    past_model = renamed(ReadModel(name, name, "", {}, {}), name)
     diff = connection.execute(
         "delete from read_models.diffs where name = %s returning compared_at is not null", (name,)
     ).fetchone()
     if diff is not None:
         drop(
-            connection, past, sql.SQL("drop table if exists {}").format(relation(name if diff[0] else f"{name}_before"))
+            connection,
+            past_model,
+            sql.SQL("drop table if exists {}").format(relation(name if diff[0] else f"{name}_before")),
         )
-    reset_model(connection, past)
+    reset_model(connection, past_model)
     # those of a built model, which is no longer a version
-    drop_view(connection, past)
-    drop_tables(connection, past)
+    drop_view(connection, past_model)
+    drop_tables(connection, past_model)
     connection.execute("delete from read_models.as_of where name = %s", (name,))
 
 
-def named(model: ReadModel, name: str) -> ReadModel:
+def renamed(model: ReadModel, name: str) -> ReadModel:
     """Return a model with tables and a view of another name, without lookups: other models' rows are not of then."""
     return replace(model, name=name, view=name, lookups={}, indexes=())

@@ -51,7 +51,7 @@ def declared_rollups(model: ReadModel) -> list[Rollup]:
     return [replace(one, of=model) for one in model.rollups]
 
 
-def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
+def stored_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     """Return the tables of the present rollups of a version of a model, declared or not."""
     found = connection.execute(
         """
@@ -65,15 +65,15 @@ def kept_tables(connection: psycopg.Connection, model: ReadModel) -> list[str]:
     return [table for (table,) in found]
 
 
-def are_kept(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
-    """Return whether `keep_rollups` has nothing to do."""
-    wanted, kept = [one.state_table for one in declared_rollups(model)], kept_tables(connection, model)
-    if _gone(model, kept) or not {*wanted} <= {*kept}:
+def are_current(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> bool:
+    """Return whether `update_rollups` has nothing to do."""
+    wanted, stored = [one.state_table for one in declared_rollups(model)], stored_tables(connection, model)
+    if _undeclared(model, stored) or not {*wanted} <= {*stored}:
         return False
     return not shown or all(_is_shown(connection, table) for table in wanted)
 
 
-def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
+def update_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: bool) -> None:
     """Make the declared rollups of a version of a model, fill them, show them to people; drop those that are gone.
 
     Runs in a transaction that has the model's lock. Until it ends no other session changes a row of that version.
@@ -84,14 +84,14 @@ def keep_rollups(connection: psycopg.Connection, model: ReadModel, *, shown: boo
             the login is not a member of.
         psycopg.errors.LockNotAvailable: Readers held a view, or a commit the rows, for longer than the lock timeout.
     """
-    kept = kept_tables(connection, model)
+    stored = stored_tables(connection, model)
     try:
         for one in declared_rollups(model):
-            if one.state_table not in kept:
+            if one.state_table not in stored:
                 _begin(connection, one)
         if shown:
             show_rollups(connection, model)
-        _drop(connection, model, _gone(model, kept), with_views=True)
+        _drop(connection, model, _undeclared(model, stored), with_views=True)
     # a text is too long for a key; Postgres does not know a zone; another role's tables
     except (psycopg.errors.ProgramLimitExceeded, psycopg.DataError, psycopg.errors.InsufficientPrivilege) as error:
         raise RollupFailed(
@@ -123,12 +123,12 @@ def mend_rollups(connection: psycopg.Connection, model: ReadModel, partition: in
 
     Runs in the transaction that rebuilds the log partition. It also mends rollups that other processes declare.
     """
-    own = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
-    for table in kept_tables(connection, model):
-        if _differing(connection, model, table, own):
-            connection.execute(sql.SQL("delete from {}{}").format(relation(table), own))
+    condition = sql.SQL("" if model.crosses_streams else " where partition = {}").format(sql.Literal(partition))
+    for table in stored_tables(connection, model):
+        if _differing(connection, model, table, condition):
+            connection.execute(sql.SQL("delete from {}{}").format(relation(table), condition))
             computed = sql.SQL("insert into {} select * from {}{}")
-            connection.execute(computed.format(relation(table), relation(f"{table}_all"), own))
+            connection.execute(computed.format(relation(table), relation(f"{table}_all"), condition))
 
 
 def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[str, list[int]]:
@@ -137,7 +137,7 @@ def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[
     Each comes with the log partitions of these groups; with none if keys cross streams.
     """
     differing = {}
-    for table in kept_tables(connection, model):
+    for table in stored_tables(connection, model):
         with connection.transaction():
             # this lock first, as when a rollup is dropped; then one statement, as of one moment
             connection.execute(sql.SQL("lock table {} in access share mode").format(relation(model.state_table)))
@@ -148,13 +148,13 @@ def differing_rollups(connection: psycopg.Connection, model: ReadModel) -> dict[
 
 
 def _differing(
-    connection: psycopg.Connection, model: ReadModel, table: str, own: sql.Composable = _ALL
+    connection: psycopg.Connection, model: ReadModel, table: str, condition: sql.Composable = _ALL
 ) -> list[tuple[int | None]]:
     """Return the log partitions of groups that differ from those of the rows; null if keys cross streams."""
     # a group that lost its last row is not in the view
     query = sql.SQL(
         """
-        with kept as (select * from {kept}{own}), computed as (select * from {computed}{own})
+        with kept as (select * from {kept}{condition}), computed as (select * from {computed}{condition})
         select distinct {partition} from (
           (select * from kept where _rows <> 0 except all table computed)
           union all (table computed except all select * from kept where _rows <> 0)
@@ -163,7 +163,7 @@ def _differing(
     ).format(
         kept=relation(table),
         computed=relation(f"{table}_all"),
-        own=own,
+        condition=condition,
         partition=sql.SQL("null::int" if model.crosses_streams else "partition"),
     )
     return connection.execute(query).fetchall()
@@ -175,7 +175,7 @@ def drop_rollups(connection: psycopg.Connection, model: ReadModel, *, with_views
     Raises:
         DependentObjects: Something in the database depends on them, such as a view that is to stay.
     """
-    _drop(connection, model, kept_tables(connection, model), with_views=with_views)
+    _drop(connection, model, stored_tables(connection, model), with_views=with_views)
 
 
 def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
@@ -211,9 +211,9 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             # From here on no other session changes a row until the transaction ends.
             *(
                 sql.SQL(trigger).format(
-                    sql.Identifier(f"{rollup.state_table}{suffix}"), sql.SQL(change), rows, sql.SQL(seen), table
+                    sql.Identifier(f"{rollup.state_table}{suffix}"), sql.SQL(change), rows, sql.SQL(referencing), table
                 )
-                for suffix, change, seen in _TRIGGERS
+                for suffix, change, referencing in _TRIGGERS
             ),
             sql.SQL("create view {} as {}").format(everything, rollup.groups((rows, 1))),
             sql.SQL("create table {} as table {}").format(table, everything),
@@ -227,11 +227,13 @@ def _begin(connection: psycopg.Connection, rollup: Rollup) -> None:
             connection.execute(statement)
 
 
-def _gone(model: ReadModel, kept: Iterable[str]) -> list[str]:
+def _undeclared(model: ReadModel, stored: Iterable[str]) -> list[str]:
     """Return the tables of rollups that are no longer declared, or declared differently."""
     declared = {one.name: one.state_table for one in declared_rollups(model)}
     return [
-        table for table in kept if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
+        table
+        for table in stored
+        if table not in declared.values() and (model.all_rollups or name_of(table) in declared)
     ]
 
 

@@ -147,8 +147,8 @@ def create_tables(connection: psycopg.Connection, model: ReadModel) -> None:
     with as_owners(connection):
         if model.crosses_streams:
             # the key leads: a merge looks up all parts of one key
-            said = "What each log partition gave to a row of {}; read the view instead."
-            _create_rows(connection, model.parts_table, types, [*keys, "partition"], said.format(model.name))
+            comment = "What each log partition gave to a row of {}; read the view instead."
+            _create_rows(connection, model.parts_table, types, [*keys, "partition"], comment.format(model.name))
         _create_rows(
             connection,
             model.state_table,
@@ -206,13 +206,13 @@ def drop_tables(connection: psycopg.Connection, model: ReadModel) -> None:
         DependentObjects: Something in the database depends on them.
     """
     # the last two are of the first layout: a killed rebuild left tables with a constraint of this name
-    left = connection.execute(
+    leftovers = connection.execute(
         "select c.relname from pg_constraint b join pg_class c on c.oid = b.conrelid"
         " where b.conname = %s and c.relnamespace = %s::regnamespace",
         (f"{model.state_table}_bounds", SCHEMA),
     )
-    before = [f"{model.state_table}_large", *(name for (name,) in left.fetchall())]
-    for table in (model.state_table, model.parts_table, model.staging_table, *before):
+    former_tables = [f"{model.state_table}_large", *(name for (name,) in leftovers.fetchall())]
+    for table in (model.state_table, model.parts_table, model.staging_table, *former_tables):
         drop(connection, model, sql.SQL("drop table if exists {}").format(relation(table)))
 
 
@@ -451,7 +451,7 @@ def _grants(connection: psycopg.Connection, view: str, columns: Iterable[str]) -
 @contextmanager
 def as_owners(connection: psycopg.Connection) -> Iterator[None]:
     """Let new tables and views belong to the role of all owners, if the login is a member; within a transaction."""
-    (before, member), *_ = connection.execute(
+    (former_role, member), *_ = connection.execute(
         """
         select
           current_setting('role'),
@@ -466,4 +466,4 @@ def as_owners(connection: psycopg.Connection) -> Iterator[None]:
     if member:
         connection.execute("select set_config('role', %s, true)", (OWNERS,))
     yield
-    connection.execute("select set_config('role', %s, true)", (before,))
+    connection.execute("select set_config('role', %s, true)", (former_role,))

@@ -25,7 +25,7 @@ from millrace.patience import PAUSE_S
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import Upcast, stored_upcasts
 from millrace.read_models.stored.indexes import are_due, create_index, stored_indexes
-from millrace.read_models.stored.rollup_tables import are_kept, drop_rollups, keep_rollups, show_rollups
+from millrace.read_models.stored.rollup_tables import are_current, drop_rollups, show_rollups, update_rollups
 from millrace.read_models.stored.store import ReadModelStore, Version
 from millrace.read_models.stored.tables import (
     create_tables,
@@ -74,12 +74,12 @@ def with_upcasts(
     if model.upcasts is not None:
         return model
     stored = stored_upcasts(connection) if stored is None else stored
-    known = {(one.decider, one.event, one.to_version) for one in stored}
+    stored_keys = {(one.decider, one.event, one.to_version) for one in stored}
     unregistered = {
         (event.decider, event.event, version): Upcast(event.decider, event.event, version, written(moves))
         for event in model.declared_events or ()
         for version, moves in event.upcasts.items()
-        if (event.decider, event.event, version) not in known
+        if (event.decider, event.event, version) not in stored_keys
     }
     return replace(model, upcasts=stored, unregistered=tuple(model.of_taken_events(unregistered.values())))
 
@@ -96,16 +96,18 @@ def register_declared(connection: psycopg.Connection, model: ReadModel) -> ReadM
     missing = {(one.decider, one.event) for one in model.unregistered}
     events = [each for each in model.declared_events or () if (each.decider, each.event) in missing]
     try:
-        said = [each.said for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong]
+        problems = [
+            each.error for each in states_in_store(PlatformStore(connection), events, keep=True) if each.is_wrong
+        ]
     except psycopg.errors.InsufficientPrivilege as error:
-        said = [str(error).strip()]
+        problems = [str(error).strip()]
     model = with_upcasts(connection, replace(model, upcasts=None))
     if model.unregistered:
         first = model.unregistered[0]
         raise EventsNotRegistered(
             f"Read model {model.name} reads event {first.event} of decider {first.decider} in version {first.to_version},"
             " and the store has no upcast to it: nothing is built without.",
-            detail="\n".join(said),
+            detail="\n".join(problems),
             hint="Register the declared events by a role that may: millrace migrate",
         )
     return model
@@ -124,16 +126,16 @@ def built_and_next(connection: psycopg.Connection, model: ReadModel) -> tuple[Re
     It is due if that version is ready to serve, or if a rollup or an index of it is new or changed.
     """
     model = with_upcasts(connection, model)
-    known = versions(connection, model.name)
-    found = _declared_as(known, model)
+    stored = versions(connection, model.name)
+    found = _declared_as(stored, model)
     if found is None:
         return None, False
     built = model.at_version(found.version, found.view)
-    if built.rollups and not are_kept(connection, built, shown=found.serves):
+    if built.rollups and not are_current(connection, built, shown=found.serves):
         return built, True
     if built.indexes and are_due(connection, built):
         return built, True
-    return built, _is_ready(connection, built, known)
+    return built, _is_ready(connection, built, stored)
 
 
 def built_anew(connection: psycopg.Connection, models: Iterable[ReadModel]) -> list[str]:
@@ -147,7 +149,7 @@ def built_anew(connection: psycopg.Connection, models: Iterable[ReadModel]) -> l
 
 def newest_version(connection: psycopg.Connection, model: ReadModel) -> int:
     """Return the number of the version of the model that was made last, of any declaration."""
-    return max((known.version for known in versions(connection, model.name)), default=0)
+    return max((stored.version for stored in versions(connection, model.name)), default=0)
 
 
 def unbuilt_partitions(connection: psycopg.Connection, model: ReadModel) -> list[int]:
@@ -207,15 +209,15 @@ def ensure_version(connection: psycopg.Connection, model: ReadModel, archive: Pa
     with connection.transaction():
         _lock(connection, model)
         model = with_upcasts(connection, model)
-        known = versions(connection, model.name)
-        found = _declared_as(known, model)
+        stored = versions(connection, model.name)
+        found = _declared_as(stored, model)
         if found is None:
             if model.declared_events is None:
                 raise EventsNotRegistered(
                     f"Read model {model.name} is not built anew while a file of events fails to load: it may have an upcast.",
                     hint="Correct the file, which `millrace status` names.",
                 )
-            return _make_version(connection, model, known, archive)
+            return _make_version(connection, model, stored, archive)
         # rows without their checkpoint would count every event again; a checkpoint without its rows would miss history
         if not PlatformStore(connection).is_registered(found.view):
             raise WrongView(
@@ -247,15 +249,15 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
         psycopg.errors.LockNotAvailable: A reader held the view for longer than others should wait behind this call.
     """
     try:
-        if not are_kept(connection, model, shown=_serves(connection, model)):
+        if not are_current(connection, model, shown=_serves(connection, model)):
             with connection.transaction():
                 # rollups group the rows as they are once commits wait, not as they were when this call began to wait
                 connection.execute("set transaction isolation level read committed")
                 _lock(connection, model)
                 wait_for_locks_at_most(connection, PAUSE_S)
                 # the version may be gone
-                if any(known.version == model.version for known in versions(connection, model.name)):
-                    keep_rollups(connection, model, shown=_serves(connection, model))
+                if any(stored.version == model.version for stored in versions(connection, model.name)):
+                    update_rollups(connection, model, shown=_serves(connection, model))
         if not is_ready_to_serve(connection, model):
             return _serves(connection, model)
         with connection.transaction() as switch:
@@ -277,17 +279,17 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
 
 def _name_left_indexes(connection: psycopg.Connection, model: ReadModel) -> None:
     """Log the indexes that people made for the version that served until now: they are dropped with its table."""
-    serving = next(known for known in versions(connection, model.name) if known.serves)
+    serving = next(version for version in versions(connection, model.name) if version.serves)
     stored = stored_indexes(connection, model.at_version(serving.version, serving.view))
-    left = [f"{one.name} ({one.definition})" for one in stored if not one.ours]
-    if left:
+    handmade = [f"{one.name} ({one.definition})" for one in stored if not one.is_declared]
+    if handmade:
         logger.warning(
             "Version %d of read model %s does not have the indexes that were made by hand for version %d: %s."
             " Declare them in indexes=, or make them on read_models.%s.",
             model.version,
             model.name,
             serving.version,
-            ", ".join(left),
+            ", ".join(handmade),
             model.state_table,
         )
 
@@ -295,7 +297,7 @@ def _name_left_indexes(connection: psycopg.Connection, model: ReadModel) -> None
 def waiting_version(connection: psycopg.Connection, model: ReadModel) -> ReadModel | None:
     """Return the model as the version of its declaration, if that waits for approval."""
     built = current_version(connection, model)
-    waits = {known.version for known in versions(connection, model.name) if not (known.approved or known.serves)}
+    waits = {stored.version for stored in versions(connection, model.name) if not (stored.approved or stored.serves)}
     return built if built is not None and built.version in waits else None
 
 
@@ -312,19 +314,19 @@ def approve_version(connection: psycopg.Connection, model: ReadModel, reason: st
     """
     with connection.transaction():
         _lock(connection, model)
-        known = versions(connection, model.name)
+        stored = versions(connection, model.name)
         built = current_version(connection, model)
         if built is None:
             raise NothingToApprove(
                 f"No version of read model {model.name} is of this declaration.",
-                detail=f"There are: {', '.join(f'version {each.version}' for each in known) or 'none'}.",
+                detail=f"There are: {', '.join(f'version {each.version}' for each in stored) or 'none'}.",
                 hint=f"Use the code that the drains have, or let one build it: millrace run drain {model.name} --once",
             )
         if _serves(connection, built):
             raise NothingToApprove(f"Version {built.version} of read model {model.name} serves: nothing waits.")
-        if known[-1].version > built.version:
+        if stored[-1].version > built.version:
             raise NothingToApprove(
-                f"Version {built.version} of read model {model.name} was overtaken by version {known[-1].version},"
+                f"Version {built.version} of read model {model.name} was overtaken by version {stored[-1].version},"
                 " of another declaration.",
                 hint="Approve that one with the code that declares it.",
             )
@@ -341,12 +343,12 @@ def is_ready_to_serve(connection: psycopg.Connection, model: ReadModel) -> bool:
 
 
 def _is_ready(connection: psycopg.Connection, model: ReadModel, versions: list[Version]) -> bool:
-    known = {version.version: version for version in versions}
-    serving = next((version for version in known.values() if version.serves), None)
+    by_number = {version.version: version for version in versions}
+    serving = next((version for version in by_number.values() if version.serves), None)
     # a version that was overtaken, or is gone, does not come back
-    if model.version not in known or serving is None or serving.version >= model.version:
+    if model.version not in by_number or serving is None or serving.version >= model.version:
         return False
-    if known[model.version].unbuilt or not known[model.version].approved:
+    if by_number[model.version].unbuilt or not by_number[model.version].approved:
         return False
     return PlatformStore(connection).has_caught_up(model.view, serving.view)
 
@@ -377,7 +379,7 @@ def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
     """
     with connection.transaction():
         _lock(connection, model)
-        built = [model.at_version(known.version, known.view) for known in versions(connection, model.name)]
+        built = [model.at_version(stored.version, stored.view) for stored in versions(connection, model.name)]
         for version in built:
             require_ownership(connection, version)
         drop_view(connection, model)
@@ -387,11 +389,11 @@ def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
 
 
 def _make_version(
-    connection: psycopg.Connection, model: ReadModel, known: list[Version], archive: Path | None
+    connection: psycopg.Connection, model: ReadModel, stored: list[Version], archive: Path | None
 ) -> ReadModel:
     """Make the tables of the first version of the model, or of one beside the known ones, and register its view."""
     store, models = PlatformStore(connection), ReadModelStore(connection)
-    if not known:
+    if not stored:
         if store.is_registered(model.view):
             owner = models.version_of_view(model.view)
             raise WrongView(
@@ -402,28 +404,28 @@ def _make_version(
             )
         built = model
     else:
-        serving = next(version for version in known if version.serves)
+        serving = next(version for version in stored if version.serves)
         # the tables that it will replace
         require_ownership(connection, model.at_version(serving.version, serving.view))
-        number = known[-1].version + 1
+        number = stored[-1].version + 1
         while store.is_registered(f"{model.view}_v{number}"):
             number += 1
         built = model.at_version(number, f"{model.view}_v{number}")
     create_tables(connection, built)
     for index in built.indexes:
         connection.execute(create_index(built, index))
-    if not known:
+    if not stored:
         create_view(connection, built)
     _register(connection, built)
-    if known and not any(poll.enabled for poll in store.poll_views([serving.view])):
+    if stored and not any(poll.enabled for poll in store.poll_views([serving.view])):
         store.enable_view(built.view, False, reason=f"{serving.view} was disabled")
     # after the registration, which keeps the present events
     unbuilt = _only_archived(connection, archive)
     # The first version changes nothing that is read yet. If this is the serving declaration, read with newer upcasts,
     # no code is left that would keep the serving version up to date.
-    same = bool(known) and serving.fingerprint.partition("+")[0] == model.fingerprint.partition("+")[0]
-    approved = not known or model.serve == "built" or same
-    models.declare_version(model.name, built.version, built.view, model.fingerprint, not known, unbuilt, approved)
+    same = bool(stored) and serving.fingerprint.partition("+")[0] == model.fingerprint.partition("+")[0]
+    approved = not stored or model.serve == "built" or same
+    models.declare_version(model.name, built.version, built.view, model.fingerprint, not stored, unbuilt, approved)
     return built
 
 
@@ -463,10 +465,10 @@ def _serves(connection: psycopg.Connection, model: ReadModel) -> bool:
     return any(v.serves for v in versions(connection, model.name) if v.version == model.version)
 
 
-def _declared_as(known: list[Version], model: ReadModel) -> Version | None:
+def _declared_as(stored: list[Version], model: ReadModel) -> Version | None:
     """Return the version of a declaration: the serving one, or one that is built after it."""
-    serving = next((version.version for version in known if version.serves), 0)
-    return next((v for v in known if v.fingerprint == model.fingerprint and v.version >= serving), None)
+    serving = next((version.version for version in stored if version.serves), 0)
+    return next((v for v in stored if v.fingerprint == model.fingerprint and v.version >= serving), None)
 
 
 def _register(connection: psycopg.Connection, model: ReadModel) -> None:

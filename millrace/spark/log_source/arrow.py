@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # A task holds a few batches of this size at once, or one event if that is larger.
 BATCH_BYTES = 4 * 1024 * 1024
 # the number of databases that a process keeps
-KEPT = 8
+MOST_DATABASES = 8
 # Timeouts of the login or the database are for other work: a task reads, or stages, all of its part. Per transaction.
 NO_LIMITS_IN_TRANSACTION = (
     "select set_config(name, '0', true) from unnest('{statement_timeout, transaction_timeout}'::text[]) name"
@@ -88,14 +88,14 @@ def connected(dsn: str) -> "Iterator[adbc.AdbcConnection]":
     # An ADBC database holds no connection, but the types in Postgres' catalogs. ADBC reads all of them when it makes a
     # database, which takes ten times as long as to connect; we read built-in types only. So keep databases, in a module
     # that exists once in a process: of our own modules Spark unpickles a copy for each task.
-    kept: dict[str, adbc.AdbcDatabase] = vars(postgresql).setdefault("_millrace_databases", {})
+    databases: dict[str, adbc.AdbcDatabase] = vars(postgresql).setdefault("_millrace_databases", {})
     try:
-        database = kept.get(dsn)
+        database = databases.get(dsn)
         if database is None:
             database = postgresql.connect(in_utf8(dsn))
-            for oldest in [*kept][: max(len(kept) - KEPT + 1, 0)]:
-                kept.pop(oldest, None)
-            kept[dsn] = database
+            for oldest in [*databases][: max(len(databases) - MOST_DATABASES + 1, 0)]:
+                databases.pop(oldest, None)
+            databases[dsn] = database
         with adbc.AdbcConnection(database) as connection:
             connection.set_autocommit(False)
             yield connection

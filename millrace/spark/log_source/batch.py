@@ -30,8 +30,8 @@ class EventLogReader(DataSourceReader):
         if ranges is None:
             times = [bound for bound in (options.start, options.end) if isinstance(bound, datetime)]
             with EventLog(options.dsn) as log:
-                state = log.look(times, options.partitions)
-            ranges = self._held(wanted_ranges(options, state), state.held)
+                state = log.read_state(times, options.partitions)
+            ranges = self._readable(wanted_ranges(options, state), state.held)
         return [EventLogInput(task) for task in split(ranges, options.max_records, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -39,8 +39,8 @@ class EventLogReader(DataSourceReader):
         # without partitions Spark passes one of its own
         if not isinstance(partition, EventLogInput):
             return
-        yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._held)
+        yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._readable)
 
-    def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
+    def _readable(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
         require_end(ranges, held)
         return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)

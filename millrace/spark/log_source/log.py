@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import psycopg
 
 # One statement, so one snapshot: the marks of all log partitions name an exact set of events.
-_LOOK = """
+_STATE = """
 select p.partition, p.earliest_position, p.high_water_mark, times.positions
 from event_store.partitions p
 left join (
@@ -33,7 +33,7 @@ class Unreadable(ConnectionError):
 
 
 class EventLog:
-    """Looks at the log, through a connection that the first look opens and later ones reuse."""
+    """Reads the state of the log, through a connection that the first call opens and later ones reuse."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -46,12 +46,12 @@ class EventLog:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next look opens another one."""
+        """Close the connection; the next call opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def look(self, times: Sequence[datetime] = (), partitions: Sequence[int] | None = None) -> LogState:
+    def read_state(self, times: Sequence[datetime] = (), partitions: Sequence[int] | None = None) -> LogState:
         """Return the ranges that the log holds, and the position of each time in the chosen log partitions.
 
         Raises:
@@ -68,16 +68,16 @@ class EventLog:
         import psycopg
 
         without_password(self._dsn)  # refuse an unreadable DSN before an error quotes it
-        kept = self._connection is not None
+        reused = self._connection is not None
         try:
             if self._connection is None:
                 self._connection = psycopg.connect(self._dsn, autocommit=True)
             arguments = {"times": list(times), "partitions": None if partitions is None else list(partitions)}
-            return self._connection.execute(_LOOK, arguments).fetchall()
+            return self._connection.execute(_STATE, arguments).fetchall()
         except psycopg.OperationalError as error:
             self.close()
-            if kept:
-                return self._rows(times, partitions)  # Postgres was restarted since the last look
+            if reused:
+                return self._rows(times, partitions)  # Postgres was restarted since the last call
             raise Unreadable(self._dsn, error) from error
         except psycopg.Error as error:
             raise Unreadable(self._dsn, error) from error

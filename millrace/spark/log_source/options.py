@@ -119,33 +119,33 @@ class EventLogOptions:
         Raises:
             InvalidOption: An option is missing, unknown, unreadable, or does not apply to the mode.
         """
-        given = {name.lower(): value for name, value in options.items()}
-        _require_known(given, mode)
-        if not given.get("dsn"):
-            raise InvalidOption("dsn", given.get("dsn"), "a Postgres connection string")
-        columns = tuple(_json(given, "columns", f"JSON list of {', '.join(COLUMNS)}", _is_columns) or COLUMNS)
-        extract = _json(given, "extract", "JSON {column: [key, …]}", _is_paths) or {}
+        lowered = {name.lower(): value for name, value in options.items()}
+        _require_known(lowered, mode)
+        if not lowered.get("dsn"):
+            raise InvalidOption("dsn", lowered.get("dsn"), "a Postgres connection string")
+        columns = tuple(_json(lowered, "columns", f"JSON list of {', '.join(COLUMNS)}", _is_columns) or COLUMNS)
+        extract = _json(lowered, "extract", "JSON {column: [key, …]}", _is_paths) or {}
         clash = set(extract) & set(columns)
         if clash:
             raise InvalidOption("extract", min(clash), "names that are not columns already")
-        start = _bound(given, "starting", "earliest", {"earliest"} if mode == "batch" else {"earliest", "latest"})
-        end = _bound(given, "ending", "latest", {"latest"})
+        start = _bound(lowered, "starting", "earliest", {"earliest"} if mode == "batch" else {"earliest", "latest"})
+        end = _bound(lowered, "ending", "latest", {"latest"})
         if isinstance(start, datetime) and isinstance(end, datetime) and start > end:
-            raise InvalidOption("startingTimestamp", given["startingtimestamp"], "times up to endingTimestamp")
+            raise InvalidOption("startingTimestamp", lowered["startingtimestamp"], "times up to endingTimestamp")
         return cls(
-            dsn=given["dsn"],
+            dsn=lowered["dsn"],
             start=start,
             end=end,
-            max_positions=_whole(given, "maxOffsetsPerTrigger"),
-            fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
-            min_partitions=_whole(given, "minPartitions") or 1,
-            max_records=_whole(given, "maxRecordsPerPartition") or 500_000,
-            partitions=_tuple(_json(given, "partitions", "JSON list of log partitions, from 0", _is_partitions)),
-            deciders=_tuple(_json(given, "deciders", "JSON list of deciders", _is_texts)),
-            events=_tuple(_json(given, "events", "JSON list of events", _is_texts)),
+            max_positions=_whole(lowered, "maxOffsetsPerTrigger"),
+            fail_on_data_loss=_flag(lowered, "failOnDataLoss", default=True),
+            min_partitions=_whole(lowered, "minPartitions") or 1,
+            max_records=_whole(lowered, "maxRecordsPerPartition") or 500_000,
+            partitions=_tuple(_json(lowered, "partitions", "JSON list of log partitions, from 0", _is_partitions)),
+            deciders=_tuple(_json(lowered, "deciders", "JSON list of deciders", _is_texts)),
+            events=_tuple(_json(lowered, "events", "JSON list of events", _is_texts)),
             columns=columns,
             extract={column: tuple(path) for column, path in extract.items()},
-            upcasts=given.get("upcasts", "[]") if _json(given, "upcasts", _UPCASTS, _is_upcasts) else "[]",
+            upcasts=lowered.get("upcasts", "[]") if _json(lowered, "upcasts", _UPCASTS, _is_upcasts) else "[]",
         )
 
     def schema(self) -> str:
@@ -154,24 +154,24 @@ class EventLogOptions:
         return ", ".join(f"`{column.replace('`', '``')}` {type_}" for column, type_ in types.items())
 
 
-def _require_known(given: Mapping[str, str], mode: Mode | None) -> None:
+def _require_known(options: Mapping[str, str], mode: Mode | None) -> None:
     names = {name.lower(): name for name in OPTIONS}
-    unknown = set(given) - set(names)
+    unknown = set(options) - set(names)
     if unknown:
         allowed = [name for name, modes in OPTIONS.items() if mode is None or mode in modes]
-        raise InvalidOption(min(unknown), given[min(unknown)], ", ".join(allowed))
-    for name in sorted(given):
+        raise InvalidOption(min(unknown), options[min(unknown)], ", ".join(allowed))
+    for name in sorted(options):
         modes = OPTIONS[names[name]]
         if mode is not None and mode not in modes:
             (other,) = modes
-            raise InvalidOption(names[name], given[name], f"only with {_READ_BY[other]}, not with {_READ_BY[mode]}")
+            raise InvalidOption(names[name], options[name], f"only with {_READ_BY[other]}, not with {_READ_BY[mode]}")
 
 
-def _bound(given: Mapping[str, str], which: str, default: Literal["earliest", "latest"], ends: set[str]) -> Bound:
+def _bound(options: Mapping[str, str], which: str, default: Literal["earliest", "latest"], ends: set[str]) -> Bound:
     offsets, timestamp = f"{which}Offsets", f"{which}Timestamp"
-    text = given.get(timestamp.lower())
+    text = options.get(timestamp.lower())
     if text is not None:
-        if offsets.lower() in given:
+        if offsets.lower() in options:
             raise InvalidOption(timestamp, text, f"one of {timestamp} and {offsets}, not both")
         try:
             if _is_digits(text):
@@ -182,29 +182,29 @@ def _bound(given: Mapping[str, str], which: str, default: Literal["earliest", "l
         if time.tzinfo is None:
             raise InvalidOption(timestamp, text, _TIME)
         return time
-    text = given.get(offsets.lower(), default)
+    text = options.get(offsets.lower(), default)
     if text in ends:
         return "earliest" if text == "earliest" else "latest"
-    stated = _json(given, offsets, f"{', '.join(sorted(ends))}, or {_POSITIONS}", _is_by_partition)
+    stated = _json(options, offsets, f"{', '.join(sorted(ends))}, or {_POSITIONS}", _is_by_partition)
     return {int(partition): position for partition, position in stated.items()}
 
 
-def _whole(given: Mapping[str, str], option: str) -> int | None:
-    text = given.get(option.lower())
+def _whole(options: Mapping[str, str], option: str) -> int | None:
+    text = options.get(option.lower())
     if text is not None and not (_is_digits(text) and 0 < int(text) <= _LARGEST):
         raise InvalidOption(option, text, f"a whole number from 1 to {_LARGEST}")
     return None if text is None else int(text)
 
 
-def _flag(given: Mapping[str, str], option: str, *, default: bool) -> bool:
-    text = given.get(option.lower(), str(default))
+def _flag(options: Mapping[str, str], option: str, *, default: bool) -> bool:
+    text = options.get(option.lower(), str(default))
     if text.lower() not in {"true", "false"}:
         raise InvalidOption(option, text, "true, false")
     return text.lower() == "true"
 
 
-def _json(given: Mapping[str, str], option: str, allowed: str, fits: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - JSON has any shape
-    text = given.get(option.lower())
+def _json(options: Mapping[str, str], option: str, allowed: str, fits: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - JSON has any shape
+    text = options.get(option.lower())
     if text is None:
         return None
     try:

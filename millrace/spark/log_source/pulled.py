@@ -18,7 +18,7 @@ Path = tuple[str, ...]
 Moves = Sequence[Mapping[str, Any]]
 
 # with more places, or a longer expression, a field would cost more than moving the document
-MOST_LOOKS = 100
+MOST_PLACES = 100
 MOST_CHARACTERS = 4_000
 # keys that `#>` takes as an index of an array, which no move enters
 _INDEX = re.compile(r"\s*[+-]?[0-9]+")
@@ -44,15 +44,15 @@ class _Pull:
     """Follows a field back through the moves; each rename may lead to several places."""
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._places = 0
 
     def after(self, path: Path, moves: Moves) -> "sql.Composed":
         """Return an expression for the value at a path after some moves."""
         from psycopg import sql
 
-        self._looks += 1
+        self._places += 1
         moves = _touching(path, moves)
-        if self._looks > MOST_LOOKS or (not moves and any(_INDEX.fullmatch(key) for key in path)):
+        if self._places > MOST_PLACES or (not moves and any(_INDEX.fullmatch(key) for key in path)):
             raise NotPulled
         if not moves:
             return sql.SQL("(e.data #> {}::text[])").format(list(path))
@@ -99,8 +99,8 @@ class _Pull:
 def _touching(path: Path, moves: Moves, *, within: bool = True) -> Moves:
     """Return the moves up to the last one of a value at the path, above it, or (if `within`) below it."""
     for number in range(len(moves), 0, -1):
-        said = [tuple(moves[number - 1][name]) for name in ("path", "to") if name in moves[number - 1]]
-        if any(_leads(one, path) or (within and _leads(path, one)) for one in said):
+        paths = [tuple(moves[number - 1][name]) for name in ("path", "to") if name in moves[number - 1]]
+        if any(_leads(one, path) or (within and _leads(path, one)) for one in paths):
             return moves[:number]
     return []
 

@@ -145,19 +145,19 @@ def held_ranges(ranges: Iterable[LogRange], held: Mapping[int, LogRange], *, fai
     Raises:
         DataLoss: Something is missing, and `fail_on_data_loss` is true.
     """
-    kept = []
+    readable = []
     for wanted in ranges:
-        there = held.get(wanted.partition, LogRange(wanted.partition, 0, 0))
-        first = max(wanted.from_position, there.from_position)
-        last = min(wanted.to_position, there.to_position)
+        available = held.get(wanted.partition, LogRange(wanted.partition, 0, 0))
+        first = max(wanted.from_position, available.from_position)
+        last = min(wanted.to_position, available.to_position)
         if wanted.size < 0 or (first, last) != (wanted.from_position, wanted.to_position):
             lost = f"positions {wanted.from_position} to {wanted.to_position} of log partition {wanted.partition} are to be read"
             if fail_on_data_loss:
-                raise DataLoss(lost, f"it holds {held_text(there)}")
-            warn(lost, f"it holds {held_text(there)}")
+                raise DataLoss(lost, f"it holds {held_text(available)}")
+            warn(lost, f"it holds {held_text(available)}")
         if first < last:
-            kept.append(LogRange(wanted.partition, first, last))
-    return kept
+            readable.append(LogRange(wanted.partition, first, last))
+    return readable
 
 
 def split(ranges: Sequence[LogRange], max_records: int, min_tasks: int) -> list[tuple[LogRange, ...]]:

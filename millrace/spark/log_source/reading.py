@@ -75,13 +75,13 @@ def read_ranges(
 
     def statement(connection: ArrowConnection) -> "sql.Composed | None":
         held = {p: LogRange(p, first, mark) for p, first, mark in connection.rows(_MARKS)}
-        kept = keep(ranges, held)
-        if not kept:
+        readable = keep(ranges, held)
+        if not readable:
             return None
-        between = dense_offsets(connection, kept)
+        between = dense_offsets(connection, readable)
         if between is not None:
             connection.rows(DENSE_PLAN)
-        return query(options, kept, between, locks_of)
+        return query(options, readable, between, locks_of)
 
     yield from _read(options, target, statement)
 
@@ -155,8 +155,8 @@ def dense_offsets(connection: ArrowConnection, ranges: Sequence[LogRange]) -> tu
     positions = sum(wanted.size for wanted in ranges)
     if positions < DENSE_POSITIONS:
         return None
-    asked = sql.SQL('select min(l."offset"), max(l."offset") from {}').format(_slices(ranges))
-    ((first, last),) = connection.rows(asked.as_string())
+    bounds = sql.SQL('select min(l."offset"), max(l."offset") from {}').format(_slices(ranges))
+    ((first, last),) = connection.rows(bounds.as_string())
     return (first, last) if first is not None and last - first < DENSE_OFFSETS * positions else None
 
 
@@ -268,8 +268,8 @@ def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
     """Return the data of events `e` in their newest shape, and the join that a FROM with `e` needs for it."""
     from psycopg import sql
 
-    known = by_event(upcasts)
-    if not known:
+    moves_by_event = by_event(upcasts)
+    if not moves_by_event:
         return sql.SQL("e.data"), sql.Composed([])
     moved = [
         sql.SQL(
@@ -278,7 +278,7 @@ def upcast_data(upcasts: str) -> "tuple[sql.SQL, sql.Composed]":
             "select jsonb_agg(m.upcast) from jsonb_array_elements({upcasts}::jsonb) m(upcast)"
             " where m.upcast ->> 'decider' = {decider} and m.upcast ->> 'event' = {event}))"
         ).format(decider=decider, event=event, version=versions[-1]["to_version"], upcasts=upcasts)
-        for (decider, event), versions in known.items()
+        for (decider, event), versions in moves_by_event.items()
     ]
     # `offset 0`: computed once for all fields of an event
     join = sql.SQL(" cross join lateral (select case {} else e.data end as data offset 0) u")

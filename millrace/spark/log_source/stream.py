@@ -41,7 +41,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log = EventLog(options.dsn)
         # the end of a query with the trigger AvailableNow
         self._target: dict[int, int] | None = None
-        # the end of the log at the last look
+        # the end of the log at the last call
         self._latest: dict[int, int] | None = None
         # log partitions that end before the query's position, already warned about
         self._waiting: set[int] = set()
@@ -50,7 +50,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query begins. Spark asks again when a query restarts before its first batch finished."""
         start = self._options.start
         times = [start] if isinstance(start, datetime) else []
-        state = self._log.look(times, self._options.partitions)
+        state = self._log.read_state(times, self._options.partitions)
         return _offset(positions("startingOffsets", start, self._options.partitions, state))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -60,7 +60,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Remember the end of the log: the query reads up to there and ends."""
-        self._target = self._ends(self._log.look())
+        self._target = self._ends(self._log.read_state())
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the end of the batch that begins at `start`; `start` itself if nothing is pending.
@@ -68,7 +68,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: The log does not hold `start` any more, or not yet.
         """
-        state = self._log.look()
+        state = self._log.read_state()
         first = self._positions(start, state)
         self._latest = self._ends(state)
         target = self._latest if self._target is None else self._target
@@ -99,16 +99,16 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: The log does not hold the batch any more.
         """
         options = self._options
-        state = self._log.look()
+        state = self._log.read_state()
         ending = self._positions(end, state)
         ranges = [LogRange(p, first, ending[p]) for p, first in self._positions(start, state).items()]
-        kept = self._held(ranges, state.held)
-        return [EventLogInput(task) for task in split(kept, options.max_records, options.min_partitions)]
+        readable = self._readable(ranges, state.held)
+        return [EventLogInput(task) for task in split(readable, options.max_records, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Read one task's ranges as Arrow batches."""
         if isinstance(partition, EventLogInput):
-            yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._held)
+            yield from read_ranges(self._options, arrow_target(self._schema), partition.ranges, self._readable)
 
     def stop(self) -> None:
         """Close the connection that looks at the log."""
@@ -131,7 +131,7 @@ class EventLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return found
 
-    def _held(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
+    def _readable(self, ranges: Sequence[LogRange], held: Mapping[int, LogRange]) -> list[LogRange]:
         return held_ranges(ranges, held, fail_on_data_loss=self._options.fail_on_data_loss)
 
 

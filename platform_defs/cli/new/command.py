@@ -21,7 +21,7 @@ app = typer.Typer()
 TEMPLATE = Path(__file__).parent / "template"
 SUFFIX = ".template"
 # names that the package cannot have: the folder of its tests, and the library that it imports
-TAKEN = {"tests", "millrace"}
+RESERVED = {"tests", "millrace"}
 
 
 @app.command("new")
@@ -95,7 +95,7 @@ def package_name(folder: str) -> str:
         reason = "A name begins with a letter, and has letters, digits and _."
     elif keyword.iskeyword(name) or keyword.issoftkeyword(name):
         reason = f"{name!r} is a word of Python itself."
-    elif name in sys.stdlib_module_names | TAKEN:
+    elif name in sys.stdlib_module_names | RESERVED:
         reason = f"There is a module {name!r} already."
     if reason:
         raise MillraceError(

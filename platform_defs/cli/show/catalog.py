@@ -30,6 +30,6 @@ def catalog_command(
     shown = Table("decider", "event", "v", "description", "fields", "views", show_lines=True)
     for entry in found:
         fields = "\n".join(f"{name}: {type_}" for name, type_ in entry.fields.items())
-        said = (entry.decider, entry.event, entry.event_version, entry.description, fields, "\n".join(entry.views))
-        shown.add_row(*map(cell, said))
+        cells = (entry.decider, entry.event, entry.event_version, entry.description, fields, "\n".join(entry.views))
+        shown.add_row(*map(cell, cells))
     Screen().print(shown)

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from millrace.event_store import Event
-from millrace.event_store.following import Wanted, follow
+from millrace.event_store.following import EventFilter, follow
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, JsonText, cell, in_utc, print_json
 from millrace.platform_defs.cli.signals import stop_on_signals
@@ -57,12 +57,12 @@ def events_command(
     dsn: DsnOption = None,
 ) -> None:
     """Show the newest events of the log, the newest last."""
-    wanted = Wanted(decider, stream, event, since, correlation)
+    event_filter = EventFilter(decider, stream, event, since, correlation)
     if follow_:
-        _follow(chosen_dsn(dsn), wanted, limit, as_json=as_json)
+        _follow(chosen_dsn(dsn), event_filter, limit, as_json=as_json)
         return
     with chosen_store(dsn) as store:
-        found = wanted.latest(store, limit)
+        found = event_filter.latest(store, limit)
     if as_json:
         print_events(found)
     elif found:
@@ -73,7 +73,7 @@ def events_command(
         Screen().print("There are no such events.")
 
 
-def _follow(dsn: str, wanted: Wanted, limit: int, *, as_json: bool) -> None:
+def _follow(dsn: str, event_filter: EventFilter, limit: int, *, as_json: bool) -> None:
     """Show the newest events, then each new one as it gets its position."""
     screen, errors = Screen(), Screen(stderr=True)
     header = True
@@ -91,7 +91,7 @@ def _follow(dsn: str, wanted: Wanted, limit: int, *, as_json: bool) -> None:
         errors.print(Text("Postgres went away; waiting for it.", style="yellow"))
 
     with stop_on_signals() as stop:
-        follow(dsn, wanted, limit, show, stop, lost=lost)
+        follow(dsn, event_filter, limit, show, stop, lost=lost)
 
 
 def print_events(events: Iterable[Event]) -> None:

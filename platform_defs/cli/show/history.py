@@ -48,9 +48,9 @@ def history_command(
     dsn: DsnOption = None,
 ) -> None:
     """Show a stream's events, the rows that read models made of them, and what each view has yet to consume."""
-    known = declared_beside(dsn, ["read_models"])
+    declarations = declared_beside(dsn, ["read_models"])
     with chosen_store(rows_dsn(dsn)) as store, as_of_now(store.connection):
-        history = _read(store, decider, decider_id, limit, list(known.models.values()))
+        history = _read(store, decider, decider_id, limit, list(declarations.models.values()))
     if as_json:
         print_json({"decider": decider, "decider_id": decider_id, **_fields(history)})
         return
@@ -78,9 +78,9 @@ def history_command(
             screen.print(
                 Text(f"Read model {model.model}: {model.note or 'It has no row of this stream.'}"), soft_wrap=True
             )
-    if not known.package:
+    if not declarations.package:
         screen.print(Text(f"No read models are declared here. {NAME_IT}"), soft_wrap=True)
-    for fault in known.faults:
+    for fault in declarations.faults:
         screen.print(Text(f"A file of read models fails to load: {fault}", style="red"), soft_wrap=True)
     rows = [
         (v.view, v.mode, place(v.partition, v.position), f"{v.owed:,}", v.first_owed, state_text(v))

@@ -67,21 +67,21 @@ def _test() -> None:
             raise NotDelivered(problem)
         delivery = receiver.send(trial_message(uuid4(), datetime.now(UTC)))
     if not delivery.delivered:
-        raise NotDelivered(delivery.said)
-    Screen().print(Text(delivery.said), soft_wrap=True)
+        raise NotDelivered(delivery.outcome)
+    Screen().print(Text(delivery.outcome), soft_wrap=True)
 
 
 def _block(incident: Incident) -> list[str]:
     """Describe an incident and what the receiver knows of it, in lines: a cause may be long."""
     state = "over" if incident.over_at else "seems over" if incident.missing_since else "open"
     if incident.last_error is not None:
-        known = f"in vain: {incident.last_error}"
+        delivery = f"in vain: {incident.last_error}"
     elif incident.told == "began":
-        known = "its end not told yet" if incident.over_at else "told"
+        delivery = "its end not told yet" if incident.over_at else "told"
     else:
-        known = "to be told" if incident.confirmed else "not told yet"
+        delivery = "to be told" if incident.confirmed else "not told yet"
     return [
         incident.what,
-        f"  {incident.severity}, since {in_utc(incident.began_at)} UTC: {state}, {known}",
+        f"  {incident.severity}, since {in_utc(incident.began_at)} UTC: {state}, {delivery}",
         *(f"  {line}" for line in [*incident.cause.splitlines(), incident.remedy]),
     ]

@@ -18,7 +18,7 @@ from tests.support.capturing.pgoutput_bytes import INT4, TABLE, TEXT, begin, com
 
 RENAMED = relation(("id", INT4), ("note", TEXT), table="u")
 # the table has its declared name again at LSN 300
-PUT_BACK = {TABLE: DeclaredName("public.t", seen=Lsn(300))}
+PUT_BACK = {TABLE: DeclaredName("public.t", found_at=Lsn(300))}
 
 T_AND_U = [CapturedTable("t"), CapturedTable("u")]
 KEYED = CapturedTable("t", key=("id",))
@@ -88,7 +88,10 @@ def test_what_cannot_be_decoded_under_another_name_can_be_later(monkeypatch: pyt
 
 
 def test_a_table_that_had_the_name_of_another_keeps_its_changes() -> None:
-    declared = {TABLE: DeclaredName("public.t", seen=Lsn(300)), TABLE + 1: DeclaredName("public.u", seen=Lsn(300))}
+    declared = {
+        TABLE: DeclaredName("public.t", found_at=Lsn(300)),
+        TABLE + 1: DeclaredName("public.u", found_at=Lsn(300)),
+    }
     to_changes, (change,) = fed(declared, begin(100), encode(RENAMED), insert(b"7", b"a"), tables=T_AND_U)
     assert change.decider == "table:public.t"
     for message in (commit(100), begin(300)):
@@ -100,8 +103,8 @@ def test_a_table_that_had_the_name_of_another_keeps_its_changes() -> None:
 
 def test_a_table_that_had_another_s_name_before_was_that_one() -> None:
     declared = {
-        TABLE: DeclaredName("public.t", since=Lsn(200), seen=Lsn(200)),
-        TABLE + 1: DeclaredName("public.u", since=Lsn(200), seen=Lsn(200)),
+        TABLE: DeclaredName("public.t", since=Lsn(200), found_at=Lsn(200)),
+        TABLE + 1: DeclaredName("public.u", since=Lsn(200), found_at=Lsn(200)),
     }
     _, (change,) = fed(declared, begin(100), encode(RENAMED), insert(b"7", b"a"), tables=T_AND_U)
     assert change.decider == "table:public.u"

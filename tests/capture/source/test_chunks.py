@@ -38,7 +38,7 @@ def read_all(connection: Connection, table: CapturedTable = T, limit: int = 3) -
     """Read a table to its end; assert that no chunk is larger than necessary."""
     found: list[WholeRow] = []
     chunk = None
-    while chunk is None or not chunk.done:
+    while chunk is None or not chunk.is_last:
         chunk = read_chunk(connection, table, None if chunk is None else chunk.last_key, limit)
         assert len(chunk.rows) <= limit
         found.extend(chunk.rows)
@@ -62,10 +62,10 @@ def test_every_row_is_read_once_in_the_order_of_the_key(reading: Connection, sou
         source.connection.execute("insert into t select n * 10, n from generate_series(%s, 1, -1) n", (number,))
         assert read_all(reading) == [(f"{n * 10}".encode(), f"{n}".encode()) for n in range(1, number + 1)]
         whole = read_chunk(reading, T, None, 7)
-        assert (len(whole.rows), whole.done) == (number, number < 7)
+        assert (len(whole.rows), whole.is_last) == (number, number < 7)
         assert whole.last_key == ((f"{number * 10}",) if number else None)
     last = read_chunk(reading, T, ("70",), 7)
-    assert (last.rows, last.last_key, last.done) == ([], ("70",), True)
+    assert (last.rows, last.last_key, last.is_last) == ([], ("70",), True)
 
 
 def test_a_key_of_several_columns_is_read_in_its_index_order(reading: Connection, source: Source) -> None:
@@ -102,7 +102,7 @@ def test_rows_that_share_a_declared_key_come_together(reading: Connection, sourc
     )
     table = CapturedTable("t", key=("k",))
     first = read_chunk(reading, table, None, 1)
-    assert ([values[0] for values in first.rows], first.last_key, first.done) == ([b"0"] * 4, ("0",), False)
+    assert ([values[0] for values in first.rows], first.last_key, first.is_last) == ([b"0"] * 4, ("0",), False)
     second = read_chunk(reading, table, first.last_key, 5)
     assert [values[0] for values in second.rows] == [b"1"] * 4 + [b"2"] * 2
 

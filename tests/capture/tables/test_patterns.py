@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace.capture.declaration import Capture, CapturedTable
-from millrace.capture.look import with_registered
+from millrace.capture.facts import with_registered
 from millrace.capture.quarantine import requeue
 from millrace.capture.source.patterns import with_tables
 from millrace.capture.source.readiness import NotReady

@@ -86,10 +86,10 @@ def test_settings_that_cannot_be_used_are_said_without_secrets(given: Given) -> 
     for each, secret, form, why, remedy in wrong:
         with pytest.raises(BadAlertSettings) as refused:
             given(alert_url=each, alert_secret=secret, alert_format=form)
-        said = str(refused.value)
-        assert (why in said, remedy in said, refused.value.__cause__) == (True, True, None)
+        delivery = str(refused.value)
+        assert (why in delivery, remedy in delivery, refused.value.__cause__) == (True, True, None)
         # the URL's path may be a secret
-        assert ("hidden" in said, "hunter2" in said) == (False, False)
+        assert ("hidden" in delivery, "hunter2" in delivery) == (False, False)
 
 
 def test_slack_needs_no_secret_and_a_ui_may_have_no_address(given: Given) -> None:
@@ -121,12 +121,12 @@ def test_receivers_that_nothing_can_reach_are_said(given: Given) -> None:
         with AlertReceiver(found) as to:
             problem = to.problem()
         assert problem is not None
-        said = send(found)
-        assert (before in problem, said.delivered, after in said.said) == (True, False, True)
-        assert "hidden" not in problem + said.said
+        delivery = send(found)
+        assert (before in problem, delivery.delivered, after in delivery.outcome) == (True, False, True)
+        assert "hidden" not in problem + delivery.outcome
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert "nothing listens there" in send(leading_to(f"http://127.0.0.1:{port}/", "127.0.0.1")).said
+    assert "nothing listens there" in send(leading_to(f"http://127.0.0.1:{port}/", "127.0.0.1")).outcome
 
 
 def test_an_answer_that_is_no_success_is_said_with_its_remedy(hook: Hook) -> None:
@@ -137,12 +137,12 @@ def test_an_answer_that_is_no_success_is_said_with_its_remedy(hook: Hook) -> Non
     }  # fmt: skip
     for number, (status, remedy) in enumerate(remedies.items(), start=1):
         hook.answer = lambda _, status=status: status  # type: ignore[misc]
-        said = send(settings_for(hook))
-        assert not said.delivered
-        assert remedy in said.said
+        delivery = send(settings_for(hook))
+        assert not delivery.delivered
+        assert remedy in delivery.outcome
         # scheme, host and port; not the path
-        assert f"http://127.0.0.1:{hook.server_address[1]} " in said.said
-        assert "hidden" not in said.said
+        assert f"http://127.0.0.1:{hook.server_address[1]} " in delivery.outcome
+        assert "hidden" not in delivery.outcome
         assert len(hook.alerts) == number
 
 
@@ -155,8 +155,8 @@ def test_what_a_receiver_says_is_shown_and_not_kept() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         talks = start(talk)
-        said = send(leading_to(f"http://127.0.0.1:{server.getsockname()[1]}/", "127.0.0.1"))
+        delivery = send(leading_to(f"http://127.0.0.1:{server.getsockname()[1]}/", "127.0.0.1"))
         talks.result(patience())
-    assert "It said: no_text" in said.said
-    assert "\x1b" not in said.said
-    assert "no_text" not in (said.error or "")
+    assert "It said: no_text" in delivery.outcome
+    assert "\x1b" not in delivery.outcome
+    assert "no_text" not in (delivery.error or "")

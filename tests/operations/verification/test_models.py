@@ -15,8 +15,8 @@ from millrace.archive.writer import archive_partition
 from millrace.drain.rebuild import Rebuild
 from millrace.event_store.platform import PlatformStore
 from millrace.operations.verification import models as verification
-from millrace.operations.verification.looks import Report, Watcher
-from millrace.operations.verification.models import look_at_models
+from millrace.operations.verification.checks import Report, Watcher
+from millrace.operations.verification.models import check_models
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.rollups import rollup
 from millrace.read_models.declared.words import count, row, sum_
@@ -54,7 +54,7 @@ def reader(things: PlatformStore) -> Iterator[Connection]:
         yield login("event_store_reader")
 
 
-def look(
+def verified(
     operator: Connection,
     spark: "SparkSession",
     *declared: ReadModel,
@@ -63,7 +63,7 @@ def look(
     damaged: tuple[int, ...] = (),
 ) -> Report:
     report, watcher, dsn = Report(damaged=[*damaged]), Watcher(), operator.info.dsn
-    look_at_models(dsn, operator, declared, lambda: spark, report, watcher, archive=archive, partition=partition)
+    check_models(dsn, operator, declared, lambda: spark, report, watcher, archive=archive, partition=partition)
     return report
 
 
@@ -85,7 +85,7 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
             lab.drain(waiting.pop(0))
         return lab.spark
 
-    look_at_models(operator.info.dsn, operator, ALL, drained_meanwhile, report, Watcher(), partition=partition)
+    check_models(operator.info.dsn, operator, ALL, drained_meanwhile, report, Watcher(), partition=partition)
     assert (report.faults, report.passed_over, report.models, waiting) == ([], [], len(ALL), [])
     assert report.rows > len(ALL)
     assert_nothing_is_left(lab, before, ALL)
@@ -93,14 +93,14 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
     # a fault planted in the rows of one model is found there, by its key
     plant = "update read_models.counted_state set events = events + 1 where partition = %s"
     lab.execute(plant, (partition,))
-    report = look(operator, lab.spark, Counted, partition=partition)
+    report = verified(operator, lab.spark, Counted, partition=partition)
     assert kinds(report) == ["rows_differ"]
     planted = lab.rows("select thing_id from read_models.counted_state where partition = %s", partition)
     told = f"{len(planted)} rows are not those of a rebuild, which lacks 0 and has 0 others: log partition"
     assert report.faults[0].text.startswith(f"{told} {partition} of read model counted, up to position ")
     assert all(f'"{key}"' in report.faults[0].text for (key,) in planted[:5])
 
-    report = look(reader, lab.spark, Counted)
+    report = verified(reader, lab.spark, Counted)
     assert (report.faults, report.models) == ([], 0)
     assert "permission denied" in report.passed_over[0]
 
@@ -110,21 +110,21 @@ def test_models_have_the_rows_of_a_rebuild(lab: Lab, operator: Connection, reade
         archive_partition(lab.dsn, tmp_path, held.partition, max_events=5, min_events=1, tail=True)
         archive.raise_low_water_mark(held.partition, held.high_water_mark)
         archive.purge_events(held.partition)
-    without = look(operator, lab.spark, Counted, partition=partition)
+    without = verified(operator, lab.spark, Counted, partition=partition)
     assert (without.faults, without.models) == ([], 0)
     assert "does not hold its first events" in without.passed_over[0]
-    assert kinds(look(operator, lab.spark, Counted, partition=partition, archive=tmp_path)) == ["rows_differ"]
+    assert kinds(verified(operator, lab.spark, Counted, partition=partition, archive=tmp_path)) == ["rows_differ"]
 
     # flip a bit of a file
     file = tmp_path / archived(lab.connection, partition).files[0].path
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    report = look(operator, lab.spark, Counted, partition=partition, archive=tmp_path)
+    report = verified(operator, lab.spark, Counted, partition=partition, archive=tmp_path)
     assert (kinds(report), report.passed_over) == (["rebuild_fails"], [])
     assert str(file) in report.faults[0].text
     assert not [word for word in ("Traceback", "JVM", "\tat ") if word in report.faults[0].text]
-    report = look(operator, lab.spark, Counted, partition=partition, archive=tmp_path, damaged=(partition,))
+    report = verified(operator, lab.spark, Counted, partition=partition, archive=tmp_path, damaged=(partition,))
     assert (report.faults, report.models) == ([], 0)
     assert "of its log partition a file of the archive is damaged" in report.passed_over[0]
     assert_nothing_is_left(lab, before, ALL)
@@ -149,7 +149,7 @@ def test_killed_all_goes_when_its_hour_is_over(lab: Lab, connect: Connect, monke
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, dying)
             with pytest.raises(Killed):
-                look_at_models(lab.dsn, session, [Counted], lab.session, Report(), Watcher())
+                check_models(lab.dsn, session, [Counted], lab.session, Report(), Watcher())
         session.close()
         ((left,),) = lab.rows("select name from read_models.diffs")
         assert remove_expired(lab.connection) == []
@@ -161,15 +161,15 @@ def test_killed_all_goes_when_its_hour_is_over(lab: Lab, connect: Connect, monke
 
 def test_streams_that_wait_or_lost_an_event_are_another_case(lab: Lab, operator: Connection) -> None:
     summed = replace(Counted, columns={"events": count(), "amounts": sum_("data.amount", type="bigint")})
-    new = look(operator, lab.spark, summed)
+    new = verified(operator, lab.spark, summed)
     assert "was not compared: no version of its declaration serves: millrace run drain counted" in new.passed_over[0]
     bad, good = ids_of_one_partition(lab.connection, 1)[0], ids_of_one_partition(lab.connection, 1, 7)[0]
     append_events(lab, [thing(bad, amount=1), thing(bad, amount="none"), thing(bad, amount=3), thing(good, amount=4)])
     lab.drain(summed)
     assert comparable_partitions(lab.connection, summed.view, summed.view) == [7]
-    report = look(operator, lab.spark, summed)
+    report = verified(operator, lab.spark, summed)
     assert (report.faults, report.models, report.rows) == ([], 1, 1)
-    report = look(operator, lab.spark, summed, partition=0)
+    report = verified(operator, lab.spark, summed, partition=0)
     assert (report.faults, report.models) == ([], 0)
     assert "of log partition 0 it does not have the events below its checkpoint" in report.passed_over[0]
     # parked, with later events in the rows now: a rebuild would stop at the failed event again
@@ -198,7 +198,7 @@ def test_whatever_a_build_raises_is_a_fault(lab: Lab, operator: Connection) -> N
     def fail() -> None:
         raise ZeroDivisionError("a function of the model")
 
-    look_at_models(operator.info.dsn, operator, declared, lab.once(fail), report, Watcher())
+    check_models(operator.info.dsn, operator, declared, lab.once(fail), report, Watcher())
     assert (kinds(report), report.models) == (["rebuild_fails"], 2)
     assert report.faults[0].text.endswith("of read model counted. a function of the model")
     assert_nothing_is_left(lab, before, (Counted, machines))
@@ -212,21 +212,21 @@ def test_groups_that_are_not_those_of_the_rows_are_told(lab: Lab, operator: Conn
         lab.fill(40, seed).drain(model)
     groups = f"read_models.{of_things.state_table}"
     assert lab.value(f"select count(*) > 0 from {groups} where _rows = 0")
-    assert look(operator, lab.spark, model).faults == []
+    assert verified(operator, lab.spark, model).faults == []
 
     partition = busiest(lab)
     lab.execute(f"update {groups} set things = things + 1 where partition = %s and _rows > 0", (partition,))
-    (fault,) = look(operator, lab.spark, model).faults
+    (fault,) = verified(operator, lab.spark, model).faults
     told = f"rollup by_events of read model counted, log partition {partition}. Rebuild"
     assert (fault.kind, told in fault.text) == ("groups_differ", True)
 
 
 def test_rows_that_are_not_what_their_parts_add_up_to_are_told(lab: Lab, operator: Connection) -> None:
     lab.fill(40).drain(GoingAcross)
-    assert kinds(look(operator, lab.spark, GoingAcross)) == []
+    assert kinds(verified(operator, lab.spark, GoingAcross)) == []
     lab.execute("update read_models.going_across_state set events = events + 1")
     number = lab.value("select count(*) from read_models.going_across_state")
-    (first, *_) = look(operator, lab.spark, GoingAcross).faults
+    (first, *_) = verified(operator, lab.spark, GoingAcross).faults
     told = f"{number} rows are not what the parts of log partitions add up to: read model going_across."
     assert first.text.startswith(told)
     assert "millrace view reset going_across" in first.text
@@ -237,6 +237,6 @@ def test_a_declaration_that_makes_other_rows_is_told(lab: Lab, operator: Connect
     lab.drain(LENIENT)
     # label the rows with a declaration that fails at the second event
     lab.execute("update read_models.declarations set fingerprint = %s", (STRICT.fingerprint,))
-    report = look(operator, lab.spark, STRICT)
+    report = verified(operator, lab.spark, STRICT)
     assert kinds(report) == ["streams_fail"]
     assert "fails at events of 1 streams" in report.faults[0].text

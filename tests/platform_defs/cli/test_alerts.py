@@ -24,7 +24,7 @@ def seen(subject: str, wait_s: int = 0) -> dict[str, object]:
 
 def test_incidents_are_listed_with_cause_and_who_was_told(store: PlatformStore, dsn: str) -> None:
     assert "There are no incidents." in millrace("show", "incidents", dsn=dsn)
-    assert "Nobody has ever looked" in millrace("show", "incidents", dsn=dsn)
+    assert "No look has happened yet" in millrace("show", "incidents", dsn=dsn)
     alerts = AlertStore(store.connection)
     alerts.observe_incidents("event_store", [seen("orders\x1b[2J"), seen("mails", 60)])
     claimed = alerts.claim_alert()

@@ -115,7 +115,9 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried(home: Path) -> None
         # the time limit doubles with each start, up to a maximum
         wait_until(told(running, said, "slow was not ready in 0.8 s", 2), "it has reached its longest time")
         assert all(alive(process) for process in processes)
-        assert {d.name: supervisor.said_of_service(d).partition(". ")[2] for d in supervisor.services_down(home)} == {
+        assert {
+            d.name: supervisor.sentence_on_service(d).partition(". ")[2] for d in supervisor.services_down(home)
+        } == {
             "broken": f"It ended with exit code 1. Its log: {home}/logs/broken.log",
             "slow": f"It was not ready in 0.8 s. Its log: {home}/logs/slow.log",
         }

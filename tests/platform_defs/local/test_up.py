@@ -19,7 +19,7 @@ from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local import up as local_up
 from millrace.platform_defs.local.services import Endpoints, free_port
 from millrace.platform_defs.local.supervisor import ServiceState, Supervisor
-from millrace.platform_defs.local.up import CannotStart, _Stop, _table, _watch, open_to_others, up, where_to_look
+from millrace.platform_defs.local.up import CannotStart, _Stop, _table, _watch, address_lines, open_to_others, up
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.settings import EXAMPLE, NOTE, Settings
 from millrace.spark import java
@@ -130,7 +130,7 @@ def test_the_first_lines_show_no_password_and_no_token(home: Path) -> None:
         (None, "Other accounts of this machine can use the UI"),
     ):
         settings = Settings.model_validate({"home": home, "dsn": dsn, "ui_token": token})
-        said = "\n".join([*where_to_look(settings, endpoints), *open_to_others(settings)])
+        said = "\n".join([*address_lines(settings, endpoints), *open_to_others(settings)])
         assert "postgresql://u:***@db.example.com/x" in said
         assert line in said
         assert "hunter2" not in said
@@ -151,5 +151,5 @@ ALERTS: tuple[tuple[dict[str, str], str], ...] = (
 def test_the_first_lines_say_whether_alerts_are_sent(home: Path) -> None:
     endpoints = Endpoints("postgresql://u@/x", "postgresql://u@/y", home / "socket", "sc://localhost:1/", 1, None)
     for given, line in ALERTS:
-        said = "\n".join(where_to_look(Settings.model_validate({"home": home, "dsn": None, **given}), endpoints))
+        said = "\n".join(address_lines(Settings.model_validate({"home": home, "dsn": None, **given}), endpoints))
         assert (line in said, "hidden" in said) == (True, False), said

@@ -32,7 +32,7 @@ class Standby(EmbeddedPostgres):
         name = self.directory.name
         source = f"host={primary.socket} user=postgres dbname=postgres application_name={name}"
         with self._locked():
-            self._own(self.data)
+            self._make_private(self.data)
             self._run("pg_basebackup", ["-D", str(self.data), "-d", source, "-cfast", "-Xstream", "-S", name, "-R"])
         with (self.data / "postgresql.auto.conf").open("a") as conf:
             conf.write(f"hot_standby_feedback = on\nprimary_conninfo = '{source}'\n")

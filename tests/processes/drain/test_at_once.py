@@ -28,7 +28,7 @@ def reached(store: PlatformStore) -> int:
 def test_drains_and_rebuilds_at_once_leave_what_one_alone_builds(
     things: PlatformStore, dsn: str, spark: SparkSession, connect: Connect, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(draining, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(draining, "MEMBERS_EVERY_S", 0.1)
     fill(things, 100, seed)
     share(dsn, spark)
     writer = PlatformStore(connect())

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.event_store.following import Wanted, follow
+from millrace.event_store.following import EventFilter, follow
 from millrace.event_store.platform import PlatformStore
 from millrace.event_store.wake_ups import Wakeups
 from millrace.operations.metrics.store import metrics_of
@@ -52,10 +52,10 @@ def test_a_follower_outlasts_a_restart_of_the_server_and_says_so_once(followed: 
     assert len(screen.lost) == 1
     server.stop()
     with pytest.raises(psycopg.OperationalError):
-        follow(dsn, Wanted(), 10, Screen().show, threading.Event(), lost=Screen().lost.append)
+        follow(dsn, EventFilter(), 10, Screen().show, threading.Event(), lost=Screen().lost.append)
     server.start()
     screen, stop = Screen(), threading.Event()
-    running = start(lambda: follow(dsn, Wanted(), 10, screen.show, stop, lost=screen.lost.append, patience_s=0))
+    running = start(lambda: follow(dsn, EventFilter(), 10, screen.show, stop, lost=screen.lost.append, patience_s=0))
     wait_until(lambda: bool(screen.shown), "it began")
     server.stop()
     assert isinstance(running.exception(patience()), psycopg.OperationalError)
@@ -71,7 +71,7 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
         second.follow(first, synchronous=True)
         dsn = either("store", first, second)
         loop = start(lambda: run_sequencer(dsn, stop))
-        shown = start(lambda: follow(dsn, Wanted(), 10, screen.show, stop, lost=screen.lost.append))
+        shown = start(lambda: follow(dsn, EventFilter(), 10, screen.show, stop, lost=screen.lost.append))
         try:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 append_to(register_orders(PlatformStore(connection)), "a")

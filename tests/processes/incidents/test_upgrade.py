@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import SchemaMismatch
-from millrace.event_store.migrations import known_migrations, migrate, validate
+from millrace.event_store.migrations import migrate, read_migrations, validate
 from millrace.event_store.platform import PlatformStore
 from tests.support.factories import assert_log_holds_every_event_once, register_orders, rows, value
 from tests.support.incidents.clients import Appender, BulkConsumer, going_on, more
@@ -28,7 +28,7 @@ def newer_version(folder: Path) -> Path:
     """Install this code with one more migration and function as a newer version; return its programs."""
     package = folder / "millrace"
     shutil.copytree(PROJECT / "millrace", package, ignore=shutil.ignore_patterns("__pycache__"))
-    version = len(known_migrations()) + 1
+    version = len(read_migrations()) + 1
     (package / "sql" / "migrations" / f"{version:04}_synthetic.sql").write_text(MIGRATION)
     function = package / "sql" / "functions" / "event_store" / "log" / "sequence_events.sql"
     function.write_text(function.read_text() + "\n-- newer\n")

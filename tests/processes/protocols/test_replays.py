@@ -293,7 +293,7 @@ class Versions:
         if step == "an event comes":
             append_events(self.store, [new_event(self.stream)])
             assert self.store.sequence_events() == 1
-        elif step == "somebody reads":
+        elif step == "a reader selects":
             self.most_read = max(self.most_read, self.read())
         elif "switch" in step:
             self._switch(step)

@@ -11,7 +11,7 @@ from psycopg import sql
 
 from millrace.event_store.platform import PlatformStore
 from millrace.spark.log_source import LogRange, Unreadable, reading
-from millrace.spark.log_source.arrow import KEPT, arrow_connection
+from millrace.spark.log_source.arrow import MOST_DATABASES, arrow_connection
 from millrace.spark.log_source.reading import DENSE_PLAN, DENSE_POSITIONS, PLAN, dense_offsets, query
 from tests.support.building.event_log_reads import ALL, options_of, positions, read, reader_of
 from tests.support.factories import Connect, append_to, ids_of_one_partition, purge, register_orders, rows, value
@@ -30,11 +30,11 @@ def test_a_process_reads_the_types_once_and_remembers_few_stores(dsn: str, monke
         return make(uri)
 
     monkeypatch.setattr(adbc_driver_postgresql, "connect", noted)
-    for application in (*"abab", *map(str, range(KEPT)), "a"):
+    for application in (*"abab", *map(str, range(MOST_DATABASES)), "a"):
         with arrow_connection(f"{dsn}&application_name={application}") as connection:
             assert connection.rows("select current_setting('application_name')") == [(application,)]
     names = [uri.rpartition("application_name=")[2].partition(" ")[0] for uri in made]
-    assert names == [*"ab", *map(str, range(KEPT)), "a"]
+    assert names == [*"ab", *map(str, range(MOST_DATABASES)), "a"]
 
 
 def test_no_time_limit_of_a_login_ends_a_task(dsn: str) -> None:

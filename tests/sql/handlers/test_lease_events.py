@@ -46,7 +46,7 @@ def test_a_late_answer_changes_nothing_and_the_new_holders_counts(view: Platform
             late, held = factories.take_over(view, holder)
             before = locks(view)
             refused = factories.refusal(NotInFlight, partial(answer, view, late, late.lease_token))
-            assert f"in flight {held.offset} for somebody else" in str(refused.detail)
+            assert f"in flight {held.offset} for another consumer" in str(refused.detail)
             # without its offset too: the event in flight now was never delivered to the late consumer
             factories.refusal(NotInFlight, partial(view.nack_event, "v", name, None, late.lease_token))
             factories.refusal(NotInFlight, partial(view.schedule_nack_event, "v", name, 0, None, late.lease_token))

@@ -194,7 +194,7 @@ def test_a_log_that_nobody_sequences_or_somebody_holds_is_found(
     assert seen(60) == {}
     factories.set_clock(orders.connection, "")
     factories.append_to(orders, "o-3")
-    assert "nobody has looked for them for 60 minutes" in seen(3601)["not_sequenced", "the log"].cause
+    assert "no sequencer has looked for them for 60 minutes" in seen(3601)["not_sequenced", "the log"].cause
     holder.execute("select event_store_platform.sequence_events()")
     pids = {name: f"process {each.info.backend_pid}" for name, each in (("holder", holder), ("writer", writer))}
     assert "holds the sequencer" in seen(60)["log_held", pids["holder"]].cause

@@ -16,7 +16,7 @@ NOTHING = "nothing"
 SEES = "sees that it runs, and its command line"
 REFUSED = "connects, and is not served without its secret"
 READS = "reads the metrics, with the names of views, captures and sensors; it is off by default"
-USES = "uses it; with `MILLRACE_UI_TOKEN`, only who has the token"
+USES = "uses it; with `MILLRACE_UI_TOKEN`, only with the token"
 HOME, POSTGRES, ELSEWHERE = (
     "`MILLRACE_HOME`, with all that is not named here",
     "Postgres",

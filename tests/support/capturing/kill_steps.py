@@ -35,7 +35,7 @@ EMITTING = around(CaptureStore, "emit_changes")
 REPLAYING = around(CaptureStore, "compare_changes")
 SCHEMAS = around(SchemaStore, "keep_schemas")
 PURGING = (Step(CaptureDrain, "purge"),)
-LOOKING_AGAIN = (Step(Backfill, "look_again"),)
+REFRESHING = (Step(Backfill, "refresh"),)
 READING = (
     Step(backfill, "read_chunk", after=True),
     *around(CaptureStore, "emit_backfill"),
@@ -56,4 +56,4 @@ VERIFYING = (
     *around(CaptureStore, "end_verification"),
 )
 # the steps that any run may take
-OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *LOOKING_AGAIN, *READING, *PUBLISHED, *PURGING)
+OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *REFRESHING, *READING, *PUBLISHED, *PURGING)

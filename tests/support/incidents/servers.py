@@ -26,7 +26,7 @@ class Copy(EmbeddedPostgres):
         name = self.directory.name
         source = f"host={primary.socket} user=postgres application_name={name}"
         with self._locked():
-            self._own(self.data)
+            self._make_private(self.data)
             self._run("pg_basebackup", ["-D", str(self.data), "-d", source, "-R", "-c", "fast", "-X", "stream"])
         self.start()
         with psycopg.connect(primary.dsn("postgres"), autocommit=True) as admin:

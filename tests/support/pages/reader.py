@@ -100,6 +100,8 @@ class Reader:
         env = {**os.environ, **self.environment(), "PATH": path}
         done = ran("bash", "-euo", "pipefail", "-c", text, code=None, cwd=self.folder, env=env)
         assert done.returncode == 0, f"{block}:\n{done.stderr}"
+        # it may have changed a file of the reader's package
+        forget_package()
         return done.stdout
 
     def sql(self, block: Block) -> str:
@@ -124,7 +126,9 @@ class Reader:
             self.names["spark"] = self.spark()
         self.names.setdefault("dsn", self.dsn)
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+            # a session of the tests, where `given` would start one that lasts as long as the process
+            patch.setattr("millrace.testing.shared_spark", self.spark)
             exec(code, self.names)
         return out.getvalue()
 

@@ -60,7 +60,7 @@ def protocol(mutant: str | None = None) -> Protocol[State]:
                 yield "a drain builds for the old version", replace(s, building_old=s.log)
         seen = read(s)
         if seen is not None and seen > s.most_read and not s.is_locked:
-            yield "somebody reads", replace(s, most_read=seen)
+            yield "a reader selects", replace(s, most_read=seen)
         if s.new is None:
             yield "the new version gets its tables", replace(s, new=0)
             return

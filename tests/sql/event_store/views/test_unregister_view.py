@@ -56,7 +56,7 @@ def test_an_answer_to_a_former_view_of_the_name_is_refused(view: PlatformStore, 
     assert (held.offset, held.attempt) == (late.offset, 1)
     assert held.lease_token > late.lease_token
     for answer in answers:
-        assert "for somebody else" in str(refusal(NotInFlight, answer).detail)
+        assert "for another consumer" in str(refusal(NotInFlight, answer).detail)
     assert former.ack_events("v", [late.offset], [late.lease_token]) == set()
     holder.ack_event("v", "a", held.offset)
 

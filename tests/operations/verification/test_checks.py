@@ -11,8 +11,8 @@ from millrace.archive.store import ArchiveStore
 from millrace.archive.writer import archive_partition
 from millrace.errors import HistoryNeeded
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.verification import looks
-from millrace.operations.verification.looks import KINDS, Report, Watcher, look_at_archive, look_at_log, look_at_views
+from millrace.operations.verification import checks
+from millrace.operations.verification.checks import KINDS, Report, Watcher, check_archive, check_log, check_views
 from tests.support.factories import Connect, append_to, ids_of_one_partition, new_event, register_orders, rows, start
 from tests.support.sql_calls import append_events
 
@@ -32,15 +32,15 @@ def orders(store: PlatformStore) -> PlatformStore:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "PIECE", 2)
+    monkeypatch.setattr(checks, "PIECE", 2)
 
 
 def report_of(connection: Connection, root: Path | None = None) -> Report:
     report = Report()
-    look_at_log(connection, report, Watcher())
-    look_at_views(connection, report, Watcher())
+    check_log(connection, report, Watcher())
+    check_views(connection, report, Watcher())
     if root is not None:
-        look_at_archive(connection, root, report, Watcher())
+        check_archive(connection, root, report, Watcher())
     return report
 
 
@@ -188,14 +188,14 @@ def test_a_file_that_is_replaced_meanwhile_is_no_fault(orders: PlatformStore, ds
                 archive_partition(dsn, tmp_path, 0, min_events=100, tail=True, keep_replaced_s=0)
 
     report = Report()
-    look_at_archive(orders.connection, tmp_path, report, Watcher(at=replaced))
+    check_archive(orders.connection, tmp_path, report, Watcher(checking=replaced))
     assert not small.exists()
     assert (report.faults, report.files) == ([], 1)
 
 
 def test_a_store_at_work_has_no_fault(orders: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight writers append, others sequence, consume and purge, while everything is verified repeatedly."""
-    monkeypatch.setattr(looks, "PIECE", 50)
+    monkeypatch.setattr(checks, "PIECE", 50)
 
     def write(number: int) -> None:
         store = PlatformStore(connect())

@@ -8,12 +8,12 @@ import pytest
 
 from millrace.errors import Unreachable
 from millrace.event_store.platform import PlatformStore
-from millrace.resources.kept_store import kept_store
+from millrace.resources.shared_store import shared_store
 from tests.support.elsewhere import postgres_at
 
 
 def session_of(dsn: str) -> int:
-    with kept_store(postgres_at(dsn)) as store:
+    with shared_store(postgres_at(dsn)) as store:
         return store.connection.info.backend_pid
 
 
@@ -33,7 +33,7 @@ def ended(dsn: str, store: PlatformStore) -> None:
 
 
 def failed(dsn: str, _: PlatformStore) -> None:
-    with pytest.raises(psycopg.errors.DivisionByZero), kept_store(postgres_at(dsn)) as store:
+    with pytest.raises(psycopg.errors.DivisionByZero), shared_store(postgres_at(dsn)) as store:
         store.connection.execute("select 1 / 0")
 
 

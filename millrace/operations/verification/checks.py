@@ -17,7 +17,7 @@ from millrace.archive.history import require_whole
 from millrace.archive.listing import archived
 from millrace.errors import ArchiveDamaged, ForeignArchive, LogIncomplete
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.verification.store import Looked, VerificationStore
+from millrace.operations.verification.store import Checked, VerificationStore
 
 # about a second's work, and a few megabytes of Postgres' memory
 PIECE = 20_000
@@ -102,14 +102,14 @@ class Report:
         self.found += 1
         self.faults.append(BrokenPromise(kind, text))
 
-    def note(self, looked: Looked) -> int:
+    def note(self, checked: Checked) -> int:
         """Record the faults that a call found, at most twenty of a kind; return how much it checked."""
-        self.found += looked.found
-        for kind, place in looked.faults:
+        self.found += checked.found
+        for kind, place in checked.faults:
             what, remedy = KINDS[kind]
             if sum(fault.kind == kind for fault in self.faults) < 20:
                 self.faults.append(BrokenPromise(kind, f"{what}: {place}. {remedy}"))
-        return looked.looked
+        return checked.looked
 
 
 @dataclass(frozen=True)
@@ -117,40 +117,44 @@ class Watcher:
     """Is told of the progress of a run, and stops it.
 
     Attributes:
-        at: Called now and then with the subject of the current check.
-        done: Called at the end of each check.
+        checking: Called now and then with the subject of the current check.
+        checked: Called at the end of each check.
         stop: Set to end the run.
     """
 
-    at: Callable[[str], None] = lambda _text: None
-    done: Callable[[str], None] = lambda _text: None
+    checking: Callable[[str], None] = lambda _text: None
+    checked: Callable[[str], None] = lambda _text: None
     stop: threading.Event = field(default_factory=threading.Event)
 
 
-def look_at_log(connection: psycopg.Connection, report: Report, watcher: Watcher) -> None:
+def check_log(connection: psycopg.Connection, report: Report, watcher: Watcher) -> None:
     """Check all positions, and all events."""
     store = VerificationStore(connection)
-    for held in PlatformStore(connection).available_offset_range():
-        for looked in _pieces(partial(store.verify_positions, held.partition), held.earliest_position, watcher):
-            report.positions += report.note(looked)
-            watcher.at(f"Log partition {held.partition}: position {looked.reached:,} of {held.high_water_mark:,}")
-    watcher.done(f"{report.positions:,} positions of the log")
-    for looked in _pieces(store.verify_events, 0, watcher):
-        report.events += report.note(looked)
-        watcher.at(f"{report.events:,} events")
-    watcher.done(f"{report.events:,} events in their streams")
+    for available in PlatformStore(connection).available_offset_range():
+        for checked in _pieces(
+            partial(store.verify_positions, available.partition), available.earliest_position, watcher
+        ):
+            report.positions += report.note(checked)
+            watcher.checking(
+                f"Log partition {available.partition}: position {checked.reached:,} of {available.high_water_mark:,}"
+            )
+    watcher.checked(f"{report.positions:,} positions of the log")
+    for checked in _pieces(store.verify_events, 0, watcher):
+        report.events += report.note(checked)
+        watcher.checking(f"{report.events:,} events")
+    watcher.checked(f"{report.events:,} events in their streams")
 
 
-def look_at_views(connection: psycopg.Connection, report: Report, watcher: Watcher) -> None:
+def check_views(connection: psycopg.Connection, report: Report, watcher: Watcher) -> None:
     """Check the state that refers to positions of the log."""
     report.checkpoints += report.note(VerificationStore(connection).verify_views())
-    watcher.done(f"{report.checkpoints:,} checkpoints and locks of views")
+    watcher.checked(f"{report.checkpoints:,} checkpoints and locks of views")
 
 
-def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, watcher: Watcher) -> None:
+def check_archive(connection: psycopg.Connection, root: Path, report: Report, watcher: Watcher) -> None:
     """Check that each listed file of the archive is there, with its size and checksum."""
-    for held in PlatformStore(connection).available_offset_range():
-        listed = archived(connection, held.partition)
+    for available in PlatformStore(connection).available_offset_range():
+        listed = archived(connection, available.partition)
         if not listed.files:
             continue
         try:
@@ -169,24 +173,24 @@ def look_at_archive(connection: psycopg.Connection, root: Path, report: Report, 
         for file in listed.files:
             if watcher.stop.is_set():
                 return
-            watcher.at(f"Log partition {held.partition}: {file.path}")
+            watcher.checking(f"Log partition {available.partition}: {file.path}")
             try:
                 require_checksum(root / file.path, file.bytes, file.checksum)
             except ArchiveDamaged as error:
                 # a file that was replaced in the meantime may be gone
-                if file in archived(connection, held.partition).files:
+                if file in archived(connection, available.partition).files:
                     report.add("file_damaged", str(error))
-                    report.damaged.append(held.partition)
+                    report.damaged.append(available.partition)
             report.files += 1
-    watcher.done(f"{report.files:,} files of the archive")
+    watcher.checked(f"{report.files:,} files of the archive")
 
 
-def _pieces(look: Callable[[int, int], Looked], from_: int, watcher: Watcher) -> Iterator[Looked]:
+def _pieces(check: Callable[[int, int], Checked], from_: int, watcher: Watcher) -> Iterator[Checked]:
     while not watcher.stop.is_set():
-        looked = look(from_, PIECE)
-        if looked.reached is None:
+        checked = check(from_, PIECE)
+        if checked.reached is None:
             return
-        yield looked
-        if looked.looked < PIECE:
+        yield checked
+        if checked.looked < PIECE:
             return
-        from_ = looked.reached + 1
+        from_ = checked.reached + 1

@@ -15,11 +15,11 @@ from millrace.resources.postgres import PostgresResource
 
 _LOCK = threading.Lock()
 # by DSN: a process has one; tests have several
-_KEPT: dict[str, psycopg.Connection] = {}
+_CONNECTIONS: dict[str, psycopg.Connection] = {}
 
 
 @contextmanager
-def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
+def shared_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
     """Lend the connection, to one caller at a time, in autocommit: only for calls that never wait for other sessions.
 
     Raises:
@@ -27,9 +27,9 @@ def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
     """
     with _LOCK:
         dsn = postgres.current_dsn()
-        for other in [other for other in _KEPT if other != dsn]:
-            _KEPT.pop(other).close()
-        connection = _KEPT.get(dsn)
+        for other in [other for other in _CONNECTIONS if other != dsn]:
+            _CONNECTIONS.pop(other).close()
+        connection = _CONNECTIONS.get(dsn)
         if connection is not None:
             try:
                 connection.execute("")
@@ -38,7 +38,7 @@ def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
                 connection.close()
                 connection = None
         if connection is None:
-            connection = _KEPT[dsn] = postgres.opened()
+            connection = _CONNECTIONS[dsn] = postgres.opened()
         try:
             yield PlatformStore(connection)
         except BaseException:
@@ -49,5 +49,5 @@ def kept_store(postgres: PostgresResource) -> Iterator[PlatformStore]:
 
 @atexit.register
 def _close() -> None:
-    for connection in _KEPT.values():
+    for connection in _CONNECTIONS.values():
         connection.close()

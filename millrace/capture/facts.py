@@ -14,7 +14,7 @@ from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.source.connection import SourceIdentity, flush_lsn, source_identity
 from millrace.capture.source.patterns import fitting, with_tables
 from millrace.capture.source.publication import probed_tables, withdrawn_tables
-from millrace.capture.source.readiness import Look, look_at
+from millrace.capture.source.readiness import Readiness, check_readiness
 from millrace.capture.source.slot import SlotState, slot_state
 from millrace.capture.source.timelines import Timelines, TimelinesUnknown, read_timelines
 from millrace.capture.store import CaptureLease, CaptureStore, RegisteredTable
@@ -28,13 +28,13 @@ class Tables:
     Attributes:
         declared: What is declared, with the tables that fit its patterns.
         slot: The name of its slot and of its publication.
-        seen: What there is of the tables, and what keeps them from being captured.
+        readiness: What there is of the tables, and what keeps them from being captured.
         withdrawn: Those that a run has taken out of the publication, since when nothing of them is captured.
     """
 
     declared: Capture
     slot: str
-    seen: Look
+    readiness: Readiness
     withdrawn: frozenset[str] = frozenset()
 
 
@@ -67,7 +67,7 @@ class Facts:
         return self.timelines
 
 
-def look_at_tables(source: psycopg.Connection, store: CaptureStore, capture: Capture) -> Tables:
+def read_tables(source: psycopg.Connection, store: CaptureStore, capture: Capture) -> Tables:
     """Look at what there is to capture; that needs no lease.
 
     Raises:
@@ -78,8 +78,8 @@ def look_at_tables(source: psycopg.Connection, store: CaptureStore, capture: Cap
     published = {table.name for table in store.captured_tables(capture.name) if table.published_xid is not None}
     has_slot = slot_state(source, name) is not None
     probed = probed_tables(source, name)
-    seen = look_at(source, declared, has_slot=has_slot, probed=probed, published=published)
-    return Tables(declared, name, seen, withdrawn_tables(source, name, published))
+    readiness = check_readiness(source, declared, has_slot=has_slot, probed=probed, published=published)
+    return Tables(declared, name, readiness, withdrawn_tables(source, name, published))
 
 
 def with_registered(capture: Capture, registered: Iterable[RegisteredTable]) -> Capture:
@@ -87,7 +87,7 @@ def with_registered(capture: Capture, registered: Iterable[RegisteredTable]) -> 
     return fitting(capture, (CapturedTable(table.table_name, table.schema_name) for table in registered))
 
 
-def look(source: psycopg.Connection, lease: CaptureLease) -> Facts:
+def read_facts(source: psycopg.Connection, lease: CaptureLease) -> Facts:
     """Look at the source of a leased capture."""
     identity = source_identity(source)
     try:
