@@ -51,7 +51,6 @@
     ├── HistoryPurged            a state cannot be computed: the stream's first events were purged
     ├── InvalidSubscription      a declared subscription cannot work
     ├── HandlersHang             too many handlers hang
-    ├── MessageInDoubt           the store did not say whether it stored a message
     ├── ArchiveDamaged           a file of the archive is missing, torn or changed
     ├── ForeignArchive           the folder holds the archive of another event store
     ├── LogIncomplete            archive and log together lack some events
@@ -66,25 +65,20 @@ An exception that only one module raises is declared in that module, below `Mill
     read_models      AheadOfLog, EventsNotRegistered, HistoryMissing, NotOwned, DependentObjects, StagedRowsLost,
                      WrongView, FunctionFailed, LookupFailed, NothingToApprove, NothingToCompare, Overtaken,
                      RollupFailed, IndexFailed
-    consumption      PartitionsFailed, NoMark
+    drain            PartitionsFailed, NoMark
     archive          EventsLeft
+    producers        MessageInDoubt
     backup           ForeignBackup, NoBackup, Busy
     capture          GapOpen, NotReady, SourceRefuses, SlotBusy, SlotLost, FilterFails, PublicationMissing,
                      ForeignPublication, TableRenamed, TableUnfit, TimelinesUnknown, PgoutputError, BadCondition,
                      TableUnreadable, KeyUnordered, NotText, Stopped
-    alerts           BadAlertSettings, NotDelivered
-    spark, postgres  PackageMissing, PostgresFailed, PsqlMissing, TookTooLong
+    operations       BadAlertSettings, NotDelivered
+    spark, postgres  PackageMissing, PostgresFailed, PsqlMissing, SessionsShared, TookTooLong
     assets           InvalidDeclarations
     platform_defs    ServiceFailed, CannotStart
-    sessions         SessionsShared
     testing          StreamsFailed
     user_code        NeverRan
 """
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from millrace.producers.stamps import ProducerStamp
 
 
 class MillraceError(Exception):
@@ -346,22 +340,6 @@ class TryLater(Exception):
 
 class InvalidEvent(ValueError):
     """An event, or its upcast, is declared in a way that cannot work; the text says what is allowed."""
-
-
-class MessageInDoubt(MillraceError):
-    """The store could not be reached: the message may or may not be stored.
-
-    Attributes:
-        stamp: The message: send it again with this stamp, before any other of its producer.
-    """
-
-    def __init__(self, stamp: "ProducerStamp") -> None:
-        self.stamp = stamp
-        super().__init__(
-            "message is in doubt",
-            detail=f"message {stamp.message_id}: the store did not say whether it was stored",
-            hint="Send the same message again with the same stamp: process(error.stamp, work).",
-        )
 
 
 class ArchiveDamaged(MillraceError):

@@ -1,6 +1,6 @@
 """Exactly-once producers: messages that are stored once, however often they are sent."""
 
-from millrace.producers.exactly_once import Answer, ExactlyOnce, Transaction
+from millrace.producers.exactly_once import Answer, ExactlyOnce, MessageInDoubt, Transaction
 from millrace.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.producers.store import (
     ExpiredTransactions,
@@ -19,6 +19,7 @@ __all__ = [
     "ExactlyOnce",
     "ExpiredTransactions",
     "IdempotentProducer",
+    "MessageInDoubt",
     "OverdueTransaction",
     "ProducerStamp",
     "ProducerStatistics",

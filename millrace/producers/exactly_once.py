@@ -16,7 +16,6 @@ import psycopg
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from millrace.errors import (
-    MessageInDoubt,
     MillraceError,
     ProducerFenced,
     SequenceGap,
@@ -36,6 +35,22 @@ ATTEMPTS = 10
 
 # The server ended the session, or is starting; 57P05 and 25P03: the session was idle.
 _ENDED = {"57P01", "57P02", "57P03", "57P04", "57P05", "25P03"}
+
+
+class MessageInDoubt(MillraceError):
+    """The store could not be reached: the message may or may not be stored.
+
+    Attributes:
+        stamp: The message: send it again with this stamp, before any other of its producer.
+    """
+
+    def __init__(self, stamp: ProducerStamp) -> None:
+        self.stamp = stamp
+        super().__init__(
+            "message is in doubt",
+            detail=f"message {stamp.message_id}: the store did not say whether it was stored",
+            hint="Send the same message again with the same stamp: process(error.stamp, work).",
+        )
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,16 @@ from uuid import UUID
 import pytest
 
 from millrace import producers
-from millrace.errors import MessageInDoubt, SequenceGap
+from millrace.errors import SequenceGap
 from millrace.event_store import Json
-from millrace.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage, exactly_once
+from millrace.producers import (
+    IdempotentProducer,
+    MessageInDoubt,
+    ProducerStamp,
+    ProducerStore,
+    SettledMessage,
+    exactly_once,
+)
 from millrace.producers.exactly_once import ExactlyOnce, Transaction
 from tests.support.factories import Connect, at_once, new_event, terminate, value
 from tests.support.producing.counting import Counting, total
