@@ -22,5 +22,5 @@ def crm_customers(state: State | None, event: FoldEvent) -> State | None:
     if event.event in ("deleted", "truncated", "schema_changed"):
         return None
     # keep the old value of each column that an update lacks
-    unchanged = {column: (state or {}).get(column) for column in event.data.get("unavailable", ())}
-    return {**unchanged, **event.data["record"]}
+    known = {column: (state or {}).get(column) for column in event.data.get("unavailable", ())}
+    return {**known, **event.data["record"]}

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from millrace.capture import backfill, setup
+from millrace.capture import backfill, prepare, setup
 from millrace.capture.backfill import Backfill
 from millrace.capture.drain import CaptureDrain
 from millrace.capture.schema_changes import SchemaStore
@@ -45,9 +45,9 @@ READING = (
 PUBLISHING = (*around(setup, "ensure_publication"), Step(setup, "next_xid"))
 PUBLISHED = around(CaptureStore, "publish_tables")
 SKIPPING = around(setup, "advance")
-PROBED = (Step(setup, "mark_probed"),)
+PROBED = (Step(prepare, "mark_probed"), Step(prepare, "next_xid"))
 BEGINNING = (Step(setup, "drop_slot"), Step(setup, "create_slot"), *around(CaptureStore, "begin_generation"))
-REMOVING = (Step(setup, "drop_slot"), Step(setup, "drop_publication"))
+REMOVING = (Step(prepare, "drop_slot"), Step(prepare, "drop_publication"))
 LOSING = around(CaptureStore, "record_gap")
 REQUEUEING = (*around(CaptureStore, "repair_change"), *around(CaptureStore, "requeue_changes"))
 VERIFYING = (
