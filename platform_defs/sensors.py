@@ -14,7 +14,17 @@ from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import ALL_VIEWS, BUDGET_S, DRAIN_TAG, RENEW_S, RENEWAL, SHARED_JOB
 from millrace.drain.collected import fits
-from millrace.drain.decision import LARGE_BACKLOG, PUSHES_AT_ONCE, Poll, Start, alone_behind, in_turn, is_served, plan
+from millrace.drain.decision import (
+    LARGE_BACKLOG,
+    PUSHES_AT_ONCE,
+    Poll,
+    Start,
+    alone_behind,
+    due,
+    in_turn,
+    is_served,
+    plan,
+)
 from millrace.event_store import DrainState, ViewPoll
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import objectives
@@ -32,6 +42,7 @@ CAPTURE_TAG = "millrace/capture"
 PRIORITY_TAG = "dagster/priority"
 MOST_QUEUED = 1000
 MOST_REASONS = 50
+MOST_NAMED = 5
 # limit of positions ahead of a view that wants at most one of them
 MOST_UNWANTED = 1000
 # the store knows the runs that have begun
@@ -100,7 +111,7 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         off = stopped_sensors(context.instance) if waiting else set()
         on = [(model, row) for model, row in waiting if f"poll_{in_dagster(model.view)}" not in off]
         polls = plan_views(context.instance, postgres, on, rows)
-        idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for _, row in rows)} are due."
+        idle = at_a_glance([row for _, row in rows])
         if not any(each.start for each in polls) and (kind := living_drain(context.instance, postgres, rows)):
             context.log.info(
                 "the drain of all views %s", "is renewed" if kind == RENEWAL else "begins, and waits for events"
@@ -109,6 +120,16 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         return _request(context, polls, VIEWS, idle=idle)
 
     return poll
+
+
+def at_a_glance(rows: Sequence[ViewPoll]) -> str:
+    """Return one line on all read models: those with the most events to come, and the number of the others."""
+    behind = sorted((row for row in rows if row.due), key=lambda row: (-row.due, row.view))
+    named = [f"{row.view} {due(row)}" for row in behind[:MOST_NAMED]]
+    more = [f"{len(behind) - MOST_NAMED} more are due"] if len(behind) > MOST_NAMED else []
+    well = len(rows) - len(behind)
+    fresh = f"{well} {'others' if behind else 'read models'} up to date"
+    return "; ".join([*named, *more, *([fresh] if well or not behind else [])])
 
 
 def living_drain(
