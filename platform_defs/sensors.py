@@ -128,7 +128,7 @@ def at_a_glance(rows: Sequence[ViewPoll]) -> str:
     named = [f"{row.view} {due(row)}" for row in behind[:MOST_NAMED]]
     more = [f"{len(behind) - MOST_NAMED} more are due"] if len(behind) > MOST_NAMED else []
     well = len(rows) - len(behind)
-    fresh = f"{well} {'others' if behind else 'read models'} up to date"
+    fresh = f"{well} {'other' if behind else 'read model'}{'s' * (well != 1)} up to date"
     return "; ".join([*named, *more, *([fresh] if well or not behind else [])])
 
 

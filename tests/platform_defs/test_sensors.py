@@ -237,7 +237,7 @@ def kind_of(result: dg.SensorResult) -> str:
 
 
 def test_a_drain_of_all_models_is_kept_alive(kept: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
-    nothing = "1 read models up to date"
+    nothing = "1 read model up to date"
     # before the first event; requested once
     assert kind_of(tick(kept, dsn, "poll_read_models")) == "idle"
     assert reason(tick(kept, dsn, "poll_read_models")) == nothing
