@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-processes lint format bench clean
+.PHONY: help setup run test test-processes lint docs format bench clean
 
 help: ## List what one can do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,10 +35,14 @@ test: $(STAMP) ## Test every promise once, on real Postgres servers and a real S
 test-processes: $(STAMP) ## Test whole platforms, clusters, wheels and many kills, and walk through the UI in a browser
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/processes $(ARGS)
 
-lint: $(STAMP) ## Check style and types
+lint: $(STAMP) ## Check style, types and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/lint_words.py
+
+docs: $(STAMP) ## Build the site of the documentation: build/docs/index.html
+	$(BIN)/python -m sphinx -W -n -E -q -b html docs build/docs
 
 format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .

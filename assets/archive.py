@@ -5,18 +5,18 @@ from pathlib import Path
 
 import dagster as dg
 
+from millrace.archive.files import SCHEMA
+from millrace.archive.writer import MAX_EVENTS, MIN_EVENTS, archive_partition
 from millrace.assets import OWNERS, Group
 from millrace.assets.partitions import log_partition_of
-from millrace.resources.archive.files import SCHEMA
-from millrace.resources.archive.writer import MAX_EVENTS, MIN_EVENTS, archive_partition
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.errors import MillraceError
+from millrace.resources.postgres import PostgresResource
 
 KEY = dg.AssetKey(["archive", "events"])
 
 
 class ArchiveConfig(dg.Config):
-    """How large files are, in events.
+    """The size of files, in events.
 
     `tail`: whether the last few events are archived in a small file, which later runs replace.
     """
@@ -29,7 +29,7 @@ class ArchiveConfig(dg.Config):
 def archive_asset(partitions: dg.StaticPartitionsDefinition, root: Path) -> dg.AssetsDefinition:
     """Make the asset `archive/events` in a folder.
 
-    One run archives as many log partitions as it is asked to. Each that is done is recorded at once: where one fails,
+    One run archives all log partitions that it is launched for. Each is recorded as soon as it is done: if one fails,
     Dagster shows which.
     """
 

@@ -1,4 +1,4 @@
-"""Read models as of moments of the log, as an asset: a run builds one, and says what it built."""
+"""Read models as of moments of the log, as an asset: a run builds one, and reports its table."""
 
 import time
 from datetime import timedelta
@@ -8,15 +8,15 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
-from millrace.resources.consumption.as_of import build_as_of, mark_at
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.spark.resource import SparkResource
+from millrace.drain.as_of import build_as_of, mark_at
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
 
 KEY = dg.AssetKey(["consumption", "as_of"])
 
 
 class AsOfConfig(dg.Config):
-    """Which read model is built, as of which time (without an offset it is UTC), and for how many days it is kept."""
+    """The read model, the time that it is built as of (UTC if without an offset), and the days that it is kept."""
 
     model: str
     time: str
@@ -24,7 +24,7 @@ class AsOfConfig(dg.Config):
 
 
 def as_of_asset(found: Declarations, archive: Path) -> dg.AssetsDefinition:
-    """Make the asset that builds a read model as of a moment; `archive` is the folder that old events are read from."""
+    """Make the asset that builds a read model as of a moment; `archive` is the folder with old events."""
 
     @dg.asset(
         key=KEY,

@@ -1,4 +1,4 @@
-"""Finds and loads what a user declared in a package: events, read models, captures, reports and more.
+"""Finds and loads a user's package of declarations: events, read models, captures, reports and more.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
       events/               Pydantic models; a file each, or one module events.py; each of these is optional
@@ -10,8 +10,8 @@
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
-A file that fails to load costs only itself: the others load, and nothing of it is removed from the store. Of two things
-of one name in one room neither counts, and of two rooms that of the later one does not. A `Fault` says each.
+A file that fails to load costs only itself: the others load, and nothing of it is removed from the store. If two things
+in one room have the same name, neither counts; in two rooms, only that of the earlier room. Each is a `Fault`.
 """
 
 import importlib
@@ -25,22 +25,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from millrace.resources.errors import MillraceError
+from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
     import dagster as dg
 
-    from millrace.resources.capture.declaration import Capture
-    from millrace.resources.consumers.declaration import Subscription
-    from millrace.resources.events.model import DeclaredEvent
-    from millrace.resources.read_models.declared.declaration import ReadModel
-    from millrace.resources.read_models.declared.rollups import Rollup
+    from millrace.capture.declaration import Capture
+    from millrace.event_schemas.model import DeclaredEvent
+    from millrace.handlers.declaration import Subscription
+    from millrace.read_models.declared.declaration import ReadModel
+    from millrace.read_models.declared.rollups import Rollup
 
 ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "schedules")
-# what a package may have besides; `millrace up` and the command line load them by themselves
+# further files of a package; `millrace up` and the command line load them separately
 FILES = ("services", "commands")
 
-# what helps where nothing names a package
+# the remedy if no package is named
 NAME_IT = (
     'Name it by MILLRACE_DECLARATIONS, or by declarations = "…" in [tool.millrace] of the pyproject.toml above; or be in'
     " the folder where `millrace up` runs."
@@ -48,7 +48,7 @@ NAME_IT = (
 
 
 class InvalidDeclarations(MillraceError):
-    """A package of declarations is not there, or is empty."""
+    """A package of declarations is missing, or is empty."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Fault:
     """A file of declarations that fails to load.
 
     Attributes:
-        room: Which part of the package it is in, such as `read_models` or `services`.
-        name: The file's name without its suffix, which by convention is that of what it declares.
-        file: Where the error is, which may be another file that this one imports.
-        line: Its line, counted from 1; 0 if Python does not say.
-        error: What Python says.
+        room: The part of the package that it is in, such as `read_models` or `services`.
+        name: The file's name without its suffix, by convention also the name of its declaration.
+        file: The file with the error, which may be another file that this one imports.
+        line: The line of the error, counted from 1; 0 if Python does not say.
+        error: Python's error.
     """
 
     room: str
@@ -70,25 +70,25 @@ class Fault:
     error: str
 
     def __str__(self) -> str:
-        """Say where and what on one line, as compilers do."""
+        """Return place and error on one line, as compilers do."""
         return f"{self.file}:{self.line}: {self.error}"
 
 
 @dataclass(frozen=True)
 class Declarations:
-    """What a package declares.
+    """The declarations of a package.
 
     Attributes:
-        models: The read models by name, each with its rollups: with all of them, unless a file of theirs fails to load.
+        models: The read models by name, each with its rollups, except those in a file that fails to load.
         rollups: The rollups by name.
         captures: The captures by name.
         reports: The assets of its reports.
         subscriptions: The subscriptions by view.
         schedules: The schedules, each of a job of its own or of one of `millrace.platform_defs.jobs`, by its name.
-        faults: The files that fail to load; what they declared before stays as it is in the store.
-        events: The events, each version by itself.
-        package: The name of the package; None where nothing is declared.
-        files: Where each thing was found, by its kind and name, such as `read model orders`.
+        faults: The files that fail to load; their earlier declarations stay as they are in the store.
+        events: The events, each version separately.
+        package: The name of the package; None if nothing is declared.
+        files: The file of each thing, by its kind and name, such as `read model orders`.
     """
 
     models: "Mapping[str, ReadModel]" = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Declarations:
         """Return a read model.
 
         Raises:
-            MillraceError: There is none of this name; the text names those that there are.
+            MillraceError: No read model has this name; the text lists the declared ones.
         """
         if name in self.rollups:
             of = self.rollups[name].of.name
@@ -125,27 +125,27 @@ class Declarations:
 
 
 def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declarations:
-    """Import a package of declarations and return what it declares, in the order of names.
+    """Import a package of declarations and return its declarations, in the order of names.
 
     Args:
         package: Its name, as `Settings.declared_package` has it; None declares nothing.
-        rooms: Which parts to load; reports and schedules import Dagster, which takes seconds.
+        rooms: The parts to load; reports and schedules import Dagster, which takes seconds.
 
     Raises:
-        InvalidDeclarations: There is no such package, or there is nothing in it.
+        InvalidDeclarations: There is no such package, or it is empty.
     """
     if package is None:
         return Declarations()
-    # Spark comes with the one: the command line's help does without
-    from millrace.resources.capture.declaration import Capture
-    from millrace.resources.consumers.declaration import Subscription
-    from millrace.resources.events.model import declared_event
-    from millrace.resources.read_models.declared.declaration import ReadModel
-    from millrace.resources.read_models.declared.rollups import Rollup
+    # not at the top: one of these imports Spark, and the command line's help needs none
+    from millrace.capture.declaration import Capture
+    from millrace.event_schemas.model import declared_event
+    from millrace.handlers.declaration import Subscription
+    from millrace.read_models.declared.declaration import ReadModel
+    from millrace.read_models.declared.rollups import Rollup
 
     find_package(package)
     found, faults = _Found(package), []
-    # how a model's rows read is decided by the upcasts of its events, too
+    # a read model also depends on the upcasts of its events
     for room in ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms:
         for module in _with_those_below(load_part(package, room), room):
             if isinstance(module, Fault):
@@ -161,7 +161,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
         )
         del rollups[rollup.name]
     faults += found.faults
-    # what is declared in a file that fails stays as it is
+    # declarations in a file that fails stay as they are
     broken = {fault.room for fault in faults}
     events = [*filter(None, map(declared_event, things))]
     upcast = None if "events" in broken else tuple(event for event in events if event.upcasts)
@@ -192,10 +192,10 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
 
 def find_package(package: str) -> ModuleType:
-    """Import a package of declarations, without what is in it.
+    """Import a package of declarations, without its parts.
 
     Raises:
-        InvalidDeclarations: It is not there, it fails to load, or it has none of the parts that declare something.
+        InvalidDeclarations: It is missing, it fails to load, or it has none of the parts that declare something.
     """
     remedy = (
         "Set MILLRACE_DECLARATIONS to a package that Python can import: install it, or start in the folder it is in."
@@ -235,7 +235,7 @@ def load_part(package: str | None, part: str) -> ModuleType | Fault | None:
 
 
 def fault_in(package: str, part: str, error: Exception) -> Fault:
-    """Return where an error that a function of a package raised was raised."""
+    """Return the place of an error that a function of a package raised."""
     return _fault(error, f"{package}.{part}", part, _folders(package))
 
 
@@ -243,14 +243,14 @@ class _Found:
     def __init__(self, package: str) -> None:
         self.package = package
         self.things: list[tuple[str, object]] = []
-        # of all models, and of views without a declaration
+        # the sensors of all models, and of views without a declaration
         self.files = dict.fromkeys(("sensor poll_read_models", "sensor poll_views"), Path("Millrace"))
         self._rooms: dict[str, str] = {}
         self.faults: list[Fault] = []
         self._twice: set[str] = set()
 
     def look_through(self, room: str, module: ModuleType) -> None:
-        """Take what a module declares; what it imports from another file of the room is not declared twice."""
+        """Take a module's declarations; one that it imports from another file of the room does not count twice."""
         for value in vars(module).values():
             names = set(_names(room, value))
             if not names or any(value is thing for _, thing in self.things):
@@ -269,17 +269,17 @@ class _Found:
                 self.things.append((room, value))
 
     def refuse(self, room: str, thing: object, why: str, file: Path | None = None) -> None:
-        """Note what does not count, and why."""
+        """Record a declaration that does not count, and why."""
         name = str(getattr(thing, "name", room))
         self.faults.append(Fault(room, name, file or self.files[f"read model {name}"], 0, why))
 
     def once(self) -> list[tuple[str, object]]:
-        """Return the things with their rooms that have all their names for themselves."""
+        """Return the things without a clash of names, each with its room."""
         return [(room, thing) for room, thing in self.things if not self._twice & set(_names(room, thing))]
 
 
 def _names(room: str, value: object) -> Iterator[str]:
-    """Give the names that a value takes, each with its kind, if it is a declaration."""
+    """Yield the names that a declaration takes, each with its kind; none for another value."""
     if room == "reports":
         import dagster as dg
 
@@ -291,25 +291,25 @@ def _names(room: str, value: object) -> Iterator[str]:
         if isinstance(value, dg.ScheduleDefinition):
             yield f"schedule {value.name}"
     elif room == "events":
-        from millrace.resources.events.model import declared_event
+        from millrace.event_schemas.model import declared_event
 
         if declared := declared_event(value):
             yield str(declared)
     elif room == "read_models":
-        from millrace.resources.read_models.declared.declaration import ReadModel
-        from millrace.resources.read_models.declared.rollups import Rollup
+        from millrace.read_models.declared.declaration import ReadModel
+        from millrace.read_models.declared.rollups import Rollup
 
         if isinstance(value, ReadModel):
             # sensors and runs are found by the names of views and captures
             own_view = [] if isinstance(value, Rollup) else [f"view {value.view}", f"sensor poll_{value.view}"]
             yield from (f"read model {value.name}", *own_view)
     elif room == "subscriptions":
-        from millrace.resources.consumers.declaration import Subscription
+        from millrace.handlers.declaration import Subscription
 
         if isinstance(value, Subscription):
             yield f"view {value.view}"
     else:
-        from millrace.resources.capture.declaration import Capture
+        from millrace.capture.declaration import Capture
 
         if isinstance(value, Capture):
             yield from (f"capture {value.name}", f"sensor poll_{value.name}")

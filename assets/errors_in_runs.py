@@ -12,15 +12,15 @@ GROUP = "not_loaded"
 
 
 def faults_by_asset(declared: Declarations) -> dict[dg.AssetKey, list[Fault]]:
-    """Return the files that fail by the asset that stands for each, which is named as the file is."""
+    """Return the files that fail, by the asset that stands for each and has the file's name."""
     found: dict[dg.AssetKey, list[Fault]] = {}
     for fault in declared.faults:
         found.setdefault(dg.AssetKey([fault.room, fault.name]), []).append(fault)
     return found
 
 
-def stand_ins(declared: Declarations, taken: Sequence[dg.AssetKey]) -> list[dg.AssetSpec]:
-    """Make an asset of each file that fails, but where another file declares an asset of that name."""
+def stand_ins(declared: Declarations, defined: Sequence[dg.AssetKey]) -> list[dg.AssetSpec]:
+    """Make an asset of each file that fails, unless another file declares an asset of that name."""
     return [
         dg.AssetSpec(
             key,
@@ -31,5 +31,5 @@ def stand_ins(declared: Declarations, taken: Sequence[dg.AssetKey]) -> list[dg.A
             metadata={"fails": [str(fault) for fault in faults]},
         )
         for key, faults in faults_by_asset(declared).items()
-        if key not in taken
+        if key not in defined
     ]

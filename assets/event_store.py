@@ -7,13 +7,13 @@ import dagster as dg
 import psycopg
 
 from millrace.assets import OWNERS, Group
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.events.registering import standing_of
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.producers import ProducerStore
-from millrace.resources.read_models.stored.past import remove_expired
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.event_schemas.registering import states_in_store
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
+from millrace.read_models.stored.past import remove_expired
+from millrace.resources.postgres import PostgresResource
 
 # table -> (the tables that it depends on, its description)
 TABLES: dict[str, tuple[list[str], str]] = {
@@ -30,7 +30,7 @@ TABLES: dict[str, tuple[list[str], str]] = {
     "checkpoints": (["views", "event_log"], "The progress of each view in each log partition, and its leases."),
     "stream_locks": (["views", "events"], "The streams of a view that are in flight, wait for a retry or are parked."),
     "archive_files": (["event_log"], "The files of the archive: which positions of the log each one holds."),
-    "audit_log": (["views", "partitions"], "What operators did to views and to history, who and why."),
+    "audit_log": (["views", "partitions"], "What operators did to views and to history: the login, and why."),
 }
 
 
@@ -40,9 +40,9 @@ def event_store_assets(
     """Make the multi-asset of the event store's tables.
 
     Args:
-        log_partitions: How many a new store gets.
+        log_partitions: The number of log partitions of a new store.
         sources: Assets that append events.
-        events: What it registers. One that the store refuses keeps no other back; `deciders` shows it.
+        events: Events to register. One that the store refuses does not stop the others; `deciders` shows it.
     """
     declared = [*events]
 
@@ -69,12 +69,12 @@ def event_store_assets(
         report = migrate(postgres.current_dsn(), log_partitions=log_partitions)
         with postgres.connect() as connection:
             refused = {
-                str(each.event): each.said
-                for each in standing_of(PlatformStore(connection), declared, keep=True)
+                str(each.event): each.error
+                for each in states_in_store(PlatformStore(connection), declared, keep=True)
                 if each.is_wrong
             }
-            for said in refused.values():
-                context.log.warning(said)
+            for message in refused.values():
+                context.log.warning(message)
             for past in remove_expired(connection):
                 context.log.info("removed %s: its time is over", past)
             for table in TABLES:
@@ -93,7 +93,7 @@ def event_store_assets(
 
 
 def table_rows(connection: psycopg.Connection, table: str) -> int:
-    """Return the number of a table's rows by Postgres' own statistics: no scan, and exact unless the server crashed."""
+    """Return the number of a table's rows from Postgres' statistics: no scan, and exact unless the server crashed."""
     row = connection.execute(
         "select n_live_tup from pg_stat_user_tables where schemaname = 'event_store' and relname = %s", (table,)
     ).fetchone()

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dagster as dg
 
-from millrace.assets.events import asset_key, field_columns, taken
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
-from millrace.resources.read_models.shown.lineage import origins
+from millrace.assets.declared_events import asset_key, declared_for, field_columns
+from millrace.capture.declaration import Capture
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
+from millrace.read_models.shown.lineage import origins
 
 EVENTS = dg.AssetKey(["event_store", "events"])
 RECORD = "data.record."
@@ -17,23 +17,25 @@ COLUMN_LINEAGE = "dagster/column_lineage"
 
 
 def column_schema(model: ReadModel) -> dg.TableSchema:
-    """Return the columns of a read model with their types, each described by what it is computed from."""
-    said = {origin.column: origin.said for origin in origins(model)}
-    return dg.TableSchema([dg.TableColumn(name, type_, said[name]) for name, type_ in model.public_columns().items()])
+    """Return the columns of a read model with their types, each with a text about its computation."""
+    descriptions = {origin.column: origin.in_words for origin in origins(model)}
+    return dg.TableSchema(
+        [dg.TableColumn(name, type_, descriptions[name]) for name, type_ in model.public_columns().items()]
+    )
 
 
 def column_lineage(
     model: ReadModel, captures: Iterable[Capture] = (), events: Iterable[DeclaredEvent] = ()
 ) -> dg.TableColumnLineage:
-    """Return the fields of events that each column is computed from, and behind them the captured columns."""
-    known, declared = list(captures), taken(model, events)
+    """Return for each column the fields of events that it is computed from, and the captured columns behind them."""
+    tables, declared = list(captures), declared_for(model, events)
     return dg.TableColumnLineage(
         {
             origin.column: [
                 *(
                     dep
                     for source in origin.sources
-                    for dep in (*_deps(model, source, known), *_fields(model, origin.column, source, declared))
+                    for dep in (*_deps(model, source, tables), *_fields(model, origin.column, source, declared))
                 ),
                 *_looked_up(model, origin.column),
             ]
@@ -43,7 +45,7 @@ def column_lineage(
 
 
 def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
-    """Return the columns of its read model that each column is computed from."""
+    """Return for each column of a rollup the columns of its read model that it is computed from."""
     key = dg.AssetKey(["read_models", rollup.of.name])
     return dg.TableColumnLineage(
         {
@@ -56,13 +58,13 @@ def rollup_lineage(rollup: Rollup) -> dg.TableColumnLineage:
 def _fields(
     model: ReadModel, column: str, source: str, declared: Sequence[DeclaredEvent]
 ) -> Iterator[dg.TableColumnDep]:
-    """Yield the declared fields that a source is, each once for all versions of its event."""
-    wanted = model.columns[column].events if column in model.columns else None
+    """Yield the declared fields of a source, each once for all versions of its event."""
+    event_names = model.columns[column].events if column in model.columns else None
     name = source.removeprefix("data.").split(".", maxsplit=1)[0]
     found = {
         (event.decider, field): None
         for event in declared
-        if source.startswith("data.") and (wanted is None or event.event in wanted)
+        if source.startswith("data.") and (event_names is None or event.event in event_names)
         if (field := f"{event.event}.{name}") in field_columns(event)
     }
     for decider, field in found:

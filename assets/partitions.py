@@ -5,7 +5,7 @@ import re
 import dagster as dg
 
 VIEWS = dg.DynamicPartitionsDefinition(name="views")
-# the asset that drains build, of each view its partition
+# the asset that drains build, with one partition per view
 VIEW_EVENTS = dg.AssetKey(["consumption", "view_events"])
 
 
@@ -25,5 +25,5 @@ def log_partition_of(key: str) -> int:
 
 
 def is_log_partition(key: str) -> bool:
-    """Say whether a key is one of a log partition, and not of a view or a day."""
+    """Return whether a key is that of a log partition, and not of a view or a day."""
     return re.fullmatch(r"p[0-9]{2,}", key) is not None

@@ -1,7 +1,7 @@
 """Drains of many views: one run that consumes every view that is due, in rounds.
 
-The run belongs to no partition: it records each view's progress as a run of the view's own would. A view that fails
-leaves, and a run of its own is started for it: that one is red.
+The run belongs to no partition: it records each view's progress as the view's own run would. A view that fails leaves
+the run, and a separate run is started for it: that one is red.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,27 +10,27 @@ from pathlib import Path
 import dagster as dg
 import psycopg
 
-from millrace.assets.consumption import DrainProgress, view_of
 from millrace.assets.declarations import Declarations
+from millrace.assets.drains import DrainProgress, view_of
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import one_try, release_dead, while_it_runs
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.consumption.collected import ROUND_CONFIGURATION
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.member import Member
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.spark import spark_when_needed
+from millrace.capture.declaration import Capture
+from millrace.drain.collected import ROUND_CONFIGURATION
+from millrace.drain.commit import Commit
+from millrace.drain.limits import Limits
+from millrace.drain.loop import Drain
+from millrace.drain.member import Member
+from millrace.errors import MillraceError
+from millrace.resources.postgres import PostgresResource
+from millrace.spark import spark_when_needed
 
 SHARED_JOB = "drain_views"
-# the name of its drain in the store
+# the name of this job's drain in the store
 ALL_VIEWS = ""
 
 
 class SharedDrainConfig(dg.Config):
-    """How long a drain of many views runs, in seconds."""
+    """The time budget of a drain of many views, in seconds."""
 
     budget_s: float = 3600
     idle_s: float = 30
@@ -43,10 +43,10 @@ def shared_drain_job(
 
     Args:
         declared: The declarations.
-        archive: The folder that new versions may need.
-        limits: How long a round may take.
-        servers: The resource `postgres`, and others. A job that has them already keeps Dagster from making the sensors
-            anew, which it warns of.
+        archive: The folder of the archive, which new versions may need.
+        limits: The time limits of a round.
+        servers: The resource `postgres`, and others. If the job has them already, Dagster does not make the sensors
+            again, with a warning.
     """
 
     @dg.op(description="Claims for all views at once, builds them in one Spark job, and commits each by itself.")
@@ -86,7 +86,7 @@ def shared_drain_job(
     @dg.job(
         name=SHARED_JOB,
         description="Consumes the new events of all views that are due.",
-        # a run whose process and code server both died would stay STARTED for ever
+        # without its process and the code server a run would stay STARTED for ever
         tags={"dagster/max_runtime": 7200},
         executor_def=while_it_runs,
         resource_defs=servers,
@@ -98,7 +98,7 @@ def shared_drain_job(
 
 
 class Shown:
-    """Shows in Dagster what a shared drain does: the progress of each view, and which views left it."""
+    """Shows a shared drain in Dagster: the progress of each view, and the views that left it."""
 
     def __init__(self, context: dg.OpExecutionContext, dsn: str, captures: Iterable[Capture]) -> None:
         self._context = context
@@ -106,31 +106,31 @@ class Shown:
         self._captures = list(captures)
         self._progress: dict[str, DrainProgress] = {}
         self._worked: set[str] = set()
-        self._left: set[str] = set()
+        self._away_views: set[str] = set()
 
     def commit(self, member: Member, commit: Commit) -> None:
-        """Take note of a commit, and report if it is time."""
+        """Count a commit, and report if it is time."""
         self._worked.add(member.view)
-        self._say(member.view, lambda: self._of(member).add(commit))
+        self._report(member.view, lambda: self._of(member).add(commit))
 
     def change(self, member: Member) -> None:
         """Say in the run's log which views left, and why.
 
-        The log partitions of one that takes part become green where they are up to date, whoever showed them as failed.
+        If a view takes part, its log partitions that are up to date become green, even if another run showed a failure.
         """
         view = member.declared.view
         if member.away is None:
-            self._say(member.view, lambda: self._of(member).begin())
-            if view in self._left:
+            self._report(member.view, lambda: self._of(member).begin())
+            if view in self._away_views:
                 self._context.log.info("%s takes part again", view)
         else:
-            self._left.add(view)
+            self._away_views.add(view)
             self._context.log.warning("%s goes on without this run: %s", view, member.away)
 
     def finish(self) -> None:
-        """Show the state of each view in the end."""
+        """Show the final state of each view."""
         for view in self._worked:
-            self._say(view, self._progress[view].finish)
+            self._report(view, self._progress[view].finish)
 
     def _of(self, member: Member) -> DrainProgress:
         if member.view not in self._progress:
@@ -139,9 +139,9 @@ class Shown:
             )
         return self._progress[member.view]
 
-    def _say(self, view: str, say: Callable[[], None]) -> None:
-        # what cannot be shown of one view, such as one that was removed, is no matter of the others
+    def _report(self, view: str, report: Callable[[], None]) -> None:
+        # an error while showing one view, such as a removed one, must not affect the others
         try:
-            say()
+            report()
         except (MillraceError, psycopg.Error, ValueError) as error:
             self._context.log.warning("the progress of %s cannot be shown: %s", view, error)

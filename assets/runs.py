@@ -1,4 +1,4 @@
-"""Runs of Dagster as the store sees them: drains that begin and end, owners of leases, the progress of a long run."""
+"""Runs of Dagster and the store: the begin and end of drains, owners of leases, the progress of a long run."""
 
 import signal
 import threading
@@ -10,17 +10,17 @@ from typing import Any, Generic, TypeVar
 import dagster as dg
 import psycopg
 
-from millrace.resources.consumption.build_errors import cause
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import REST_S, WATCH_S
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.redact import masked
+from millrace.drain.build_errors import cause
+from millrace.errors import MillraceError
+from millrace.patience import REST_S, WATCH_S
+from millrace.redact import masked
+from millrace.resources.postgres import PostgresResource
 
 T = TypeVar("T")
 
 
 def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: Callable[[str], object]) -> None:
-    """Call `release` for each owner of leases that is a finished run by Dagster's account: a killed run could not."""
+    """Call `release` for each owner of leases that is a finished run in Dagster: a killed run could not do so."""
     for owner in owners:
         run = instance.get_run_by_id(owner)
         if run is not None and run.is_finished:
@@ -29,9 +29,9 @@ def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: C
 
 @contextmanager
 def one_try(postgres: PostgresResource, drain: str, owner: str) -> Iterator[bool]:
-    """Tell the store that a drain begins, and how it ended: sensors go by that. Yields false if another one is at it.
+    """Record a drain's begin and end in the store, for the sensors. Yield False if another run has the drain.
 
-    One that is terminated did not fail.
+    A terminated drain does not count as failed.
     """
     with postgres.store() as store:
         began = store.begin_drain(drain, owner)
@@ -42,7 +42,7 @@ def one_try(postgres: PostgresResource, drain: str, owner: str) -> Iterator[bool
         error = masked(cause(failed))
         raise
     finally:
-        # where the store does not answer, it finds out by itself
+        # if the store does not answer, it detects the end by itself
         with suppress(MillraceError, psycopg.Error):
             if began:
                 with postgres.store() as store:
@@ -71,7 +71,7 @@ class _WhileItRuns(dg.Executor):
                 except Exception:  # noqa: BLE001, S112  whatever Dagster's storage raises while it is away
                     continue
                 if run is not None and run.is_finished and not ended.is_set():
-                    # a real signal: only that wakes a thread that waits
+                    # a real signal: only a signal wakes a waiting thread
                     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                     return
 
@@ -81,7 +81,7 @@ class _WhileItRuns(dg.Executor):
             yield from self._in_process.execute(plan_context, execution_plan)
         finally:
             ended.set()
-            # a storage that says nothing holds no run up: the thread interrupts nobody from here on
+            # a silent storage must not block the run: from here on the thread interrupts nothing
             watcher.join(WATCH_S)
 
 
@@ -91,8 +91,8 @@ def _made(context: dg.InitExecutorContext) -> dg.Executor:
     return _WhileItRuns(make(context))
 
 
-# All steps in the run's own process, which ends once Dagster calls the run over: it may be marked as failed or canceled
-# while its process lives, and nobody would see that it works.
+# All steps run in the run's own process, which ends once Dagster has finished the run: Dagster may mark a run as failed
+# or canceled while its process lives, and its work would be invisible.
 while_it_runs = dg.ExecutorDefinition(
     name=dg.in_process_executor.name,
     config_schema=dg.in_process_executor.config_schema,  # type: ignore[arg-type]  # as it gives it
@@ -101,7 +101,7 @@ while_it_runs = dg.ExecutorDefinition(
 
 
 class Progress(Generic[T]):
-    """Shows how far a running drain or capture is: after its first step that did something, then every five minutes."""
+    """Shows the progress of a running drain or capture: after its first step with a result, then every five minutes."""
 
     def __init__(self, show: Callable[[T], None]) -> None:
         self._show = show
@@ -109,7 +109,7 @@ class Progress(Generic[T]):
 
     def step(self, sofar: T) -> None:
         """Show the progress if it is time."""
-        # sixteen partitions a view add up
+        # not more often: each view has sixteen partitions to record
         if time.monotonic() - self._shown_at >= REST_S:
             self.show(sofar)
 

@@ -1,8 +1,8 @@
 """The log partitions of a read model on its page in Dagster: which are green, and making them green or red.
 
-Dagster takes a partition for failed where its newest event is a planned materialization of a run that failed. A drain
-learns only in the end which log partitions made no progress, so one that fails plans those late, under its own run.
-Dagster has no public call for that: the event is built in the form that Dagster stores and later versions have to read.
+Dagster shows a partition as failed if its newest event is a planned materialization of a failed run. A drain learns
+only in the end which log partitions made no progress, so a failed drain plans those late, under its own run. Dagster
+has no public call for that: the event is built in Dagster's stored form, which later versions must be able to read.
 """
 
 import json
@@ -15,21 +15,21 @@ import dagster as dg
 from millrace.assets.lineage import COLUMN_LINEAGE, rollup_lineage
 from millrace.assets.partitions import log_partition_key, log_partitions
 from millrace.assets.verdicts import repeat_verdicts
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.declaration import ReadModel
 
 GREEN, RUNNING = "MATERIALIZED", "IN_PROGRESS"
-# a run's page lists these between its own events
+# the log level: a run's page lists these between its own events
 INFO = 20
 
 
 class ShownPartitions:
-    """What Dagster shows of one read model's log partitions, changed in the name of a run.
+    """The log partitions of one read model as Dagster shows them, changed in the name of a run.
 
     Args:
         instance: Dagster.
         run: The run.
         model: The read model.
-        lineage: Where its columns come from.
+        lineage: The lineage of its columns.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ShownPartitions:
         model: ReadModel,
         lineage: dg.TableColumnLineage | None = None,
     ) -> None:
-        # Who asks Dagster for it asks for the asset's newest materialization. Its open-source UI (1.13) draws none.
+        # Dagster's API reads the lineage from the newest materialization. The open-source UI (1.13) does not draw it.
         self._newest = {COLUMN_LINEAGE: lineage} if lineage else {}
         self._instance = instance
         self._run = run
@@ -50,16 +50,16 @@ class ShownPartitions:
         ]
 
     def states(self, partitions: Collection[int]) -> dict[int, str | None]:
-        """Return the state of log partitions by one question: MATERIALIZED, FAILED, IN_PROGRESS, or None: missing."""
+        """Return the states of log partitions by one query: MATERIALIZED, FAILED, IN_PROGRESS, or None for missing."""
         keys = {log_partition_key(partition): partition for partition in partitions}
-        known = self._instance.get_status_by_partition(self.asset, [*keys], log_partitions(len(keys))) or {}
-        return {partition: state.name if (state := known.get(key)) else None for key, partition in keys.items()}
+        statuses = self._instance.get_status_by_partition(self.asset, [*keys], log_partitions(len(keys))) or {}
+        return {partition: state.name if (state := statuses.get(key)) else None for key, partition in keys.items()}
 
     def make_green(self, metadata: Mapping[int, Mapping[str, Any]], table: Mapping[str, Any]) -> None:
         """Record a materialization of each log partition with its metadata, and of each rollup, in one statement.
 
-        The last one also has what is to be said of the whole table.
-        The verdicts of the read model's checks stay to be seen.
+        The last one also has the metadata of the whole table.
+        The verdicts of the read model's checks stay visible.
         """
         found = [
             dg.AssetMaterialization(self.asset, partition=log_partition_key(partition), metadata=shown)
@@ -67,7 +67,7 @@ class ShownPartitions:
         ]
         if found:
             found[-1] = found[-1].with_metadata({**found[-1].metadata, **table, **self._newest})
-            # after the rows that they are of: Dagster takes an asset that is older than its upstream for out of date
+            # rollups after their rows: Dagster calls an asset outdated that is older than its upstream
             found += self._rollups
         self._store(
             dg.DagsterEventType.ASSET_MATERIALIZATION,
@@ -84,7 +84,7 @@ class ShownPartitions:
             repeat_verdicts(self._instance, [self.asset])
 
     def make_red(self, causes: Mapping[int, str]) -> None:
-        """Let log partitions fail with this run, which has to end as failed; each page has the cause."""
+        """Show log partitions as failed with this run, which must end as failed; each page has the cause."""
         self._store(
             dg.DagsterEventType.ASSET_OBSERVATION,
             [
@@ -114,7 +114,7 @@ class ShownPartitions:
             ],
         )
 
-    def _store(self, kind: dg.DagsterEventType, told: Sequence[Mapping[str, Any]]) -> None:
+    def _store(self, kind: dg.DagsterEventType, events: Sequence[Mapping[str, Any]]) -> None:
         entries = [
             dg.EventLogEntry(  # type: ignore[no-untyped-call]
                 error_info=None,
@@ -126,11 +126,11 @@ class ShownPartitions:
                 dagster_event=dg.DagsterEvent(
                     event_type_value=kind.value,
                     job_name=self._run.job_name,
-                    event_specific_data=cast(Any, dg.deserialize_value(json.dumps(one))),
+                    event_specific_data=cast(Any, dg.deserialize_value(json.dumps(event))),
                     message="",
                 ),
             )
-            for one in told
+            for event in events
         ]
         if entries:
             self._instance.event_log_storage.store_event_batch(entries)

@@ -1,4 +1,4 @@
-"""Declared subscriptions as assets: consumers of the log that run elsewhere, so that the lineage knows them."""
+"""Declared subscriptions as assets: consumers of the log that run outside Dagster, for the lineage."""
 
 import inspect
 from collections.abc import Iterable
@@ -6,21 +6,21 @@ from collections.abc import Iterable
 import dagster as dg
 
 from millrace.assets import OWNERS, Group, in_dagster
-from millrace.assets.consumption import Objective
-from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.event_store import ViewInfo
+from millrace.assets.drains import Objective
+from millrace.event_store import ViewInfo
+from millrace.handlers.declaration import Subscription
 
-# what the store allows a view of which nobody said anything else
+# the store's default for the greatest lag of a view
 LATE_S = 300
 
 
 def asset_key(subscription: Subscription) -> dg.AssetKey:
-    """Return the asset of a subscription, which is named as its view."""
+    """Return the asset of a subscription, which has the name of its view."""
     return dg.AssetKey(["subscriptions", in_dagster(subscription.view, also=".-")])
 
 
 def subscription_objective(subscription: Subscription) -> Objective:
-    """Return the objective of a subscription: the store says when its view is late."""
+    """Return the objective of a subscription: the store decides when its view is late."""
     view = subscription.view
     return Objective(
         asset_key(subscription),
@@ -31,7 +31,7 @@ def subscription_objective(subscription: Subscription) -> Objective:
 
 
 def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSpec]:
-    """Make an asset of each subscription; nothing here runs it: `millrace run handlers` does."""
+    """Make an asset of each subscription; `millrace run handlers` runs it, not Dagster."""
     return [
         dg.AssetSpec(
             asset_key(each),
@@ -53,8 +53,8 @@ def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSp
     ]
 
 
-def standing_of(info: ViewInfo) -> dict[str, float]:
-    """Return how a view stands, under names that plot: the one lag that everything shows, and its streams."""
+def figures_of(info: ViewInfo) -> dict[str, float]:
+    """Return the state of a view, as metadata that Dagster plots: its lag, as shown everywhere, and its streams."""
     return {
         "lag": info.lag,
         "lag_seconds": round(info.lag_seconds, 3),

@@ -4,24 +4,26 @@ from typing import Any
 
 import psycopg
 
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored.indexes import given_up, index_name, stored_indexes
-from millrace.resources.read_models.stored.tables import rows_and_bytes
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored.indexes import given_up, index_name, stored_indexes
+from millrace.read_models.stored.tables import rows_and_bytes
 
 
 def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str, Any]:
-    """Return what the page of a version of a read model says of its table."""
+    """Return the metadata of a table for the page of its version of a read model."""
     rows, size = rows_and_bytes(connection, model)
     missing = missing_indexes(connection, model)
-    ours = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
+    declared = [f"{one} ({missing[str(one)]})" if str(one) in missing else str(one) for one in model.indexes]
     others = [
-        f"{one.definition} ({one.name}, made by hand)" for one in stored_indexes(connection, model) if not one.ours
+        f"{one.definition} ({one.name}, made by hand)"
+        for one in stored_indexes(connection, model)
+        if not one.is_declared
     ]
-    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *ours, *others]}
+    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *declared, *others]}
 
 
 def missing_indexes(connection: psycopg.Connection, model: ReadModel) -> dict[str, str]:
-    """Return the declared indexes of a version that are not there, each with the reason."""
+    """Return the missing declared indexes of a version, each with the reason."""
     stored = {one.name: one.valid for one in stored_indexes(connection, model)}
     too_long = given_up(connection, model)
     return {

@@ -1,7 +1,7 @@
-"""The checks of read models on Dagster's pages: the last verdict stays to be seen beside what is materialized after it.
+"""The checks of read models on Dagster's pages: the last verdict stays visible after newer materializations.
 
-Dagster shows a verdict only of an asset's newest materialization, and drains record one each few minutes. A verdict
-that is said again names the materialization that it is of: clocks do not decide whether it is seen.
+Dagster shows verdicts only for an asset's newest materialization, and drains record one every few minutes. A repeated
+verdict names its materialization: so clocks do not decide whether it is visible.
 """
 
 import json
@@ -16,14 +16,14 @@ LOADS_CHECK = "declaration_loads"
 INDEXES_CHECK = "indexes_are_made"
 
 _PLANNED = "PLANNED"
-_DONE = {"SUCCEEDED", "FAILED"}
+_FINISHED = {"SUCCEEDED", "FAILED"}
 
 
 def repeat_verdicts(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey], run_id: str | None = None) -> None:
-    """Say the last verdict of each check of these assets again where something newer hides it.
+    """Repeat the last verdict of each check of these assets if a newer materialization hides it.
 
-    Killed anywhere, the next call goes on. A check that is under way judges by itself, but in the run `run_id`, whose
-    checks are planned and judge nothing.
+    After a kill at any point the next call continues. A running check will give its own verdict, except in the run
+    `run_id`: its checks are planned but give no verdict.
     """
     records = {record.asset_entry.asset_key: record.asset_entry for record in instance.get_asset_records(assets)}
     names = (LAG_CHECK, NAMES_CHECK, APPROVAL_CHECK, LOADS_CHECK, INDEXES_CHECK)
@@ -34,22 +34,22 @@ def repeat_verdicts(instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey],
         # by the rules of Dagster's page
         if latest.status.value == _PLANNED:
             run = instance.get_run_by_id(latest.run_id)
-            seen = latest.run_id != run_id and run is not None and not run.is_finished
+            is_current = latest.run_id != run_id and run is not None and not run.is_finished
         elif newest is None or latest.run_id == newest.run_id:
-            seen = True
+            is_current = True
         elif target := latest.evaluation and latest.evaluation.target_materialization_data:
-            seen = target.storage_id == newest.storage_id
+            is_current = target.storage_id == newest.storage_id
         else:
-            seen = newest.timestamp < latest.create_timestamp
-        if seen:
+            is_current = newest.timestamp < latest.create_timestamp
+        if is_current:
             continue
-        done = {status for status in type(latest.status) if status.value in _DONE}
-        for last in storage.get_asset_check_execution_history(key, limit=1, status=done):
-            said = json.loads(dg.serialize_value(last.evaluation))
-            said["target_materialization_data"] = newest and {
+        finished = {status for status in type(latest.status) if status.value in _FINISHED}
+        for last in storage.get_asset_check_execution_history(key, limit=1, status=finished):
+            evaluation = json.loads(dg.serialize_value(last.evaluation))
+            evaluation["target_materialization_data"] = newest and {
                 "__class__": "AssetCheckEvaluationTargetMaterializationData",
                 "storage_id": newest.storage_id,
                 "run_id": newest.run_id,
                 "timestamp": newest.timestamp,
             }
-            instance.report_runless_asset_event(dg.deserialize_value(json.dumps(said), dg.AssetCheckEvaluation))
+            instance.report_runless_asset_event(dg.deserialize_value(json.dumps(evaluation), dg.AssetCheckEvaluation))

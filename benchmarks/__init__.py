@@ -1,1 +1,1 @@
-"""Measurements, each a program of its own, that print numbers of this machine, now; nothing here is a test."""
+"""Measurements, each a separate program, that print numbers of this machine now; nothing here is a test."""

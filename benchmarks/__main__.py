@@ -14,11 +14,11 @@ WHICH = {
 
 
 def main() -> None:
-    """Hand over to the measurement that is named first, with all that follows."""
+    """Run the measurement that the first argument names, with the other arguments."""
     which = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if which not in WHICH:
-        told = "\n".join(f"  {name:<10} {what}" for name, what in WHICH.items())
-        sys.exit(f"There is no measurement {which!r}. There are:\n{told}")
+        choices = "\n".join(f"  {name:<10} {what}" for name, what in WHICH.items())
+        sys.exit(f"There is no measurement {which!r}. There are:\n{choices}")
     runpy.run_module(f"benchmarks.{which}", run_name="__main__", alter_sys=True)
 
 

@@ -6,7 +6,7 @@ schema of fstore-sql: the `schema.sql` of its repository, or a text saved from i
     python -m benchmarks append --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
         [--events 1000000]
 
-With `--postgres /usr/lib/postgresql/15/bin` the server is Debian's, with the settings that it comes with, JIT included.
+With `--postgres /usr/lib/postgresql/15/bin` the server is Debian's, with its default settings, JIT included.
 """
 
 import argparse

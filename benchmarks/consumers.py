@@ -1,7 +1,7 @@
-"""Measures how many events a second `consume` hands to a handler that does nothing, and pushes to a URL.
+"""Measures how many events per second `consume` hands to a handler that does nothing, and pushes to a URL.
 
-Beside the first is the loop that a user of fstore-sql writes: stream_events(100), then an ack_event each. Both sides
-have the same backlog and eight threads. Pushes go to a receiver that answers after 50 ms, for sixteen streams and one.
+The baseline of `consume` is the loop that a user of fstore-sql writes: stream_events(100), then an ack_event each. Both
+sides have the same backlog and eight threads. Pushes go to a receiver that answers after 50 ms, of 16 streams and of 1.
 
     python -m benchmarks consumers --other-schema schema.sql [--only NAME …] [--rounds 5] [--small] [--postgres DIR]
 """
@@ -16,11 +16,11 @@ from itertools import count
 
 from benchmarks.event_store.bench import Bench, Database, Result, fill
 from benchmarks.event_store.program import run
-from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumers.declaration import subscription
-from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.event_store import Delivery
-from millrace.resources.subscriptions.push import CONCURRENCY, push_events
+from millrace.event_store import Delivery
+from millrace.handlers.consumer import consume
+from millrace.handlers.declaration import subscription
+from millrace.handlers.log_lines import Counters
+from millrace.handlers.push import CONCURRENCY, push_events
 
 WORKERS = 8
 PATIENCE_S = 300
@@ -48,7 +48,7 @@ def rate(bench: Bench) -> list[Result]:
 
 
 def handled_per_second(database: Database, label: str, streams: int) -> float:
-    """Append to so many new streams, then consume until nothing is left; its beginning and dispatching count, too."""
+    """Append to new streams, then consume until nothing is left; the time includes the start and dispatching."""
     events = fill(database, label, streams)
     database.run("select event_store_platform.sequence_events()")
     stop = threading.Event()
@@ -75,17 +75,17 @@ def handled_per_second(database: Database, label: str, streams: int) -> float:
 
 
 def acknowledged_per_second(database: Database, label: str, streams: int) -> float:
-    """Append to so many new streams of fstore-sql's, then take events and acknowledge each until nothing is left."""
+    """Append to new streams of fstore-sql, then take events and acknowledge each until nothing is left."""
     events = fill(database, label, streams)
     consumed = 0
     with database.connect() as connection:
         began = time.perf_counter()
-        while taken := connection.execute(
+        while batch := connection.execute(
             'select decider_id, "offset" from stream_events(%s, %s::int)', (VIEW, CHUNK)
         ).fetchall():
-            for event in taken:
+            for event in batch:
                 connection.execute("select * from ack_event(%s, %s, %s)", (VIEW, *event))
-            consumed += len(taken)
+            consumed += len(batch)
         seconds = time.perf_counter() - began
     if consumed != events:
         raise RuntimeError(f"{consumed} events were consumed, not {events}")
@@ -93,7 +93,7 @@ def acknowledged_per_second(database: Database, label: str, streams: int) -> flo
 
 
 def pushes(bench: Bench) -> list[Result]:
-    """Measure the events that a receiver gets in a second, of many streams at once against one at a time."""
+    """Measure the events per second that a receiver gets, of many streams at once against one at a time."""
     database = bench.ours()
     with receiver() as url:
         database.run(f"select from event_store.register_view('hook', '-infinity', v_edge_function_url => '{url}')")

@@ -1,4 +1,4 @@
-"""Time on a CPU of a process, of a server with all its backends, of a call: other work hardly changes it."""
+"""CPU time of a process, of a server with all its backends, of a call: other work hardly affects it."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 
 
 def on_cpu(pid: int) -> int:
@@ -16,10 +16,10 @@ def on_cpu(pid: int) -> int:
 
 
 def with_children(pid: int) -> float:
-    """Return how many seconds a process and its children have been on a CPU, those that ended included."""
+    """Return the seconds of CPU of a process and its children, ended ones included."""
     process = psutil.Process(pid)
-    own = process.cpu_times()
-    seconds = own.user + own.system + own.children_user + own.children_system
+    times = process.cpu_times()
+    seconds = times.user + times.system + times.children_user + times.children_system
     for child in process.children():
         with suppress(psutil.NoSuchProcess):
             times = child.cpu_times()
@@ -28,7 +28,7 @@ def with_children(pid: int) -> float:
 
 
 def of_server(server: EmbeddedPostgres) -> float:
-    """Return how many seconds a server has been on a CPU, with all its backends."""
+    """Return the seconds of CPU of a server with all its backends."""
     pid = server.pid()
     if pid is None:
         raise RuntimeError("The server does not run.")
@@ -36,7 +36,7 @@ def of_server(server: EmbeddedPostgres) -> float:
 
 
 def backend_us(connection: psycopg.Connection, work: Callable[[], object], calls: int = 1) -> float:
-    """Do something on a connection; return for how many microseconds its backend was on a CPU, per call."""
+    """Do work on a connection; return the CPU of its backend in microseconds per call."""
     pid = connection.info.backend_pid
     before = on_cpu(pid)
     work()

@@ -1,4 +1,4 @@
-"""Measures what it costs to read a read model beside a plain table with the same rows, types and primary key.
+"""Measures the cost of reading a read model against a plain table with the same rows, types and primary key.
 
 Both sides are vacuumed and analyzed, have the same indexes, and are read in turn on one connection. A ratio is the
 median of the rounds' ratios of Postgres' CPU, parallel workers included; beside it are this process's CPU and time on
@@ -32,10 +32,10 @@ from rich.table import Table
 from benchmarks.cpu import on_cpu
 from benchmarks.servers import add_postgres_option, started
 from millrace import count, field, first, last, lookup, read_model, stream_id, sum_
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel, migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.merge import (
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.merge import (
     StagedRows,
     analyze_staged,
     forget_batch,
@@ -43,18 +43,18 @@ from millrace.resources.read_models.stored.merge import (
     next_batch,
     replace_partition,
 )
-from millrace.resources.read_models.stored.tables import state_schema
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.stored.tables import state_schema
+from millrace.read_models.stored.versions import ensure_version
 
 Rows = dict[str, Sequence[Any]]
 
 KEYS_PER_MERGE = 20_000
 ORDERS_PER_CUSTOMER = 10
-# of log partitions, for each customer: of 16 these are five different ones in the middle
+# draws of a log partition for each customer: on average five different ones of 16
 DRAWS = 6
 STATUSES = ("order_placed", "order_confirmed", "order_shipped", "order_cancelled")
 BEGAN = datetime(2025, 1, 1, tzinfo=UTC)
-# each with the most that its ratio should be, and how often it is read in turn
+# each with the most that its ratio should be, and its reads per turn
 SCANS = {
     "orders: count and sum of all rows": ("select count(*), sum(total) from {}.orders", 1.2, 3),
     "totals: count and sum of all rows": ("select count(*), sum(total) from {}.totals", 1.2, 3),
@@ -66,7 +66,7 @@ SCANS = {
 }
 # the most that the ratios should be, and the most tables and views of a version
 BY_KEY, WITH_LOOKUP, RELATIONS = 1.3, 2.0, 4
-# of a million rows in sixteen log partitions
+# target for a million rows in sixteen log partitions
 REBUILD_S = 0.8
 MARKS = {True: "[green]reached[/green]", False: "[red]missed[/red]"}
 COUNT_RELATIONS = """
@@ -94,7 +94,7 @@ SHIPMENTS = _model("Shipments", "One shipment.", id=stream_id(), order_id=last("
 
 @dataclass(frozen=True)
 class Line:
-    """Something to read in the schema of either side: how many reads it is, and the most that their ratio should be."""
+    """A read in the schema of either side: its number of reads, and the most that their ratio should be."""
 
     what: str
     read: Callable[[str], object]
@@ -103,7 +103,7 @@ class Line:
 
 
 class Filled:
-    """The models and the plain tables beside them, with rows that are the same in each run."""
+    """The models and the plain tables, with the same rows in each run."""
 
     def __init__(self, connection: psycopg.Connection, rows: int) -> None:
         self._connection = connection
@@ -112,7 +112,7 @@ class Filled:
         self._rows = rows
         connection.execute("create schema plain")
         self.keys = {ORDERS.name: rows, TOTALS.name: max(1, rows // ORDERS_PER_CUSTOMER), SHIPMENTS.name: rows}
-        # tables and views, and indexes
+        # number of tables and views, and of indexes
         self.relations = {
             model.name: self._fill(model, made)
             for model, made in ((ORDERS, self._orders), (TOTALS, self._totals), (SHIPMENTS, self._shipments))
@@ -124,7 +124,7 @@ class Filled:
         before, keys = self._relations(), range(self.keys[model.name])
         ensure_version(self._connection, model)
         for first_key in keys[::KEYS_PER_MERGE]:
-            # all parts of a key at once: neither side has rows that were replaced
+            # merge all parts of a key at once: then neither side has replaced rows
             rows = pa.table(made(keys[first_key : first_key + KEYS_PER_MERGE]))
             with self._connection.transaction():
                 merge_rows(self._connection, model, rows)
@@ -175,7 +175,7 @@ class Filled:
 
 
 def lines(connection: psycopg.Connection, keys: Mapping[str, int], reads: int) -> Iterator[Line]:
-    """Say what is read; a line by key reads so many rows, of so many keys of each model."""
+    """Yield the lines; a line by key reads `reads` rows, of the `keys` of each model."""
     dice = random.Random(2)
 
     def drawn(model: ReadModel, stem: str) -> list[str]:
@@ -187,10 +187,10 @@ def lines(connection: psycopg.Connection, keys: Mapping[str, int], reads: int) -
 
     def rows(schema: str, *, model: ReadModel, values: Sequence[str], prepared: bool) -> list[tuple[Any, ...]]:
         (key,) = model.keys
-        own = [row(f"{schema}.{model.name}", key, value, prepared=prepared) for value in values]
+        served = [row(f"{schema}.{model.name}", key, value, prepared=prepared) for value in values]
         if schema == "plain" and model.lookups:
-            return [(*one, row("plain.orders", "id", one[1], prepared=prepared)[1]) for one in own]
-        return own
+            return [(*one, row("plain.orders", "id", one[1], prepared=prepared)[1]) for one in served]
+        return served
 
     def scans(schema: str, *, query: str, times: int) -> list[object]:
         return [connection.execute(query.format(schema).encode()).fetchall() for _ in range(times)]
@@ -213,12 +213,12 @@ def measured(server: EmbeddedPostgres, connection: psycopg.Connection, line: Lin
     """Read both sides in turn, after one round that is not measured; return the line of the table.
 
     Raises:
-        RuntimeError: They give different rows.
+        RuntimeError: The sides return different rows.
     """
     postgres, backend = psutil.Process(server.pid()), connection.info.backend_pid
 
     def spent() -> tuple[float, float, float]:
-        # a parallel worker has ended before its query has
+        # a parallel worker ends before its query
         ended = postgres.cpu_times()
         seconds = on_cpu(backend) / 1e9 + ended.children_user + ended.children_system
         return seconds, time.process_time(), time.perf_counter()
@@ -230,10 +230,10 @@ def measured(server: EmbeddedPostgres, connection: psycopg.Connection, line: Lin
 
     if line.read("read_models") != line.read("plain"):
         raise RuntimeError(f"{line.what}: the two sides give different rows.")
-    taken = [(cost("read_models"), cost("plain")) for _ in range(rounds)]
-    # each of Postgres, of this process, on the clock
-    model, plain = ([f"{median(one):,.1f}" for one in zip(*side, strict=True)] for side in zip(*taken, strict=True))
-    ratio, _, clock = (median(ours[n] / theirs[n] for ours, theirs in taken) for n in range(3))
+    costs = [(cost("read_models"), cost("plain")) for _ in range(rounds)]
+    # each: CPU of Postgres, CPU of this process, time on the clock
+    model, plain = ([f"{median(one):,.1f}" for one in zip(*side, strict=True)] for side in zip(*costs, strict=True))
+    ratio, _, clock = (median(ours[n] / theirs[n] for ours, theirs in costs) for n in range(3))
     beside = f"client {model[1]} and {plain[1]} us, clock {model[2]} and {plain[2]} us: {clock:.2f} x"
     ratios = f"{ratio:.2f} x", f"≤ {line.goal} x", MARKS[ratio <= line.goal]
     return line.what, f"{model[0]} us", f"{plain[0]} us", *ratios, beside
@@ -241,7 +241,7 @@ def measured(server: EmbeddedPostgres, connection: psycopg.Connection, line: Lin
 
 def rebuilt(connection: psycopg.Connection, rounds: int) -> tuple[str, ...]:
     """Rebuild a log partition of `orders` of which a tenth differs; return the line of the table."""
-    partition, taken, written = 3, [], set()
+    partition, durations, written = 3, [], set()
     columns = ", ".join(state_schema(ORDERS))
     for _ in range(rounds):
         batch = next_batch(connection)
@@ -257,10 +257,10 @@ def rebuilt(connection: psycopg.Connection, rounds: int) -> tuple[str, ...]:
         began = time.perf_counter()
         with connection.transaction():
             replaced = replace_partition(connection, ORDERS, partition, batch, [StagedRows(1, staged)])
-        taken.append(time.perf_counter() - began)
+        durations.append(time.perf_counter() - began)
         written.add(replaced.written)
         forget_batch(connection, ORDERS, batch)
-    seconds = median(taken)
+    seconds = median(durations)
     what = f"orders: a log partition of {staged:,} rows rebuilt, of which {max(written):,} differ"
     return (
         what,
@@ -307,7 +307,7 @@ def main() -> None:
                     table.add_row(*measured(server, connection, line, arguments.rounds))
                 table.add_row(*rebuilt(connection, arguments.rounds))
     finally:
-        # also what was measured before a Ctrl-C
+        # also shows the lines measured before a Ctrl-C
         load = f"load of the machine {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores"
         table.add_row("in the end", "", "", "", "", "", load)
         console.print(table)

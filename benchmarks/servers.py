@@ -9,11 +9,11 @@ import psycopg
 from psycopg import sql
 from rich.console import Console
 
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 def add_postgres_option(parser: argparse.ArgumentParser) -> None:
-    """Let a benchmark be asked for other programs: the argument `postgres`, ours by default."""
+    """Add the option `postgres` for other server programs; ours by default."""
     parser.add_argument(
         "--postgres",
         type=lambda folder: Path(folder).resolve(),
@@ -28,10 +28,10 @@ def started(directory: Path, programs: Path, console: Console, *, logical: bool 
     """Start a server for a run: ours, or other programs with their own settings; say which.
 
     Args:
-        directory: Where its data are.
+        directory: The folder of its data.
         programs: The folder of its programs.
-        console: Where it is said.
-        logical: Whether tables of it are captured, which no server allows by its own settings.
+        console: Gets a line that names the server.
+        logical: Whether its tables are captured, which no default settings allow.
     """
     with EmbeddedPostgres(directory, programs) as server:
         if programs != PROGRAMS:
@@ -41,7 +41,7 @@ def started(directory: Path, programs: Path, console: Console, *, logical: bool 
 
 
 def reset_settings(server: EmbeddedPostgres, *, logical: bool) -> None:
-    """Let a server run with the settings that it comes with; only its address stays, and `wal_level` where asked."""
+    """Run a server with its default settings; only its address stays, and `wal_level` where asked."""
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
         ours = connection.execute(
             "select name, boot_val from pg_settings where sourcefile like '%/millrace.conf' "
@@ -56,7 +56,7 @@ def reset_settings(server: EmbeddedPostgres, *, logical: bool) -> None:
 
 
 def described(server: EmbeddedPostgres) -> str:
-    """Say which server it is."""
+    """Describe a server."""
     with psycopg.connect(server.dsn("postgres")) as connection:
         row = connection.execute(
             "select current_setting('server_version'), pg_jit_available(), current_setting('shared_buffers'), "

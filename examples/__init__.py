@@ -1,1 +1,1 @@
-"""Examples of what a user of Millrace writes; nothing of the product imports them."""
+"""Examples of code that a user of Millrace writes; the product imports none of it."""

@@ -4,9 +4,52 @@
     from millrace.errors import StreamClosed
     from millrace.testing import given
 
-Public are the names here and in `millrace.errors`, `events`, `rows`, `capture`, `producers`, `tracing`, `spark`, `ops`
-and `testing`; nothing else is. The names here are looked up when they are first used: every process imports this
-package, and few need Spark or Dagster. Nothing inside imports from these modules.
+Only these names are public: the ones here, in `millrace.errors`, `rows`, `tracing`, `reports`, `ops` and `testing`, and
+the exports of the rooms `capture`, `event_schemas`, `producers`, `archive`, `read_models` and `spark`. The names here
+are imported at their first use: every process imports this package, and few need Spark or Dagster.
+
+The three ideas, and their files:
+
+    1  One writer gives committed events dense positions,       sql/functions/event_store/log/sequence_events.sql
+       so that a reader never sees a gap that fills later.      sequencer.py
+    2  A view's rows and its checkpoint commit together:        sql/functions/drain/commit_batch.sql
+       each event takes effect exactly once.                    drain/commit.py
+    3  Columns that merge: adding a batch of new events to      read_models/declared/columns.py
+       the rows gives the same as a rebuild of all events.      read_models/stored/merge.py
+
+The rooms, from top to bottom; each imports only those below it, as tests/test_architecture.py checks:
+
+    platform_defs       what Dagster loads, the command line, the services of `millrace up`
+    assets              Dagster's assets: event store, drains, read models, captures, events
+    resources           Dagster's resources: Postgres and Spark
+    testing.py          models, deciders and handlers in tests
+    operations          the problems of a store: alerts, metrics, verification
+    drain               claims, builds in Spark and commits: keeps read models fresh, and rebuilds them
+    commands            deciders: from a command to its events
+    read_models         read models: declaration, columns, plans, tables, versions
+    backup              backup of a store as of one moment, and restore
+    archive             the log in files: writing, reading, purging archived events
+    capture             changes of other databases as events
+    importer            event logs in files as events
+    reports.py          tables with one set of rows per day
+    sequencer.py        the loop of the one writer
+    handlers            functions and services that are called for each event of a view
+    producers           messages that are stored once, however often they are sent
+    event_schemas       events as Pydantic models, and upcasts of old versions' data
+    spark               sessions, the code that they ship, and the log as a source (log_source)
+    event_store         the client of the SQL functions, its rows, its migrations
+    postgres            the choice of the database, the embedded server, connections that notice silence
+    errors.py           all public errors
+    settings.py         the settings of a deployment
+    patience.py         the lengths of waits, and retries
+    processes.py        waiting for child processes
+    redact.py           texts without passwords and without control characters
+    signing.py          signatures of messages to receivers
+    times.py            reading texts as times
+    user_code.py        whether a call of a user's function runs its body
+
+Only the first three know Dagster. In a room, `store.py` calls the SQL functions of the folder with its name, and
+`declaration.py` is what a user writes.
 """
 
 from importlib.util import find_spec
@@ -14,7 +57,7 @@ from typing import TYPE_CHECKING
 
 from millrace.late_imports import imported_late
 
-# a checkout on a file system without links, or an archive of one, has small text files in their place
+# without symbolic links a checkout, or an archive of it, has small text files in their place
 if find_spec("millrace.resources") is None:
     raise ImportError(
         f"{__path__[0]} has no folder `resources`: it is a checkout without symbolic links, or was built from one."
@@ -22,12 +65,11 @@ if find_spec("millrace.resources") is None:
     )
 
 if TYPE_CHECKING:
-    from millrace.resources.capture.declaration import Capture
-    from millrace.resources.commands.decider import Decider, Emit
-    from millrace.resources.commands.handle import handle
-    from millrace.resources.consumers.declaration import subscription
-    from millrace.resources.errors import Conflict, MillraceError
-    from millrace.resources.event_store import (
+    from millrace.capture.declaration import Capture
+    from millrace.commands.decider import Decider, Emit
+    from millrace.commands.handle import handle
+    from millrace.errors import Conflict, MillraceError
+    from millrace.event_store import (
         NO_STREAM,
         AsyncEventStore,
         AsyncViews,
@@ -38,14 +80,15 @@ if TYPE_CHECKING:
         Views,
         on,
     )
-    from millrace.resources.event_store.ids import uuid7
-    from millrace.resources.producers import IdempotentProducer
-    from millrace.resources.read_models.declared.computed import computed
-    from millrace.resources.read_models.declared.declaration import lookup, read_model
-    from millrace.resources.read_models.declared.fold import fold
-    from millrace.resources.read_models.declared.indexes import index
-    from millrace.resources.read_models.declared.rollups import rollup
-    from millrace.resources.read_models.declared.words import (
+    from millrace.event_store.ids import uuid7
+    from millrace.handlers.declaration import subscription
+    from millrace.producers import IdempotentProducer
+    from millrace.read_models.declared.computed import computed
+    from millrace.read_models.declared.declaration import lookup, read_model
+    from millrace.read_models.declared.fold import fold
+    from millrace.read_models.declared.indexes import index
+    from millrace.read_models.declared.rollups import rollup
+    from millrace.read_models.declared.words import (
         all_,
         any_,
         avg,
@@ -66,25 +109,25 @@ if TYPE_CHECKING:
         top,
     )
 else:
-    # unseen by a type checker, which would take every name for one of ours
+    # hidden from type checkers, which would accept every name
     __getattr__ = imported_late(
         __name__,
         {
-            "resources.capture.declaration": "Capture",
-            "resources.commands.decider": "Decider Emit",
-            "resources.commands.handle": "handle",
-            "resources.consumers.declaration": "subscription",
-            "resources.errors": "Conflict MillraceError",
-            "resources.event_store": "AsyncEventStore AsyncViews Delivery Event EventStore NO_STREAM NewEvent Views on",
-            "resources.event_store.ids": "uuid7",
-            "resources.producers": "IdempotentProducer",
-            "resources.read_models.declared.words": "all_ any_ avg bucket carried count field first last latest max_ min_"
+            "capture.declaration": "Capture",
+            "commands.decider": "Decider Emit",
+            "commands.handle": "handle",
+            "handlers.declaration": "subscription",
+            "errors": "Conflict MillraceError",
+            "event_store": "AsyncEventStore AsyncViews Delivery Event EventStore NO_STREAM NewEvent Views on",
+            "event_store.ids": "uuid7",
+            "producers": "IdempotentProducer",
+            "read_models.declared.words": "all_ any_ avg bucket carried count field first last latest max_ min_"
             " row sessions set_union stream_id sum_ top",
-            "resources.read_models.declared.computed": "computed",
-            "resources.read_models.declared.declaration": "lookup read_model",
-            "resources.read_models.declared.fold": "fold",
-            "resources.read_models.declared.indexes": "index",
-            "resources.read_models.declared.rollups": "rollup",
+            "read_models.declared.computed": "computed",
+            "read_models.declared.declaration": "lookup read_model",
+            "read_models.declared.fold": "fold",
+            "read_models.declared.indexes": "index",
+            "read_models.declared.rollups": "rollup",
         },
     )
 

@@ -1,6 +1,6 @@
 """Running Millrace from code of your own: migrations, consumers, resources of Dagster, services and commands.
 
-Names are looked up when they are first used: few processes need Dagster, Spark and the command line at once.
+Names are imported at their first use: few processes need Dagster, Spark and the command line at once.
 """
 
 from typing import TYPE_CHECKING
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from millrace.late_imports import imported_late
 
 if TYPE_CHECKING:
+    from millrace.event_store.migrations import migrate
+    from millrace.event_store.wake_ups import Wakeups
+    from millrace.handlers.consumer import consume
+    from millrace.handlers.declaration import Subscription
+    from millrace.handlers.log_lines import Counters
     from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
     from millrace.platform_defs.cli.signals import stop_on_signals
     from millrace.platform_defs.local.supervisor import Service
     from millrace.platform_defs.local.surroundings import Surroundings
-    from millrace.resources.consumers.consumer import consume
-    from millrace.resources.consumers.declaration import Subscription
-    from millrace.resources.consumers.log_lines import Counters
-    from millrace.resources.event_store.migrations import migrate
-    from millrace.resources.event_store.wake_ups import Wakeups
-    from millrace.resources.postgres.dsn import embedded_dsn
-    from millrace.resources.postgres.resource import PostgresResource
-    from millrace.resources.read_models.declared.declaration import ReadModel
-    from millrace.resources.spark.resource import SparkResource
+    from millrace.postgres.dsn import embedded_dsn
+    from millrace.read_models.declared.declaration import ReadModel
+    from millrace.resources.postgres import PostgresResource
+    from millrace.resources.spark import SparkResource
 else:
-    # unseen by a type checker, which would take every name for one of ours
+    # hidden from type checkers, which would accept every name
     __getattr__ = imported_late(
         __name__,
         {
@@ -30,15 +30,15 @@ else:
             "platform_defs.cli.signals": "stop_on_signals",
             "platform_defs.local.supervisor": "Service",
             "platform_defs.local.surroundings": "Surroundings",
-            "resources.consumers.consumer": "consume",
-            "resources.consumers.declaration": "Subscription",
-            "resources.consumers.log_lines": "Counters",
-            "resources.event_store.migrations": "migrate",
-            "resources.event_store.wake_ups": "Wakeups",
-            "resources.postgres.dsn": "embedded_dsn",
-            "resources.postgres.resource": "PostgresResource",
-            "resources.read_models.declared.declaration": "ReadModel",
-            "resources.spark.resource": "SparkResource",
+            "handlers.consumer": "consume",
+            "handlers.declaration": "Subscription",
+            "handlers.log_lines": "Counters",
+            "event_store.migrations": "migrate",
+            "event_store.wake_ups": "Wakeups",
+            "postgres.dsn": "embedded_dsn",
+            "resources.postgres": "PostgresResource",
+            "read_models.declared.declaration": "ReadModel",
+            "resources.spark": "SparkResource",
         },
     )
 

@@ -1,7 +1,7 @@
-"""The rows that an event store takes and returns, and the types of what they hold: to annotate code with."""
+"""The rows that an event store takes and returns, and the types of their values, for annotations."""
 
-from millrace.resources.commands.decider import Decided
-from millrace.resources.event_store import (
+from millrace.commands.decider import Decided
+from millrace.event_store import (
     Appended,
     AuditEntry,
     AvailableRange,
@@ -20,7 +20,7 @@ from millrace.resources.event_store import (
     View,
     ViewInfo,
 )
-from millrace.resources.read_models.declared.fold_event import FoldEvent, State
+from millrace.read_models.declared.fold_event import FoldEvent, State
 
 __all__ = [
     "Appended", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "EventUpcast",

@@ -1,4 +1,4 @@
-"""How read models, deciders and subscriptions are tested: given events, when something happens, then this is there.
+"""Testing read models, deciders and subscriptions: given events, when something happens, then this is the result.
 
     from millrace import count, last, read_model, stream_id, sum_
     from millrace.testing import event, given
@@ -30,7 +30,7 @@
         later = built.given(event("order", "o-1", "line_added", amount=5)).when(Orders)
         later.then([{"order_id": "o-1", "lines": 1}]).rebuilt().then([{"order_id": "o-1", "lines": 1}])
 
-A decider is tested the same way: given events, when a command comes, then it leads to these events.
+A decider is tested the same way: given events, when a command comes, then these events follow.
 
     import pytest
     from millrace import Decider, Emit
@@ -48,29 +48,29 @@ A decider is tested the same way: given events, when a command comes, then it le
         with pytest.raises(ValueError, match="paid already"):
             given(event("payment", "p-1", "paid")).when(PAYMENT, "p-1", "card")
 
-A subscription is called as it is consumed: `given(…).when(send_mail)` says how many events it `handled`, and the test
-looks for their effect.
+A subscription is called as in production: `given(…).when(send_mail)` says how many events it `handled`, and the test
+checks their effect.
 
-`event(decider, decider_id, name, **data)` is an event to come: its data are the keywords. `given(…)` registers events
-and appends them, in this order, to an event store of its own.
+`event(decider, decider_id, name, **data)` is an event to append: its data are the keywords. `given(…)` registers events
+and appends them, in this order, to its own event store.
 
-`when(model)` consumes them, as a drain does, in batches of a size that is drawn anew each time, and then rebuilds the
-model from all its events at once. Rows that differ then depend on how events were split into batches, and the test
-fails: a drain's batches are as they come. `then(rows)` compares rows in any order, by the columns that the expected
-rows name; `rows` gives all of them, for assertions of another kind. Where the model cannot be built from some streams,
-`StreamsFailed` names each, its event and the reason.
+`when(model)` consumes them, as a drain does, in batches of a random size, and then rebuilds the model from all its
+events at once. If the rows differ, they depend on how events were split into batches, and the test fails: a drain's
+batches are arbitrary. `then(rows)` compares rows in any order, by the columns that the expected rows name; `rows`
+returns all rows, for other assertions. If the model cannot be built from some streams, `StreamsFailed` names each
+stream, its event and the reason.
 
-`when(decider, decider_id, command)` does as `handle`, and raises what `decide` raises. What was decided, and the state
+`when(decider, decider_id, command)` works like `handle`, and raises the errors of `decide`. The decision, and the state
 after it, must not depend on how often or from which snapshot they are computed: else the test fails. `then(…)` compares
-the events with `Emit`s, in their order; they are registered by themselves.
+the events with `Emit`s, in their order; they are registered automatically.
 
-`when(subscription)` calls its handler for each event that it wants and did not have yet, in the order of each stream,
-as `millrace run handlers` does. Where it raises, `StreamsFailed` names each stream, its event and the error; it is not
-tried again. `given_back` counts the events that it wants later.
+`when(subscription)` calls its handler for each event that it wants and did not get yet, in the order of each stream, as
+`millrace run handlers` does. If it raises, `StreamsFailed` names each stream, its event and the error; there is no
+retry. `given_back` counts the events that the handler postponed.
 
 It needs no fixture and no plugin, and works in each process of pytest-xdist. Stores are on a real Postgres, models are
-built on a real Spark (`millrace.testing_servers`). `given` takes an event store or a session of the caller's as `dsn=`,
-`spark=`.
+built on a real Spark (`millrace.testing_servers`). With `dsn=` and `spark=`, `given` takes the caller's event store and
+session.
 """
 
 import random
@@ -85,19 +85,19 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millrace.resources.commands.decider import Command, Decider, State
-from millrace.resources.commands.trial import Handled, tried
-from millrace.resources.connecting import connect
-from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.consumers.trial import consumed
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import EventStore, Json, NewEvent, StreamEvents, on
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
+from millrace.commands.decider import Command, Decider, State
+from millrace.commands.trial import Handled, tried
+from millrace.drain.commit import Commit
+from millrace.drain.view_drain import ViewDrain
+from millrace.errors import MillraceError
+from millrace.event_store import EventStore, Json, NewEvent, StreamEvents, on
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.declaration import Subscription
+from millrace.handlers.log_lines import Counters
+from millrace.handlers.trial import consumed
+from millrace.postgres.connecting import connect
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
 from millrace.testing_servers import drop_store, new_store, shared_spark
 
 if TYPE_CHECKING:
@@ -113,21 +113,21 @@ _numbers = count()
 
 
 class StreamsFailed(MillraceError):
-    """A read model cannot be built from some streams, or a handler raised; the detail names each, its event and why."""
+    """A read model cannot be built from some streams, or a handler raised; the detail has stream, event and error."""
 
 
 def event(decider: str, decider_id: str, name: str, /, **data: Json) -> StreamEvents:
-    """Return an event to be given: the next one of its stream, with the keywords as its data."""
+    """Return an event to append: the next one of its stream, with the keywords as its data."""
     return on(decider, decider_id, NewEvent(name, data))
 
 
 def given(*events: StreamEvents, dsn: str | None = None, spark: "SparkSession | None" = None) -> "Given":
-    """Append events in this order to an event store of the test's own, and return what can be built from it.
+    """Append events in this order to the test's own event store, and return it for `when`.
 
     Args:
-        events: Events of any streams. They are registered, too. None of them: an empty store.
-        dsn: An event store of the caller's instead, with what it has already.
-        spark: A session of the caller's instead of the one that all tests of this process share.
+        events: Events of any streams. They are registered, too. Without events the store is empty.
+        dsn: The caller's event store instead, with the events that it has already.
+        spark: The caller's session instead of the one that all tests of this process share.
     """
     return Given(dsn, spark).given(*events)
 
@@ -136,7 +136,7 @@ class Given:
     """An event store and the events in it, from which read models can be built. `given` makes one.
 
     Attributes:
-        dsn: The event store. One of the test's own goes when nothing refers to this any more.
+        dsn: The event store. The test's own store is dropped when nothing refers to this object any more.
     """
 
     def __init__(self, dsn: str | None, spark: "SparkSession | None") -> None:
@@ -144,11 +144,11 @@ class Given:
         if dsn is None:
             name = f"given_{next(_numbers)}"
             dsn = new_store(name)
-            weakref.finalize(self, drop_store, name).atexit = False  # the server goes as a whole
+            weakref.finalize(self, drop_store, name).atexit = False  # then the whole server is removed
         self.dsn = dsn
 
     def given(self, *events: StreamEvents) -> "Given":
-        """Append later events; what was built before goes on from them."""
+        """Append later events; `when` continues with them."""
         with connect(self.dsn) as connection:
             store = EventStore(connection)
             for decider, name, version in dict.fromkeys(
@@ -179,27 +179,27 @@ class Given:
         """Build a read model from all events that it has not had yet, as a drain does; or handle those, or a command.
 
         Args:
-            what: The read model: what `read_model`, `fold`, `recompute` or `rollup` declared; or a subscription, or a
+            what: A read model, declared by `read_model`, `fold`, `recompute` or `rollup`; or a subscription, or a
                 decider.
             decider_id: The stream of the command.
-            command: What the decider's `decide` gets.
-            batch_events: How many events a batch may have, and nothing is built a second time, as for a model that
-                also looks at the time. None: a number that is drawn, about three batches at most, and a rebuild that
-                must give the same rows.
+            command: The command for the decider's `decide`.
+            batch_events: The greatest number of events in a batch, without a rebuild, as for a model that also looks at
+                the time. None: a random number, for about three batches at most, and a rebuild that must give the same
+                rows.
 
         Raises:
-            AssertionError: The rows depend on how the events were split into batches; or what was decided depends on
-                more than the command and the events.
-            StreamsFailed: It cannot be built from some streams; or a handler raised.
-            PartitionsFailed: It cannot be built at all.
-            JavaNotFound: There is no Java that Spark runs on.
+            AssertionError: The rows depend on how the events were split into batches; or the decision depends on more
+                than the command and the events.
+            StreamsFailed: The model cannot be built from some streams; or a handler raised.
+            PartitionsFailed: The model cannot be built at all.
+            JavaNotFound: There is no Java for Spark.
             Unreachable: `SPARK_REMOTE` or `SPARK_MASTER` name a server that does not answer.
         """
         if isinstance(what, Decider):
             return self._handled(what, decider_id, command)
         if isinstance(what, Subscription):
             return self._consumed(what)
-        # type checkers take a decorated class for the class that it was
+        # to type checkers a decorated class is still the class itself
         if not isinstance(what, ReadModel):
             raise TypeError(f"{what!r} is no read model: declare it with read_model, fold or recompute")
         size = batch_events or self._drawn_size()
@@ -238,22 +238,22 @@ class Given:
             most = max(1, sum(info.events for info in store.partition_info()))
         return random.randint(-(-most // _BATCHES), most)  # noqa: S311  no secret
 
-    def _consumer(self, model: ReadModel) -> Consumer:
+    def _consumer(self, model: ReadModel) -> ViewDrain:
         if isinstance(model, Rollup):
             model = replace(model.of, rollups=(model,))
-        return Consumer(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
+        return ViewDrain(self.dsn, model, lambda: self._spark or shared_spark(), _OWNER)
 
 
 class Built:
     """A read model that is built from given events. `Given.when` makes one."""
 
     def __init__(self, origin: Given, model: ReadModel) -> None:
-        self._given = origin
+        self._origin = origin
         self._model = model
 
     @property
     def rows(self) -> list[Row]:
-        """The rows that people read, all columns of each, by key; texts by their bytes."""
+        """The public rows with all their columns, sorted by key, texts by their bytes."""
         keys = [
             sql.SQL('{} collate "C"' if type_ == "text" else "{}").format(sql.Identifier(name))
             for name, type_ in self._model.public_columns().items()
@@ -262,26 +262,26 @@ class Built:
         query = sql.SQL("select * from {} order by {}").format(
             sql.Identifier("read_models", self._model.name), sql.SQL(", ").join(keys)
         )
-        with connect(self._given.dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        with connect(self._origin.dsn) as connection, connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(query).fetchall()
 
     def then(self, rows: Iterable[Mapping[str, object]]) -> "Built":
-        """Assert that the rows are these, in any order; only the columns are compared that they name, the same in each.
+        """Assert that the rows are these, in any order, by the columns that they name; all must name the same columns.
 
         A float is compared with a decimal as it is written: 9.95 is `Decimal("9.95")`.
 
         Raises:
-            AssertionError: They are not; it names the rows that are missing and those that are not expected.
+            AssertionError: The rows differ; the text has the missing and the unexpected rows.
         """
         __tracebackhide__ = True
         expected = [dict(row) for row in rows]
         found = self.rows
-        known = self._model.public_columns()
+        columns = self._model.public_columns()
         for row in expected:
-            unknown = [name for name in row if name not in known]
+            unknown = [name for name in row if name not in columns]
             if unknown:
                 raise ValueError(
-                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(known)}"
+                    f"read model {self._model.name} has no column {unknown[0]!r}; it has {', '.join(columns)}"
                 )
             if row.keys() != expected[0].keys():
                 raise ValueError(f"name the same columns in every row: {expected[0]} and {row} do not")
@@ -302,21 +302,21 @@ class Built:
         return self
 
     def given(self, *events: StreamEvents) -> Given:
-        """Append later events: `when` goes on from them."""
-        return self._given.given(*events)
+        """Append later events; `when` continues with them."""
+        return self._origin.given(*events)
 
     def rebuilt(self, *partitions: int) -> "Built":
-        """Build log partitions of the model anew from their first events, all of them if none is named.
+        """Rebuild log partitions of the model from their first events, all of them if none is named.
 
-        A model that looks at nothing but its events has the same rows afterwards.
+        A model that depends only on its events has the same rows afterwards.
 
         Raises:
-            StreamsFailed: It cannot be built from some streams.
+            StreamsFailed: The model cannot be built from some streams.
         """
         if not partitions:
-            with connect(self._given.dsn) as connection:
+            with connect(self._origin.dsn) as connection:
                 partitions = tuple(info.partition for info in EventStore(connection).partition_info())
-        with self._given._consumer(self._model) as consumer:
+        with self._origin._consumer(self._model) as consumer:
             _require_no_failures(self._model, [consumer.rebuild(*partitions)])
         return self
 

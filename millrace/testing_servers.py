@@ -1,7 +1,7 @@
 """The servers of tests: a Postgres and a Spark for each process, which end with it.
 
 The first store of a process starts a Postgres in a temporary folder. The first model opens a Spark session: a local
-one, or where `SPARK_REMOTE` or `SPARK_MASTER` say.
+one, or one at the server that `SPARK_REMOTE` or `SPARK_MASTER` names.
 """
 
 import atexit
@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.spark import spark_session
-from millrace.resources.spark.java import find_java
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.spark import spark_session
+from millrace.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# enough that streams lie apart; each model has a table for each
+# enough to spread streams; each model has a table for each log partition
 LOG_PARTITIONS = 4
 TEMPLATE = "template_millrace"
-# a Java that lives for a minute: no compiler that pays after ten, no threads that collect garbage beside few cores
+# for a Java that lives for a minute: no compiler that pays off after ten, no parallel garbage collection on few cores
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
-# what ends with this process: the session last, for that takes longest, and Spark's server ends with us in any case
+# closed at the end of this process: the session last, because it takes longest, and Spark's server ends with us anyway
 _POSTGRES, _SPARK = ExitStack(), ExitStack()
 
 
@@ -42,7 +42,7 @@ def _end() -> None:
 
 @cache
 def _folder() -> Path:
-    # no TemporaryDirectory: at the end of the process that would go before the server that is in it
+    # no TemporaryDirectory: at the end of the process it would be removed before the server in it ends
     folder = Path(tempfile.mkdtemp(prefix="millrace-testing-"))
     _POSTGRES.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -50,10 +50,10 @@ def _folder() -> Path:
 
 @cache
 def _server() -> EmbeddedPostgres:
-    """Return the Postgres of this process, with a database to copy stores from."""
+    """Return the Postgres of this process, with a template database for stores."""
     server = _POSTGRES.enter_context(EmbeddedPostgres(_folder() / "postgres"))
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
-        # a test may lose its data with the machine; stores that come and go would wait for the disk
+        # a test may lose its data in a crash of the machine; with fsync new and dropped stores would wait for the disk
         admin.execute("alter system set fsync = off")
         admin.execute("select pg_reload_conf()")
     server.create_database(TEMPLATE)
@@ -62,7 +62,7 @@ def _server() -> EmbeddedPostgres:
 
 
 def new_store(name: str) -> str:
-    """Make an event store of that name; return where it is."""
+    """Make an event store of that name; return its DSN."""
     server = _server()
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
         admin.execute(sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(TEMPLATE)))
@@ -80,6 +80,6 @@ def shared_spark() -> "SparkSession":
     """Return the session that all tests of this process share."""
     if "SPARK_REMOTE" in os.environ:
         return _SPARK.enter_context(spark_session())
-    # where a Java has to be made first, it goes with this process and not into the user's folders
+    # a Java home that must be made first goes into this process's folder, not into the user's
     os.environ["JAVA_HOME"] = str(find_java(_folder() / "java").home)
     return _SPARK.enter_context(spark_session({"spark.driver.extraJavaOptions": JAVA_OPTIONS}))

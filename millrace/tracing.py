@@ -1,5 +1,5 @@
-"""Passing on what led to an event: correlation, causation and W3C traces."""
+"""Passing on the cause of an event: correlation, causation and W3C traces."""
 
-from millrace.resources.event_store import causing, tracing
+from millrace.event_store import causing, tracing
 
 __all__ = ["causing", "tracing"]

@@ -1,1 +1,1 @@
-"""What is started: what Dagster loads (`definitions` and the nouns beside it), the command line, the local platform."""
+"""Entry points: what Dagster loads (`definitions` and the nouns beside it), the command line, the local platform."""

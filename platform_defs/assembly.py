@@ -7,14 +7,15 @@ import dagster as dg
 from millrace.assets.archive import archive_asset
 from millrace.assets.as_of import as_of_asset
 from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets
-from millrace.assets.consumption import view_events_asset
 from millrace.assets.declarations import Declarations
+from millrace.assets.drains import view_events_asset
 from millrace.assets.event_store import event_store_assets
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
 from millrace.assets.runs import while_it_runs
 from millrace.assets.shown_only import specs_shown_only
+from millrace.drain.limits import Limits
 from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.dagster_internals.prune import prune_runs
@@ -22,14 +23,13 @@ from millrace.platform_defs.dagster_internals.run_storage import InstanceFolder
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
 from millrace.platform_defs.schedules import all_schedules
 from millrace.platform_defs.sensors import view_sensors
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.settings import Settings
-from millrace.resources.spark.resource import SparkResource
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
+from millrace.settings import Settings
 
 
 def assembled(found: Declarations, settings: Settings, resources: Mapping[str, object] | None) -> dg.Definitions:
-    """Put together what is declared; tests pass their own declarations, settings and resources."""
+    """Assemble the declarations; tests pass their own declarations, settings and resources."""
     partitions, archive = log_partitions(settings.log_partitions), settings.archive_folder
     limits = Limits.of(settings)
     models, captures = found.models.values(), found.captures
@@ -42,7 +42,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
         *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
-    # mypy takes what the base class has as a field for an argument
+    # mypy takes a field of the base class for an argument
     servers = {"postgres": PostgresResource(), "spark": SparkResource()}  # type: ignore[call-arg]
     everything = {**servers, "archive_folder": archive, "io_manager": InstanceFolder(), **(resources or {})}
     together = shared_drain_job(found, archive, limits, everything)
@@ -55,7 +55,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
         schedules=all_schedules(found, settings),
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
-        # a process per step would double what a run costs
+        # a process per step would double the cost of a run
         executor=while_it_runs,
         # the UI shows it with the code location
         metadata={"declarations": found.package or "none", "files that fail": [str(fault) for fault in found.faults]},

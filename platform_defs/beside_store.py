@@ -1,4 +1,4 @@
-"""What alerts tell beside the store's judgement: the services of `millrace up`, and Dagster."""
+"""The sources of alerts outside the event store: the services of `millrace up`, and Dagster."""
 
 import os
 import threading
@@ -6,18 +6,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from millrace.platform_defs.local.supervisor import MARK, said_of_service, services_down
-from millrace.resources.alerts.findings import Finding, Source
-from millrace.resources.patience import PATIENCE_S, WATCH_S
-from millrace.resources.settings import Settings
+from millrace.operations.alerts.findings import Finding, Source
+from millrace.patience import PATIENCE_S, WATCH_S
+from millrace.platform_defs.local.supervisor import MARK, sentence_on_service, services_down
+from millrace.settings import Settings
 
 
 class ServicesSource:
-    """The services of the `millrace up` in a home: those that are not ready."""
+    """Finds the services of the `millrace up` in a home that are not ready."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        # of two homes on one store each has its own word
+        # two homes on one store are two sources
         self.name = f"services of {home}"
 
     def found(self) -> Sequence[Finding]:
@@ -27,14 +27,14 @@ class ServicesSource:
         )
         return [
             Finding(
-                "service", "service", each.name, None, "page", f"The service {each.name} is not up", said_of_service(each), remedy
+                "service", "service", each.name, None, "page", f"The service {each.name} is not up", sentence_on_service(each), remedy
             )
             for each in services_down(self._home)
         ]  # fmt: skip
 
 
 class DagsterSource:
-    """The Dagster instance that DAGSTER_HOME names, asked again and again in a thread of its own."""
+    """Asks the Dagster instance that DAGSTER_HOME names, repeatedly and in a separate thread."""
 
     name = "dagster"
 
@@ -45,14 +45,14 @@ class DagsterSource:
         self._thread: threading.Thread | None = None
 
     def found(self) -> Sequence[Finding]:
-        """Return what Dagster said last; raise the error that its storage answered with.
+        """Return Dagster's last findings; raise the error that its storage answered with.
 
         Raises:
-            TimeoutError: It has not answered yet, or not for too long.
+            TimeoutError: Dagster has not answered yet, or its last answer is too old.
         """
         if self._thread is None:
-            # a daemon: the process ends, whatever the storage does
-            self._thread = threading.Thread(target=self._ask, name="dagster-alerts", daemon=True)
+            # a daemon thread: the process can end while the storage hangs
+            self._thread = threading.Thread(target=self._refresh, name="dagster-alerts", daemon=True)
             self._thread.start()
         if time.monotonic() > self._answered_at + self._patience_s:
             raise TimeoutError(f"Dagster's storage has not answered for {self._patience_s:.0f} s.")
@@ -60,7 +60,7 @@ class DagsterSource:
             raise self._answer
         return self._answer
 
-    def _ask(self) -> None:
+    def _refresh(self) -> None:
         standing = None
         while True:
             try:
@@ -70,14 +70,14 @@ class DagsterSource:
 
                 standing = standing or DagsterStanding(DagsterInstance.get())
                 self._answer = standing.found()
-            except Exception as error:  # noqa: BLE001  whatever the storage is and raises; whoever asks is told
+            except Exception as error:  # noqa: BLE001  any storage, any error; `found` raises it
                 self._answer = error
             self._answered_at = time.monotonic()
             time.sleep(WATCH_S)
 
 
 def sources_of_alerts(settings: Settings) -> list[Source]:
-    """Return what the process that asks knows beside the store."""
-    # we are one of them
+    """Return the sources of this process, beside the store."""
+    # only a service of `millrace up` has the mark
     services = [ServicesSource(settings.home)] if MARK in os.environ else []
     return [*services, *([DagsterSource()] if os.environ.get("DAGSTER_HOME") else [])]

@@ -1,17 +1,17 @@
-"""The sensors of captures: each starts a run when its source has changes, unless it could only fail."""
+"""The sensors of captures: each starts a run when its source has changes, unless that run could only fail."""
 
 from dataclasses import replace
 from datetime import UTC
 
 import dagster as dg
 
+from millrace.capture.declaration import Capture
+from millrace.capture.health import has_work
+from millrace.capture.setup import GapOpen
+from millrace.capture.store import CaptureInfo, CaptureStore, find_capture
+from millrace.errors import CaptureInUse, MillraceError
 from millrace.platform_defs.sensors import idle_poll, request_capture
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.health import has_work
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
-from millrace.resources.errors import CaptureInUse, MillraceError
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.postgres import PostgresResource
 
 
 def capture_sensor(capture: Capture) -> dg.SensorDefinition:
@@ -31,7 +31,7 @@ def capture_sensor(capture: Capture) -> dg.SensorDefinition:
         try:
             if info is not None:
                 require_startable(context.instance, info, held=held)
-            # somebody captures: the source need not be asked
+            # a capture is running: do not ask the source
             due = held or has_work(postgres.current_dsn(), capture)
         except MillraceError as error:
             return dg.SensorResult(skip_reason=f"{capture.name}: {error}")
@@ -44,8 +44,8 @@ def require_startable(instance: dg.DagsterInstance, info: CaptureInfo, *, held: 
     """Refuse a capture whose runs could only fail.
 
     Raises:
-        GapOpen: Changes are lost; only an operator can begin it anew.
-        CaptureInUse: Somebody captures who is no run of this instance.
+        GapOpen: Changes are lost; an operator must restart the capture.
+        CaptureInUse: The owner of the capture's lease is not a run of this instance.
     """
     if info.open_gaps:
         raise GapOpen(

@@ -1,4 +1,4 @@
-"""Asset checks: promises that Dagster looks after, every hour and on demand."""
+"""Asset checks: promises that Dagster verifies, every hour and on demand."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -9,27 +9,27 @@ from typing import Any
 import dagster as dg
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
-from millrace.assets.consumption import Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.declarations import Declarations, Fault
+from millrace.assets.declared_events import asset_key, by_decider
+from millrace.assets.drains import Objective, lag_evaluation, lag_metadata, late_ones, model_objective
 from millrace.assets.errors_in_runs import faults_by_asset
-from millrace.assets.events import asset_key, by_decider
 from millrace.assets.subscriptions import subscription_objective
 from millrace.assets.tables import missing_indexes
 from millrace.assets.verdicts import APPROVAL_CHECK, INDEXES_CHECK, LAG_CHECK, LOADS_CHECK, NAMES_CHECK
+from millrace.capture.declaration import Capture
+from millrace.capture.health import capture_health
+from millrace.drain.build_errors import cause, failures
+from millrace.drain.diff import diff_with_serving
+from millrace.errors import MillraceError
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.event_schemas.registering import State, schemas_by_event, states_in_store
 from millrace.platform_defs.names import OF_STORE, SLOTS
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.health import capture_health
-from millrace.resources.consumption.build_errors import cause, failures
-from millrace.resources.consumption.diff import diff_with_serving
-from millrace.resources.errors import MillraceError
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.events.registering import State, known_schemas, standing_of
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.shown.known_names import unknown_names, unknown_properties
-from millrace.resources.read_models.stored.differences import examples, last_diff
-from millrace.resources.read_models.stored.versions import current_version, waiting_version
-from millrace.resources.spark.resource import SparkResource
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.shown.known_names import unknown_names, unknown_properties
+from millrace.read_models.stored.differences import examples, last_diff
+from millrace.read_models.stored.versions import current_version, waiting_version
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
 
 RECENT = 10_000
 
@@ -40,7 +40,7 @@ STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
 
 
 def objectives(declared: Declarations) -> list[Objective]:
-    """Return what read models and subscriptions promise."""
+    """Return the freshness objectives of read models and subscriptions."""
     return [
         *map(model_objective, declared.models.values()),
         *map(subscription_objective, declared.subscriptions.values()),
@@ -48,7 +48,7 @@ def objectives(declared: Declarations) -> list[Objective]:
 
 
 def all_checks(declared: Declarations, archive: Path) -> list[dg.AssetChecksDefinition]:
-    """Make every check there is; `archive` is the folder that old events are read from."""
+    """Make every check; `archive` is the folder that old events are read from."""
     return [
         offsets_are_dense,
         *STANDING_CHECKS,
@@ -74,7 +74,7 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
 
 
 def standing_check(name: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:
-    """Make the check that nothing of its kind is wrong in the store: `standing` judges in SQL, and nobody else."""
+    """Make the check that nothing of its kind is wrong in the store; only the SQL function `standing` decides."""
     kind = OF_STORE[name]
 
     @dg.asset_check(asset=asset, name=name, description=description)
@@ -100,12 +100,12 @@ STANDING_CHECKS = (
     standing_check(
         "messages_are_settled",
         PRODUCERS,
-        "No transaction of a producer is open after its deadline: a sequencer runs, and nobody holds its producer.",
+        "No transaction of a producer is open after its deadline: a sequencer runs, and no session holds its producer.",
     ),
     standing_check(
         "leases_are_in_time",
         CHECKPOINTS,
-        "No lease is past its time: whoever held it ended without giving it back.",
+        "No lease is past its time. The owner of one that is ended without releasing it.",
     ),
     standing_check(
         "no_dead_letters",
@@ -121,7 +121,7 @@ no_quarantined_changes = standing_check(
 
 
 def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
-    """Make the check that a view is no later than it may be."""
+    """Make the check that a view's lag is within its objective."""
 
     @dg.asset_check(
         asset=objective.asset,
@@ -139,7 +139,7 @@ def lag_check(objective: Objective) -> dg.AssetChecksDefinition:
 
 
 def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
-    """Make the check that a read model names what the store has; a name that it has not yet may come later."""
+    """Make the check that the store has the names that a read model uses; a missing name may still come."""
 
     @dg.asset_check(
         asset=dg.AssetKey(["read_models", model.name]),
@@ -148,8 +148,8 @@ def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
-            kinds = known_schemas(store, [])
-        unknown = [*unknown_names(model, kinds), *(said for said, _ in unknown_properties(model, kinds))]
+            kinds = schemas_by_event(store, [])
+        unknown = [*unknown_names(model, kinds), *(message for message, _ in unknown_properties(model, kinds))]
         return dg.AssetCheckResult(
             passed=not unknown, severity=dg.AssetCheckSeverity.WARN, metadata={"unknown": unknown} if unknown else {}
         )
@@ -158,7 +158,7 @@ def names_check(model: ReadModel) -> dg.AssetChecksDefinition:
 
 
 def approval_check(model: ReadModel, archive: Path) -> dg.AssetChecksDefinition:
-    """Make the check that no changed declaration waits for approval; where one does, it is compared once."""
+    """Make the check that no changed declaration waits for approval; one that waits is compared once."""
 
     @dg.asset_check(
         asset=dg.AssetKey(["read_models", model.name]),
@@ -204,7 +204,7 @@ def indexes_check(model: ReadModel) -> dg.AssetChecksDefinition:
 
 
 def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChecksDefinition:
-    """Make the check that the store has a decider's events as they are declared; one that is new is no error."""
+    """Make the check that the store has a decider's events as they are declared; a new event is no error."""
 
     @dg.asset_check(
         asset=asset_key(decider),
@@ -213,13 +213,13 @@ def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChec
     )
     def check(postgres: PostgresResource) -> dg.AssetCheckResult:
         with postgres.store() as store:
-            found = standing_of(store, events, keep=False)
+            found = states_in_store(store, events, keep=False)
         wrong = any(each.is_wrong for each in found)
         return dg.AssetCheckResult(
             passed=all(each.state is State.REGISTERED for each in found),
             severity=dg.AssetCheckSeverity.ERROR if wrong else dg.AssetCheckSeverity.WARN,
             metadata={
-                str(each.event): f"{each.state}. {each.said}" for each in found if each.state is not State.REGISTERED
+                str(each.event): f"{each.state}. {each.error}" for each in found if each.state is not State.REGISTERED
             },
         )
 
@@ -227,7 +227,7 @@ def schemas_check(decider: str, events: Sequence[DeclaredEvent]) -> dg.AssetChec
 
 
 def loads_check(asset: dg.AssetKey, faults: Sequence[Fault]) -> dg.AssetChecksDefinition:
-    """Make the check that a file of declarations loads; it is there only while the file does not, and fails."""
+    """Make the check that a file of declarations loads; it exists only while the file fails to, and fails."""
 
     @dg.asset_check(
         asset=asset,

@@ -1,4 +1,4 @@
-"""What Dagster loads: the definitions of the package that the settings name."""
+"""The module that Dagster loads: the definitions of the package that the settings name."""
 
 from millrace.platform_defs.loading import build_defs
 

@@ -1,16 +1,16 @@
-"""Who may talk to the UI: a gate in front of Dagster's webserver, which asks nobody anything.
+"""The UI's access control: a gate in front of Dagster's webserver, which has none.
 
 A web page that a developer has open can send requests to this machine, and so can a name that points here. Dagster's
-webserver runs a mutation that comes by GET, or as a form, or from a foreign page. Through the gate passes:
+webserver runs a mutation that comes by GET, or as a form, or from a foreign page. The gate checks:
 
-    the name      127.0.0.1, localhost or [::1] with our port, or one of MILLRACE_UI_HOSTS: no name that was bent to us
-    the page      a browser says by Origin and Sec-Fetch-Site where a request comes from: from our own pages. A link
-                  from elsewhere may open one of our pages, on its own and not in a frame.
-    the form      what is not GET or HEAD is POST of `application/json`, which no foreign page may send unasked;
-                  GraphQL has no other way. A script of this machine that posts JSON passes.
-    the size      no more than 16 KiB of headers: each of them is read before anything is known of who sent it
-    the token     where MILLRACE_UI_TOKEN is set, everybody has it: as `Authorization: Bearer`, or once in the link
-                  `/?token=`, which leaves a cookie. Dagster's `report_asset_…` are for those with a token only.
+    the name      127.0.0.1, localhost or [::1] with our port, or one of MILLRACE_UI_HOSTS: DNS rebinding is refused
+    the page      Origin and Sec-Fetch-Site of a browser must name our own pages. A link from elsewhere may open one of
+                  our pages, but not in a frame.
+    the form      a request other than GET or HEAD must be a POST of `application/json`, which no foreign page may send
+                  unasked. GraphQL has no other way. A script of this machine that posts JSON passes.
+    the size      at most 16 KiB of headers: they are read before the sender is known
+    the token     where MILLRACE_UI_TOKEN is set, each request has it: as `Authorization: Bearer`, or once in the link
+                  `/?token=`, which sets a cookie. Dagster's `report_asset_…` always require a token.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORTS = {"http": "80", "https": "443"}
-# A page of ours in a frame of somebody else's is clicked on unseen; what is ours is not for other origins' pages.
+# A foreign page with ours in a frame can steal clicks. Pages of other origins may not load ours.
 ADDED = [
     (b"x-frame-options", b"SAMEORIGIN"),
     (b"content-security-policy", b"frame-ancestors 'self'"),
@@ -42,7 +42,7 @@ MOST_HEADER_BYTES = 16_384
 
 @dataclass
 class Refusal(Exception):
-    """A request that does not pass; the text says what helps."""
+    """A request that does not pass; the text gives the remedy."""
 
     status: HTTPStatus
     text: str
@@ -52,9 +52,9 @@ class Gate:
     """Lets requests through to an ASGI app, or answers them itself.
 
     Args:
-        app: What is behind the gate.
-        hosts: Names, besides this machine's own, under which the UI is reached, each with or without a port.
-        token: What everybody has to show; None for nobody.
+        app: The app behind the gate.
+        hosts: Further names of the UI beside this machine's own, each with or without a port.
+        token: The token that each request must show; None requires none.
     """
 
     def __init__(self, app: App, *, hosts: Iterable[str] = (), token: str | None = None) -> None:
@@ -63,7 +63,7 @@ class Gate:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or hand it on."""
+        """Answer one request, or pass it to the app."""
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
@@ -79,7 +79,7 @@ class Gate:
                 self._require(scope)
         except Refusal as refusal:
             if scope["type"] == "websocket":
-                # before it is accepted: the client gets 403
+                # close before accepting: the client gets 403
                 await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.text})
             else:
                 more = [(b"www-authenticate", b"Bearer")] if refusal.status is HTTPStatus.UNAUTHORIZED else []
@@ -97,10 +97,10 @@ class Gate:
         await self._app(scope, receive, sending)
 
     def _require(self, scope: Scope) -> None:
-        """Refuse what may not pass.
+        """Refuse a request that may not pass.
 
         Raises:
-            Refusal: With the status of the answer.
+            Refusal: It has the status of the answer.
         """
         self._require_our_page(scope, self._required_host(scope))
         shown = self._token_is_shown(scope)
@@ -127,20 +127,20 @@ class Gate:
             raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send it as POST with 'Content-Type: application/json'.")
 
     def _required_host(self, scope: Scope) -> str:
-        """Return the name that the request was sent to; it is one of ours."""
+        """Return the name that the request was sent to, which must be one of ours."""
         host = (_only(scope, b"host") or "").lower()
         if not host:
             raise Refusal(HTTPStatus.BAD_REQUEST, "A request names one Host.")
         # the port that the connection came to
         port = (scope.get("server") or ("", None))[1]
-        ours = {f"{name}:{port}" for name in OWN_NAMES}
+        names = {f"{name}:{port}" for name in LOOPBACK_NAMES}
         if str(port) == DEFAULT_PORTS["http"]:
-            ours.update(OWN_NAMES)
-        if not (host in ours or self._is_listed(host)):
-            said = host if host.isascii() and host.isprintable() and len(host) <= 253 else "This"
+            names.update(LOOPBACK_NAMES)
+        if not (host in names or self._is_listed(host)):
+            shown_host = host if host.isascii() and host.isprintable() and len(host) <= 253 else "This"
             raise Refusal(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                f"{said} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
+                f"{shown_host} is no name of this UI. If it should be one, list it in MILLRACE_UI_HOSTS.",
             )
         return host
 
@@ -154,7 +154,7 @@ class Gate:
         if origin is not None:
             scheme, _, sender = origin.lower().partition("://")
             port = DEFAULT_PORTS.get(scheme)
-            # a proxy may send on under our own name what it got under its
+            # a proxy may forward under our name a request that it got under its own
             same = port and _with_port(sender, port) == _with_port(host, port)
             if not (same or (port and self._is_listed(sender))):
                 raise elsewhere
@@ -177,26 +177,28 @@ class Gate:
         scheme, _, bearer = (_only(scope, b"authorization") or "").partition(" ")
         if scheme.lower() == "bearer":
             return _equal(bearer.strip(), self._token)
-        # by hand: the parser of the standard library takes time by the square of a header's length
+        # parse by hand: the standard library's parser takes quadratic time in the length of a header
         pairs = (pair.strip().partition("=") for line in _all(scope, b"cookie") for pair in line.split(";"))
-        return any(name == _cookie_name(scope) and _equal(value, _kept(self._token)) for name, _, value in pairs)
+        return any(
+            name == _cookie_name(scope) and _equal(value, _cookie_value(self._token)) for name, _, value in pairs
+        )
 
     def _opened_by_link(self, scope: Scope) -> Headers | None:
-        """Return what leads on with a cookie and without the token in the address, if this is a link that shows it."""
+        """Return a redirect that sets a cookie and drops the token from the address, if the request is such a link."""
         if scope["type"] != "http" or scope["method"] != "GET" or self._token is None:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         shown = [value for name, value in query if name == "token"]
         if not shown:
             return None
-        # the same name only: a foreign page may open the link, if it knows the token
+        # require only the name: a foreign page that knows the token may open the link
         self._required_host(scope)
         if not _equal(shown[0], self._token):
             raise Refusal(HTTPStatus.UNAUTHORIZED, "This is not the token of this UI, MILLRACE_UI_TOKEN.")
         rest = urlencode([pair for pair in query if pair[0] != "token"])
-        # one slash: with two the browser would go to another server; and no line ends in a header
+        # one slash: with two the browser would go to another server; `quote` lets no line break into the header
         link = "/" + quote(str(scope["path"]).lstrip("/\\")) + (f"?{rest}" if rest else "")
-        cookie = f"{_cookie_name(scope)}={_kept(self._token)}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{_cookie_name(scope)}={_cookie_value(self._token)}; Path=/; HttpOnly; SameSite=Strict"
         return [(b"location", link.encode()), (b"set-cookie", cookie.encode())]
 
 
@@ -205,7 +207,7 @@ def _all(scope: Scope, name: bytes) -> list[str]:
 
 
 def _only(scope: Scope, name: bytes) -> str | None:
-    """Return a header, None for none; of two the app behind might take the other one."""
+    """Return a header, None if it is missing; refuse two of them: the app behind might take the other one."""
     values = _all(scope, name)
     if len(values) > 1:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"There are several headers {name.decode()}.")
@@ -220,19 +222,19 @@ def _equal(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode())
 
 
-def _kept(token: str) -> str:
-    """Return what the cookie holds: it opens the UI, and is not the token."""
+def _cookie_value(token: str) -> str:
+    """Return the cookie's value: it opens the UI, but is not the token."""
     return hmac.new(token.encode(), b"millrace: cookie of the UI", hashlib.sha256).hexdigest()
 
 
 def _cookie_name(scope: Scope) -> str:
-    # a browser sends the cookies of a name to each of its ports: two UIs of one machine do not overwrite each other's
+    # browsers share cookies between the ports of a name: two UIs of one machine must not overwrite each other's
     return f"millrace_ui_{(scope.get('server') or ('', 0))[1]}"
 
 
 async def _answer(send: Send, status: HTTPStatus, text: str, headers: Headers) -> None:
     body = text.encode()
-    told: Headers = [
+    all_headers: Headers = [
         (b"content-type", b"text/plain; charset=utf-8"),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
@@ -240,5 +242,5 @@ async def _answer(send: Send, status: HTTPStatus, text: str, headers: Headers) -
         *ADDED,
         *headers,
     ]
-    await send({"type": "http.response.start", "status": status.value, "headers": told})
+    await send({"type": "http.response.start", "status": status.value, "headers": all_headers})
     await send({"type": "http.response.body", "body": body})

@@ -7,8 +7,8 @@ from millrace.assets.captures import asset as change_capture
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEW_EVENTS
 from millrace.platform_defs import names
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.stored.versions import approve_version
+from millrace.read_models.stored.versions import approve_version
+from millrace.resources.postgres import PostgresResource
 
 APPLY_SCHEMA = dg.define_asset_job(
     names.ALL_CHECKS,
@@ -18,9 +18,9 @@ APPLY_SCHEMA = dg.define_asset_job(
 DRAIN = dg.define_asset_job(
     names.DRAIN,
     selection=dg.AssetSelection.assets(VIEW_EVENTS),
-    # A run whose process and code server both died would stay STARTED for ever. Others end by themselves: a build that
-    # does not is cancelled after ten minutes, together and for two log partitions; a search for the streams that fail,
-    # after half an hour.
+    # A run whose process and code server both died would stay STARTED for ever. Other runs end by themselves: a build
+    # that does not is cancelled after ten minutes, together and for two log partitions; a search for the streams that
+    # fail, after half an hour.
     tags={"dagster/max_runtime": 3600},
     description="Consumes the new events of one view.",
 )
@@ -46,21 +46,21 @@ AS_OF = dg.define_asset_job(
 
 REBUILD = dg.define_asset_job(
     "rebuild",
-    # it yields nothing that its checks could judge
+    # it yields no result that its checks could judge
     selection=dg.AssetSelection.groups(Group.READ_MODELS).without_checks(),
     description="Rebuilds log partitions of every read model from their events: side by side, all in one run.",
 )
 
 
 class ApproveConfig(dg.Config):
-    """Which read model may serve as it is declared, and what the audit log has as the reason."""
+    """Which read model may serve as declared, and the reason for the audit log."""
 
     model: str
     reason: str | None = None
 
 
 def approve_job(found: Declarations) -> dg.JobDefinition:
-    """Make the job that lets a changed read model serve that waits for it."""
+    """Make the job that approves a changed read model, so that it serves."""
 
     @dg.op(
         name="approve_version",
@@ -69,7 +69,7 @@ def approve_job(found: Declarations) -> dg.JobDefinition:
     def approved(context: dg.OpExecutionContext, config: ApproveConfig, postgres: PostgresResource) -> None:
         with postgres.store() as store:
             serves = approve_version(store.connection, found.model(config.model), config.reason)
-        context.log.info("it serves" if serves else "it serves when it has caught up and nobody holds the view")
+        context.log.info("it serves" if serves else "it serves when it has caught up and no consumer holds the view")
 
     @dg.job(name="approve", description="Lets a changed read model serve that waits for approval.")
     def job() -> None:

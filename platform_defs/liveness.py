@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import dagster as dg
 
-# a sensor whose last tick is older, and older than two of its own intervals, is not declared any more, or a schedule
+# a schedule whose last tick is older, or a sensor's that is also older than two of its intervals, counts as removed
 SENSOR_GONE_S, SCHEDULE_GONE_S = 3600, 8 * 86_400
-# a code location that has been silent for a day was taken away
+# a code location that has been silent for a day counts as removed
 LOCATION_GONE_S, INTERVALS = 86_400, 2
 
 
 class Ticking(NamedTuple):
-    """A sensor or a schedule that is on, by its newest ticks."""
+    """A sensor or a schedule that is on, with the state of its newest ticks."""
 
     kind: str
     name: str
@@ -23,15 +23,15 @@ class Ticking(NamedTuple):
     error: Any
 
     def is_declared(self, now: float) -> bool:
-        """Say whether it ticked lately enough to be there."""
+        """Return whether its last tick is recent enough for it to be declared still."""
         gone_s = SCHEDULE_GONE_S if self.kind == "schedule" else max(SENSOR_GONE_S, INTERVALS * self.interval_s)
         return now - self.at <= gone_s
 
 
 def beats(instance: dg.DagsterInstance) -> dict[str, float]:
-    """Return when each daemon last said that it lives: none that no setting asks for any more."""
-    wanted = set(instance.get_required_daemon_types())
-    return {name: beat.timestamp for name, beat in instance.get_daemon_heartbeats().items() if name in wanted}
+    """Return the last heartbeat of each daemon that the settings require."""
+    required = set(instance.get_required_daemon_types())
+    return {name: beat.timestamp for name, beat in instance.get_daemon_heartbeats().items() if name in required}
 
 
 def ticking(instance: dg.DagsterInstance) -> list[Ticking]:
@@ -55,7 +55,7 @@ def ticking(instance: dg.DagsterInstance) -> list[Ticking]:
 
 
 def silent_locations(automation: Sequence[Ticking], now: float, silent_s: float) -> dict[str, float]:
-    """Return the code locations none of whose sensors ticked for so long, or for two intervals, and since when."""
+    """Return code locations without a tick of a sensor for `silent_s` and for two intervals, and since when."""
     found: dict[str, float] = {}
     for location in {each.location for each in automation}:
         if sensors := [each for each in automation if (each.kind, each.location) == ("sensor", location)]:

@@ -1,4 +1,4 @@
-"""The definitions of a package of declarations, without what Dagster does not take of it."""
+"""The definitions of a package of declarations, without those that Dagster refuses."""
 
 import re
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from dagster_shared.check import CheckError
 
 from millrace.assets.declarations import Declarations, Fault, declared
 from millrace.platform_defs.assembly import assembled
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
-# what Dagster raises for an object that it does not take
+# errors that Dagster raises for an object that it refuses
 REFUSALS = (dg.DagsterError, CheckError, ValueError, TypeError)
 
 
@@ -26,7 +26,7 @@ def build_defs(
     """Make the definitions; tests pass their own declarations, settings and resources.
 
     Raises:
-        InvalidDeclarations: The package that the settings name is not there, or is empty.
+        InvalidDeclarations: The package that the settings name is missing or empty.
     """
     settings = settings or Settings()
     found = declared(settings.declared_package) if declarations is None else declarations
@@ -36,14 +36,14 @@ def build_defs(
 def loadable(
     found: Declarations, settings: Settings, resources: Mapping[str, object] | None = None
 ) -> tuple[Declarations, dg.Definitions]:
-    """Return what Dagster takes of declarations, the rest as faults, and the definitions of that.
+    """Return the declarations that Dagster accepts, with the rest as faults, and their definitions.
 
-    A report or schedule costs itself alone, which needs a resource that is not there, or has the name of another one.
+    A report or schedule that needs a missing resource, or has the name of another one, is alone left out.
     """
 
     def tried(declarations: Declarations) -> dg.Definitions:
         defs = assembled(declarations, settings, resources)
-        # what Dagster does with it next, and keeps
+        # Dagster's own next step; it caches the result
         defs.get_repository_def()
         return defs
 

@@ -1,4 +1,4 @@
-"""What runs by the clock."""
+"""The schedules: jobs that run by the clock."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -9,8 +9,8 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
 from millrace.platform_defs.dagster_internals.prune import prune_runs
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.settings import Settings
+from millrace.resources.postgres import PostgresResource
+from millrace.settings import Settings
 
 REPORT_EVENT_STORE = dg.ScheduleDefinition(
     name="report_event_store",
@@ -30,7 +30,7 @@ PRUNE_RUNS = dg.ScheduleDefinition(
 
 
 def all_schedules(declared: Declarations, settings: Settings) -> list[dg.ScheduleDefinition]:
-    """Make every schedule there is, beside those that are declared."""
+    """Make every schedule of the platform, beside the declared ones."""
     ours = [REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings), *report_schedules(declared.reports)]
     return [*ours, *declared.schedules]
 
@@ -38,8 +38,8 @@ def all_schedules(declared: Declarations, settings: Settings) -> list[dg.Schedul
 def report_schedules(reports: Sequence[dg.AssetsDefinition]) -> list[dg.ScheduleDefinition]:
     """Make the nightly schedule of the daily reports, each with its job.
 
-    There is one, `report_days` with the job `reports`, unless some reports begin at another day than others: Dagster
-    runs only those together whose partitions are the same. A report that has no days is built when an operator says so.
+    There is one, `report_days` with the job `reports`, unless some reports begin on different days: Dagster runs
+    together only assets with the same partitions. A report without days is built when an operator starts it.
     """
     by_days: dict[dg.DailyPartitionsDefinition, list[dg.AssetsDefinition]] = {}
     for report in reports:
@@ -64,7 +64,7 @@ def _report_schedule(
     @dg.schedule(
         name=f"report_days{suffix}",
         job=job,
-        # by then a transaction that was open over midnight has long ended
+        # by then a transaction that was open over midnight has ended
         cron_schedule="15 2 * * *",
         execution_timezone=days.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
@@ -75,16 +75,16 @@ def _report_schedule(
         if before < days.start:
             return dg.SkipReason(f"The first day, {days.start:%Y-%m-%d}, is not over.")
         day = days.get_partition_key_for_timestamp(before.timestamp())
-        # a preview shows the tags that are not Dagster's own
+        # a preview hides Dagster's own tags
         return dg.RunRequest(run_key=day, partition_key=day, tags={"millrace/day": day})
 
     return report_days
 
 
 def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
-    """Make the schedule that asks every hour for one run over all log partitions, if one has something to archive.
+    """Make the schedule that requests one run over all log partitions every hour, if one has events to archive.
 
-    It is off unless `archive_dir` says where the archive is.
+    It is off unless `archive_dir` is set.
     """
 
     @dg.schedule(
@@ -106,7 +106,7 @@ def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:
             return dg.SkipReason("Everything that has a position is archived.")
         return dg.RunRequest(
             run_key=context.scheduled_execution_time.isoformat(),
-            # log partitions in between that are not behind: the run finds nothing to write for them
+            # the range may include log partitions that are not behind: the run writes nothing for them
             tags={
                 "dagster/asset_partition_range_start": log_partition_key(behind[0]),
                 "dagster/asset_partition_range_end": log_partition_key(behind[-1]),

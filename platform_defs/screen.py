@@ -1,4 +1,4 @@
-"""What writes to the terminal: nothing that somebody else wrote makes it do something."""
+"""Writes to the terminal; texts of others cannot control it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,19 +6,19 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from millrace.resources.redact import printable
+from millrace.redact import printable
 
 
 class Screen(Console):
-    """A console that shows a text as it is, but for control characters: those are replacement characters.
+    """A console that shows a text unchanged, except that it replaces control characters.
 
-    Brackets and colons are no markup to it, whatever names are in a text: colours are given as `Text`.
+    Brackets and colons in a text are not markup: pass colours as `Text`.
     """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - those of a Console
         super().__init__(**options, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Make what is written of something that is printed."""
+        """Render an object without control characters."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)

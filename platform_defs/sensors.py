@@ -1,6 +1,6 @@
-"""The sensors that start drains: one per declared view, one for all of these, one for views of the database only.
+"""The sensors that start drains: one per declared view, one for all of these, one for views only in the database.
 
-A tick costs Dagster some 30 ms of CPU: sensors of many views look rarely, and `poll_read_models` looks at all often.
+A tick costs Dagster some 30 ms of CPU. So sensors of many views tick rarely, and `poll_read_models` polls all often.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -13,38 +13,29 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
+from millrace.drain.collected import fits
+from millrace.drain.decision import LARGE_BACKLOG, PUSHES_AT_ONCE, Poll, Start, alone_behind, in_turn, is_served, plan
+from millrace.event_store import DrainState, ViewPoll
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
 from millrace.platform_defs.names import PARTITION_TAG, VIEW_TAG
-from millrace.resources.consumption.collected import fits
-from millrace.resources.consumption.decision import (
-    LARGE_BACKLOG,
-    PUSHES_AT_ONCE,
-    Poll,
-    Start,
-    alone_behind,
-    in_turn,
-    is_served,
-    plan,
-)
-from millrace.resources.event_store import DrainState, ViewPoll
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.kept import kept_store
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.upcasts import stored_upcasts
-from millrace.resources.read_models.stored.versions import standing, with_upcasts
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.upcasts import stored_upcasts
+from millrace.read_models.stored.versions import built_and_next, with_upcasts
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.shared_store import shared_store
 
 DRAIN_TAG = "millrace/drain"
 CAPTURE_TAG = "millrace/capture"
-# of queued runs the higher one goes first
+# Dagster starts the queued run with the higher priority first
 PRIORITY_TAG = "dagster/priority"
 MOST_QUEUED = 1000
 MOST_REASONS = 50
-# positions ahead of a view that wants none of them, or one
+# limit of positions ahead of a view that wants at most one of them
 MOST_UNWANTED = 1000
-# a run that began is known to the store
+# the store knows the runs that have begun
 QUEUED = (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
 
 
@@ -58,16 +49,16 @@ def view_sensors(declared: Declarations, together: dg.JobDefinition) -> list[dg.
 
 
 def model_sensors(models: Sequence[ReadModel], together: dg.JobDefinition) -> list[dg.SensorDefinition]:
-    """Make the sensors of declared read models: one for each, and one that looks at all of them.
+    """Make the sensors of declared read models: one for each, and one that polls all of them.
 
-    Those of the models tick as many seconds apart as there are models: together once a second, however many they are.
+    A model's sensor ticks every N seconds for N models: all of them together tick about once a second.
     """
     each = [poll_sensor(model, together, models) for model in models]
     return [*each, wake_sensor(models, together)] if models else []
 
 
 def poll_sensor(model: ReadModel, together: dg.JobDefinition, models: Sequence[ReadModel]) -> dg.SensorDefinition:
-    """Make the sensor `poll_<view>` of a declared read model, which looks after as many seconds as there are models.
+    """Make the sensor `poll_<view>` of a declared read model; its interval is one second per model.
 
     `together` is the job that drains many views.
     """
@@ -81,7 +72,7 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition, models: Sequence[R
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         (row,) = poll_models(postgres, [model])
-        # whether others are, too, matters only to one that is far behind
+        # only a view that is far behind needs to know of the others
         among = poll_models(postgres, models) if row.ahead > LARGE_BACKLOG else []
         polls = plan_views(context.instance, postgres, [(model, row)], zip(models, among, strict=False))
         return _request(context, polls, VIEWS)
@@ -90,19 +81,19 @@ def poll_sensor(model: ReadModel, together: dg.JobDefinition, models: Sequence[R
 
 
 def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.SensorDefinition:
-    """Make the sensor `poll_read_models`, which looks at all declared read models at once, and often.
+    """Make the sensor `poll_read_models`, which polls all declared read models at once, and often.
 
-    So a drain starts soon after an event, however rarely the sensor of each view looks. A view whose own sensor is
-    turned off is left out.
+    So a drain starts soon after an event, even if the sensor of each view ticks rarely. It skips a view whose own
+    sensor is turned off.
     """
 
     @dg.sensor(
         name="poll_read_models",
         jobs=[DRAIN, together],
-        # the sensor loop rounds up to its next turn of 5 s; shorter delays are kept inside the drain
+        # the sensor loop rounds up to its next turn of 5 s; the drain itself keeps shorter delays
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Starts the drain of all views, or a view's own, as soon as a read model is due and nobody drains it.",
+        description="Starts the drain of all views, or a view's own, as soon as a read model is due and no run drains it.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         rows = [*zip(models, poll_models(postgres, models), strict=True)]
@@ -122,9 +113,9 @@ def plan_views(
     rows: Sequence[tuple[ReadModel, ViewPoll]],
     among: Iterable[tuple[ReadModel, ViewPoll]],
 ) -> list[Poll]:
-    """Decide for declared read models whether to start a drain now, and ask for those that start.
+    """Decide for declared read models whether to start a drain now, and request those that start.
 
-    `among` are all that rounds may consume together: of these, one may be far behind alone.
+    `among` are all models that rounds may consume together: one of these may be the only one that is far behind.
     """
     states = drain_states(postgres, [ALL_VIEWS, *(row.view for _, row in rows)])
     far = alone_behind(row for model, row in among if fits(model))
@@ -132,48 +123,48 @@ def plan_views(
         plan(row, states[row.view], states[ALL_VIEWS] if fits(model) else None, is_far=row.view == far)
         for model, row in rows
     ]
-    return ask(postgres, polls, queued_drains(instance, polls))
+    return request_drains(postgres, polls, queued_drains(instance, polls))
 
 
 def drain_states(postgres: PostgresResource, drains: Iterable[str]) -> dict[str, DrainState]:
-    """Ask the store how drains stand."""
-    with kept_store(postgres) as store:
+    """Return the store's states of drains."""
+    with shared_store(postgres) as store:
         return store.drain_states(*drains)
 
 
-def ask(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
-    """Ask for the drains that start: whoever is first among sensors and daemons gets one, unless its run is queued."""
-    return [poll if poll.start is None else _asked(postgres, poll, queued) for poll in polls]
+def request_drains(postgres: PostgresResource, polls: Sequence[Poll], queued: Collection[str]) -> list[Poll]:
+    """Request the drains that start: the first sensor or daemon to ask gets it, unless its run is queued."""
+    return [poll if poll.start is None else _requested(postgres, poll, queued) for poll in polls]
 
 
-def _asked(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
+def _requested(postgres: PostgresResource, poll: Poll, queued: Collection[str]) -> Poll:
     drain = ALL_VIEWS if poll.start is Start.TOGETHER else poll.view
     what = "a drain of all views" if poll.start is Start.TOGETHER else "a drain"
     if drain in queued:
         return replace(poll, start=None, reason=f"{poll.reason}; {what} waits in Dagster's queue")
-    with kept_store(postgres) as store:
+    with shared_store(postgres) as store:
         if store.begin_drain(drain):
             return poll
     return replace(poll, start=None, reason=f"{poll.reason}; {what} was asked for")
 
 
 def queued_drains(instance: dg.DagsterInstance, polls: Iterable[Poll]) -> set[str]:
-    """Return the drains whose run waits in Dagster's queue, or for its process: one question, if some drain starts."""
+    """Return the drains whose run waits in Dagster's queue, or for its process: one query, if some drain starts."""
     if not any(poll.start for poll in polls):
         return set()
     records = instance.get_run_records(dg.RunsFilter(statuses=list(QUEUED)), limit=MOST_QUEUED)
     runs = [record.dagster_run for record in records]
-    # a run started from the UI has no tag of ours; the partition's tag is on all
+    # a run started from the UI has no tag of ours; all runs have the partition's tag
     return {ALL_VIEWS if run.job_name == SHARED_JOB else run.tags.get(PARTITION_TAG, run.run_id) for run in runs}
 
 
 def stopped_sensors(instance: dg.DagsterInstance) -> set[str]:
-    """Return the names of the sensors, and schedules, that somebody turned off."""
+    """Return the names of the sensors and schedules that are turned off."""
     return {state.instigator_name for state in instance.all_instigator_state() if state.status.value == "STOPPED"}
 
 
 def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
-    """Make the sensor `poll_views` for views that were registered only in the database, found without a reload."""
+    """Make the sensor `poll_views` for views that are registered only in the database; it needs no reload."""
     declared = {model.view for model in models}
 
     @dg.sensor(
@@ -184,7 +175,7 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
         description="Starts drains of views that were registered by SQL and are pushed to a URL.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
-        with kept_store(postgres) as store:
+        with shared_store(postgres) as store:
             rows = [row for row in poll_rows(store) if row.view not in declared and row.edge_function_url]
         return request_pushes(context, postgres, rows)
 
@@ -192,10 +183,10 @@ def undeclared_sensor(models: Iterable[ReadModel]) -> dg.SensorDefinition:
 
 
 def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list[ViewPoll]:
-    """Ask the store for the views that declared read models are consumed as; return them under their declared names."""
-    with kept_store(postgres) as store:
+    """Ask the store for the current view of each declared read model; return them under their declared names."""
+    with shared_store(postgres) as store:
         upcasts = stored_upcasts(store.connection)
-        found = [standing(store.connection, with_upcasts(store.connection, model, upcasts)) for model in models]
+        found = [built_and_next(store.connection, with_upcasts(store.connection, model, upcasts)) for model in models]
         rows = {row.view: row for row in poll_rows(store, [built.view for built, _ in found if built])}
     return [
         replace(row, view=model.view, due=max(row.due, int(ready)))
@@ -207,10 +198,10 @@ def poll_models(postgres: PostgresResource, models: Sequence[ReadModel]) -> list
 
 
 def poll_rows(store: PlatformStore, views: Sequence[str] | None = None) -> list[ViewPoll]:
-    """Ask the store for some views, None for all, once new events are sequenced.
+    """Sequence new events, then ask the store for some views, None for all.
 
-    Events that a bulk view does not want make it not due, so no consumer passes over them. Where many lie ahead of a
-    view that is named, it is done here: each poll would look at them again, and they may hide those behind them.
+    A bulk view is not due for events that it does not want, so no consumer passes over them. Where many lie ahead of a
+    named view, this call passes over them: each poll would read them again, and they may hide events after them.
     """
     store.sequence_events()
     rows = store.poll_views(views)
@@ -227,17 +218,17 @@ def poll_rows(store: PlatformStore, views: Sequence[str] | None = None) -> list[
 
 
 def request_capture(context: dg.SensorEvaluationContext, postgres: PostgresResource, row: ViewPoll) -> dg.SensorResult:
-    """Ask for a run of a capture, if it is due; say why not otherwise."""
+    """Request a run of a capture, if it is due; else give the reason."""
     poll = plan(row, drain_states(postgres, [row.view])[row.view])
-    return _request(context, ask(postgres, [poll], queued_drains(context.instance, [poll])), None)
+    return _request(context, request_drains(postgres, [poll], queued_drains(context.instance, [poll])), None)
 
 
 def request_pushes(
     context: dg.SensorEvaluationContext, postgres: PostgresResource, rows: Sequence[ViewPoll]
 ) -> dg.SensorResult:
-    """Ask for drains of views that are pushed to a URL: some at once, in turn; the others wait, and read models do not.
+    """Request drains of views that are pushed to a URL: some now, in turn; the others wait, and read models do not.
 
-    Anybody who may register views may register many: a tick starts no more of them than may run.
+    A role that may register views may register many: a tick starts no more of them than may run.
     """
     states = drain_states(postgres, [row.view for row in rows])
     polls = [plan(row, states[row.view]) for row in rows]
@@ -250,7 +241,9 @@ def request_pushes(
         Poll(poll.view, None, f"{poll.view}: {late}") if poll.view in waiting and poll.view not in chosen else poll
         for poll in polls
     ]
-    return _request(context, ask(postgres, polls, queued), VIEWS, "0", chosen[-1] if chosen else context.cursor)
+    return _request(
+        context, request_drains(postgres, polls, queued), VIEWS, "0", chosen[-1] if chosen else context.cursor
+    )
 
 
 def _request(
@@ -272,7 +265,7 @@ def _request(
         return dg.SensorResult(skip_reason=reasons, cursor=cursor)
     context.log.info(reasons)
     return dg.SensorResult(
-        # no run_key: Dagster would never retry a run that failed
+        # no run_key: with one, Dagster would never start a failed run again
         run_requests=[
             dg.RunRequest(job_name=SHARED_JOB, tags={DRAIN_TAG: "together", PRIORITY_TAG: priority})
             if poll.start is Start.TOGETHER
@@ -290,5 +283,5 @@ def _request(
 
 
 def idle_poll(name: str) -> ViewPoll:
-    """Return what a poll would say of a view, or a capture, that has nothing to do."""
+    """Return the poll of a view or a capture that has nothing to do."""
     return ViewPoll(view=name, mode="bulk", enabled=True, pooling_delay_s=0, edge_function_url=None, due=0, consumers=0)

@@ -1,6 +1,6 @@
-"""What is wrong as Dagster's own storage says it, judged by one table: alerts and metrics are made from it.
+"""What is wrong according to Dagster's own storage, judged by one table: alerts and metrics are made from it.
 
-A check that shows a row of `standing.sql` is left to the store, which answers also while Dagster is dead.
+A check that shows a row of `standing.sql` is left to the store, which also answers while Dagster is dead.
 """
 
 import time
@@ -12,14 +12,14 @@ from urllib.parse import quote
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
+from millrace.operations.alerts.findings import DAEMON_IDLE_S, Finding, age
 from millrace.platform_defs.dagster_internals.breached_checks import breached, causes
 from millrace.platform_defs.failed_runs import FailedRuns, first_cause
 from millrace.platform_defs.liveness import beats, silent_locations, ticking
-from millrace.resources.alerts.findings import DAEMON_IDLE_S, Finding, age
 
 
 class Kind(NamedTuple):
-    """From how many seconds on something is wrong, how bad it is, and what helps."""
+    """The threshold in seconds, the severity and the remedy of a kind of finding."""
 
     wrong_from: float
     severity: str
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
 
 TICKS = "Its ticks in the UI, below Automation, have the error."
-# of a sensor and a schedule it is no time, but ticks that failed in a row
+# for a sensor and a schedule the threshold is failed ticks in a row, not seconds
 KINDS = {
     "daemon": Kind(DAEMON_IDLE_S, "page", "Start the service `daemon`, without which no drain, capture or schedule starts; its"
                    " log says why it ended."),
@@ -38,7 +38,7 @@ KINDS = {
     "schedule": Kind(1, "ticket", TICKS),
     "run": Kind(0, "ticket", "Its page in the UI has the cause and the log; run it again there once the cause is repaired."),
     "check": Kind(0, "ticket", "The check in the UI has its figures; docs/operating.md says what helps."),
-    "slot": Kind(0, "page", "`millrace capture status` has the problem and its remedy; a slot that nobody reads fills its"
+    "slot": Kind(0, "page", "`millrace capture status` has the problem and its remedy; a slot without a reader fills its"
                  " source's disk."),
 }  # fmt: skip
 
@@ -51,13 +51,15 @@ class DagsterStanding:
         self._runs = FailedRuns(instance)
 
     def found(self) -> list[Finding]:
-        """Look once; sensors and schedules die with their daemon, and nobody knows of them while it is dead."""
+        """Return the findings; none of sensors and schedules while the daemon is dead: their state is unknown then."""
         now, found, alive = time.time(), list[Finding](), list[Finding]()
         dead_s, beat = KINDS["daemon"].wrong_from, beats(self.instance)
         if silent := {name: at for name, at in sorted(beat.items()) if now - at >= dead_s}:
-            said = ", ".join(f"{name} for {age(now - at)}" for name, at in silent.items())
+            silences = ", ".join(f"{name} for {age(now - at)}" for name, at in silent.items())
             what, since = "Dagster's daemon is dead", min(silent.values())
-            found.append(_found("daemon", "daemon", since, what, f"No sign of life: {said}.", "/deployment/daemons"))
+            found.append(
+                _found("daemon", "daemon", since, what, f"No sign of life: {silences}.", "/deployment/daemons")
+            )
         else:
             alive += self._automation(now)
         queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED])
@@ -69,35 +71,35 @@ class DagsterStanding:
         return [*found, *alive, *self.failed_runs(), *self.breached_checks()]
 
     def _automation(self, now: float) -> Iterator[Finding]:
-        """Return the code locations none of whose sensors ticks, and the sensors and schedules that fail."""
-        there = ticking(self.instance)
-        silent = silent_locations(there, now, KINDS["location"].wrong_from)
+        """Return the code locations without a sensor that ticks, and the sensors and schedules that fail."""
+        ticks = ticking(self.instance)
+        silent = silent_locations(ticks, now, KINDS["location"].wrong_from)
         for location, since in silent.items():
             what = f"The declarations in {location} do not load"
             cause = f"None of its sensors has ticked for {age(now - since)}, though Dagster's daemon lives."
             yield _found("location", location, since, what, cause, "/deployment/locations")
-        for each in there:
-            # while its location is silent nobody knows better
-            known = each.location in silent or each.is_declared(now)
-            if known and each.failures >= KINDS[each.kind].wrong_from:
+        for each in ticks:
+            # while its location is silent, whether it is still declared is unknown
+            declared = each.location in silent or each.is_declared(now)
+            if declared and each.failures >= KINDS[each.kind].wrong_from:
                 name = f"the {each.kind} {each.name}"
                 cause = f"{each.failures} ticks failed in a row. {first_cause(each.error)}"
                 page = f"/automation?search={quote(each.name)}"
                 yield _found(each.kind, name, None, f"{name} fails again and again", cause, page)
 
     def failed_runs(self) -> Iterator[Finding]:
-        """Return the newest failed run of each name within a week, unless a run did since what it had to do."""
-        for name, record, cause in self._runs.look():
+        """Return the newest failed run of each name within a week, unless a later run did its work."""
+        for name, record, cause in self._runs.read_failures():
             since, page = record.update_timestamp.timestamp(), f"/runs/{record.dagster_run.run_id}"
             yield _found("run", name, since, f"The run {name} failed", cause, page)
 
     def breached_checks(self) -> Iterator[Finding]:
-        """Return the checks whose newest evaluation failed, if the store does not say the same."""
+        """Return the checks whose newest evaluation failed, unless the store reports the same."""
         for evaluation, at in breached(self.instance):
             page = f"/assets/{'/'.join(quote(part, safe='') for part in evaluation.asset_key.path)}?view=checks"
             for (kind, name), cause in causes(evaluation).items():
-                said = {"check": f"check {name} is breached", "slot": f"slot of the capture {name} is in trouble"}
-                yield _found(kind, name, at, f"The {said[kind]}", cause, page)
+                summaries = {"check": f"check {name} is breached", "slot": f"slot of the capture {name} is in trouble"}
+                yield _found(kind, name, at, f"The {summaries[kind]}", cause, page)
 
 
 def _found(kind: str, subject: str, since: float | None, what: str, cause: str, page: str) -> Finding:

@@ -1,11 +1,11 @@
-"""Break lines of the product, one at a time, and see which tests notice.
+"""Break lines of the product, one at a time, and record which test fails.
 
     python scripts/mutate.py mutants.jsonl --mutants 300
 
 Samples mutants of the rooms below by a seed, each in turn, runs the room's tests on each, and writes a line of JSON
-for each mutant: where, what became of it, and the test that failed; null if none did. A second run goes on where the
-first one ended; with the file of an earlier commit it tells which mutants that died then live now. The tree must have
-no other change.
+for each mutant: its place and texts, and the test that failed; null if none did. A second run resumes where the first
+one ended; with the file of an earlier commit it shows which mutants that died then survive now. The tree must have no
+other change.
 """
 
 import argparse
@@ -21,14 +21,14 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
 SQL = ["tests/sql/properties", "tests/sql/isolation", "tests/sql/access", "tests/sql/test_arguments.py"]
-# what is broken, and the tests that are to notice, the nearest first
+# folder to break -> tests that should fail, the nearest first
 ROOMS = {
-    "resources/consumption": ["tests/consumption"],
-    "resources/read_models": ["tests/read_models", "tests/consumption"],
-    "sql/functions/views": ["tests/sql/views", *SQL],
-    "sql/functions/bulk": ["tests/sql/bulk", "tests/sql/rounds", *SQL],
-    "sql/functions/log": ["tests/sql/log", "tests/event_store", *SQL],
-    "sql/functions/rows": ["tests/sql/rows", *SQL],
+    "millrace/drain": ["tests/drain"],
+    "millrace/read_models": ["tests/read_models", "tests/drain"],
+    "sql/functions/event_store/views": ["tests/sql/event_store/views", *SQL],
+    "sql/functions/drain": ["tests/sql/drain", "tests/sql/drain/rounds", *SQL],
+    "sql/functions/event_store/log": ["tests/sql/event_store/log", "tests/event_store", *SQL],
+    "sql/functions/handlers": ["tests/sql/handlers", *SQL],
 }
 SECONDS = 900
 COMPARED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", " is not ": " is ", " is ": " is not "}
@@ -40,12 +40,12 @@ OF_SQL = [
     (r" - 1\b", ""), (r"\btrue\b", "false"), (r"\bfalse\b", "true"), (r"\bunion all\b", "union"),
 ]  # fmt: skip
 
-# where in a file a text begins and ends, and what takes its place
+# begin and end of a text in a file, and its replacement
 Mutant = tuple[int, int, str]
 
 
 def of_python(text: str) -> Iterator[Mutant]:
-    """Yield the mutants of a module: comparisons, conditions, numbers, calls that are left out."""
+    """Yield the mutants of a module: comparisons, conditions, numbers, omitted calls."""
     starts = [0]
     for line in text.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -66,8 +66,8 @@ def of_python(text: str) -> Iterator[Mutant]:
                 yield begin, end, f"not ({text.encode()[begin:end].decode()})"
             case ast.BoolOp(op=op, values=[first, second, *_]):
                 begin, end = span(first)[1], span(second)[0]
-                words = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
-                yield begin, end, text.encode()[begin:end].decode().replace(*words, 1)
+                operators = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
+                yield begin, end, text.encode()[begin:end].decode().replace(*operators, 1)
             case ast.Constant(value=int() as number) if not isinstance(number, bool):
                 yield *span(node), str(number + 1)
             case ast.Expr(value=ast.Call()):
@@ -87,7 +87,7 @@ def of_sql(text: str) -> Iterator[Mutant]:
 
 
 def tested(folders: list[str]) -> str | None:
-    """Run tests until one fails; return its name, None if none does."""
+    """Run tests until one fails; return its name, or None."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-p", "no:cacheprovider", *folders]
     try:
         run = subprocess.run(  # noqa: S603 - our own tests
@@ -106,18 +106,20 @@ def all_mutants(room: str) -> list[tuple[Path, Mutant]]:
 
 
 def main() -> None:
-    """Try mutants that were not tried yet."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("results", type=Path)
-    asked.add_argument("--mutants", type=int, default=300)
-    asked.add_argument("--seed", type=int, default=1)
-    given = asked.parse_args()
+    """Try mutants that are not in the file yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--mutants", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
     changed = ["git", "diff", "--quiet", "HEAD", "--", *ROOMS]
     if subprocess.run(changed, cwd=PROJECT, check=False).returncode:  # noqa: S603 - our own folders
-        asked.error("What is to be broken has other changes, maybe of a run that was killed: git diff shows them.")
-    known = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    done = {(one["file"], one["was"], one["became"], one["line"]) for one in known}
-    chance, each = random.Random(given.seed), given.mutants // len(ROOMS)  # noqa: S311 - a sample
+        parser.error("What is to be broken has other changes, maybe of a run that was killed: git diff shows them.")
+    earlier = (
+        [json.loads(line) for line in arguments.results.read_text().splitlines()] if arguments.results.exists() else []
+    )
+    tried = {(one["file"], one["was"], one["became"], one["line"]) for one in earlier}
+    chance, each = random.Random(arguments.seed), arguments.mutants // len(ROOMS)  # noqa: S311 - a sample
     samples = [chance.sample(mutants, min(each, len(mutants))) for mutants in map(all_mutants, ROOMS)]
     for turn in zip_longest(*samples):
         for folders, drawn in zip(ROOMS.values(), turn, strict=True):
@@ -131,14 +133,14 @@ def main() -> None:
                 "was": text[begin:end].decode(),
                 "became": instead,
             }
-            if (one["file"], one["was"], one["became"], one["line"]) in done:
+            if (one["file"], one["was"], one["became"], one["line"]) in tried:
                 continue
             try:
                 file.write_bytes(text[:begin] + instead.encode() + text[end:])
                 one["killed_by"] = tested(folders)
             finally:
                 file.write_bytes(text)
-            with given.results.open("a") as results:
+            with arguments.results.open("a") as results:
                 results.write(json.dumps(one) + "\n")
             print(
                 f"{one['file']}:{one['line']}: {one['was']!r} -> {instead!r}: {one['killed_by'] or 'LIVES'}", flush=True

@@ -1,6 +1,6 @@
-"""Takes pictures of the running UI with a headless Chromium, for looking at and for documents.
+"""Takes pictures of the running UI with a headless Chromium, for review and for documents.
 
-Belongs here: which pages, and how a browser without a screen is called. Not here: starting Millrace.
+Belongs here: the pages, and the call of a headless browser. Not here: starting Millrace.
 
     python scripts/take_screenshots.py [--folder .millrace/screenshots] [--url http://127.0.0.1:3000]
 """
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import requests
 
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 TAKE_SECONDS = 120
 FLAGS = (
     "--headless",
-    "--no-sandbox",  # it refuses to run as root with one; it only visits our own pages
+    "--no-sandbox",  # as root the browser refuses a sandbox; it only visits our own pages
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -50,7 +50,7 @@ PAGES = {
 
 
 def main() -> None:
-    """Take every picture; exit code 1 where one cannot be taken, 0 where there is no browser."""
+    """Take every picture; exit code 1 if one fails, 0 without a browser."""
     parser = argparse.ArgumentParser(description="Take screenshots of the running Millrace UI.")
     settings = Settings()
     folder = settings.home / "screenshots"
@@ -73,20 +73,20 @@ def main() -> None:
 
 
 def take(browser: str, url: str, file: Path) -> None:
-    """Take one picture with a browser of its own, so that none sees what another left."""
+    """Take one picture with a new browser, so that no state is shared."""
     file.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(prefix="millrace-browser-", ignore_cleanup_errors=True) as profile:
         command = command_line(browser, url, file, Path(profile))
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TAKE_SECONDS, check=False)  # noqa: S603 - our own pages
+            completed = subprocess.run(command, capture_output=True, text=True, timeout=TAKE_SECONDS, check=False)  # noqa: S603 - our own pages
         except subprocess.TimeoutExpired:
             sys.exit(f"The browser did not show {url} within {TAKE_SECONDS} s.")
     if not file.exists():
-        sys.exit(f"The browser took no picture of {url}: {done.stderr.strip()[-500:]}")
+        sys.exit(f"The browser took no picture of {url}: {completed.stderr.strip()[-500:]}")
 
 
 def command_line(browser: str, url: str, file: Path, profile: Path) -> list[str]:
-    """How a browser without a screen takes a picture of a page."""
+    """Return the command that takes a picture of a page with a headless browser."""
     return [browser, *FLAGS, f"--user-data-dir={profile}", f"--screenshot={file}", url]
 
 

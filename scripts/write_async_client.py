@@ -4,10 +4,10 @@
 
 Belongs here: how the one source becomes the other. Not here: what a client does.
 
-The classes and functions that `TARGETS` names are taken as they stand, comments included. Their methods become
-coroutines, and what calls one of them awaits it: by its name alone, so nothing else that is called there has such a
-name. Generators become asynchronous ones, and names are those of psycopg's asynchronous half. All else is imported from
-the module where it stands.
+The classes and functions that `TARGETS` names are copied, comments included. Their methods become coroutines, and each
+call of one gets an `await`. Only the called name decides, so no other callee there may have such a name. Generators
+become asynchronous ones, and names change to those of psycopg's asynchronous half. Everything else is imported from
+its own module.
 """
 
 import ast
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
-# names whose asynchronous half has another one
+# names with another name in the asynchronous half
 NAMES = {
     "psycopg.Connection": "psycopg.AsyncConnection",
     "psycopg.Cursor": "psycopg.AsyncCursor",
@@ -27,33 +27,33 @@ NAMES = {
     "contextmanager": "asynccontextmanager",
     "time.sleep": "asyncio.sleep",
 }
-# what psycopg's objects, or asyncio, do asynchronously
+# calls that are asynchronous in psycopg or asyncio
 AWAITED = {"execute", "fetchall", "set_autocommit", "sleep"}
 ENTERED = {"connection", "cursor", "transaction"}
-# these run at once also there
+# functions that stay synchronous
 PLAIN = {"__init__"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A file to write: what it is, and which classes and functions of which files are in it, with their new names."""
+    """A file to write: its docstring, and the classes and functions of each source file in it, with their new names."""
 
     path: str
     docstring: str
-    taken: Mapping[str, Mapping[str, str]]
-    # what else is called, and is asynchronous, in another file
+    contents: Mapping[str, Mapping[str, str]]
+    # further asynchronous callees, which are in other files
     called: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 CLIENT = {
-    "resources/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
-    "resources/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
-    "resources/event_store/client.py": {"EventStore": "UngatheredEventStore"},
-    "resources/event_store/views.py": {"RowsViews": "AsyncViews"},
+    "millrace/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
+    "millrace/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
+    "millrace/event_store/client.py": {"EventStore": "UngatheredEventStore"},
+    "millrace/event_store/views.py": {"RowsViews": "AsyncViews"},
 }
 TARGETS = [
     Target(
-        "resources/event_store/async_client.py",
+        "millrace/event_store/async_client.py",
         """The event store's client on psycopg's asynchronous connections.
 
 Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `client` and `views`: change those.
@@ -61,13 +61,13 @@ Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `cli
         CLIENT,
     ),
     Target(
-        "resources/commands/async_handling.py",
+        "millrace/commands/async_handling.py",
         """Handling a command on psycopg's asynchronous connections: `handle_sync` as a coroutine.
 
 Written by `scripts/write_async_client.py` from `handling`: change that.
 """,
         {
-            "resources/commands/handling.py": {
+            "millrace/commands/handling.py": {
                 "handle_sync": "handle_async",
                 "_first_loaded": "_first_loaded",
                 "_loaded": "_loaded",
@@ -75,14 +75,14 @@ Written by `scripts/write_async_client.py` from `handling`: change that.
                 "_is_stored": "_is_stored",
             }
         },
-        {**CLIENT, "resources/event_store/client.py": {"EventStore": "AsyncEventStore"}},
+        {**CLIENT, "millrace/event_store/client.py": {"EventStore": "AsyncEventStore"}},
     ),
 ]
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A text to put in the place of the characters [start, end) of a source."""
+    """A replacement for the characters [start, end) of a source."""
 
     start: int
     end: int
@@ -90,7 +90,7 @@ class Edit:
 
 
 class Source:
-    """A module, and where its nodes stand in its text."""
+    """A module, and the places of its nodes in its text."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -102,11 +102,11 @@ class Source:
 
     @property
     def module(self) -> str:
-        """The name that others import it by."""
-        return "millrace." + self.path.removesuffix(".py").replace("/", ".")
+        """The name for imports of the module."""
+        return self.path.removesuffix(".py").replace("/", ".")
 
     def at(self, line: int, column: int) -> int:
-        """Return the place of a node's beginning or end, whose columns count bytes."""
+        """Return the place of a node's begin or end; its columns count bytes."""
         begin = self._lines[line - 1]
         whole = self.text[begin : self._lines[line]]
         return begin + len(whole.encode()[:column].decode())
@@ -120,7 +120,7 @@ class Source:
         return self.at(node.end_lineno or 0, node.end_col_offset or 0)
 
     def definitions(self, names: Sequence[str]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-        """Give the classes and functions of these names, as they stand."""
+        """Yield the classes and functions of these names, unchanged."""
         for node in self.tree.body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in names:
                 yield node
@@ -138,17 +138,17 @@ class Source:
 
 def written(target: Target) -> str:
     """Return the text of a file, before it is formatted."""
-    known = {**target.called, **target.taken}
-    sources = {path: Source(path) for path in known}
-    renamed = {old: new for names in known.values() for old, new in names.items()}
+    names_by_path = {**target.called, **target.contents}
+    sources = {path: Source(path) for path in names_by_path}
+    renamed = {old: new for names in names_by_path.values() for old, new in names.items()}
     # functions and methods that become coroutines, and those that become generators and contexts
     coroutines, generators = set[str](), set[str]()
-    for path, names in known.items():
+    for path, names in names_by_path.items():
         for node in sources[path].definitions([*names]):
             for function in _functions(node):
                 (generators if _yields(function) else coroutines).add(function.name)
     parts, imports = [], ["import asyncio"]
-    for path, names in target.taken.items():
+    for path, names in target.contents.items():
         source = sources[path]
         imports.extend(_imports(source, names))
         for node in source.definitions([*names]):
@@ -166,7 +166,7 @@ def written(target: Target) -> str:
 
 
 def _functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Give the functions, or the methods, that have an asynchronous form."""
+    """Yield the functions or methods that have an asynchronous form."""
     found = node.body if isinstance(node, ast.ClassDef) else [node]
     for function in found:
         if isinstance(function, ast.FunctionDef) and function.name not in PLAIN:
@@ -188,24 +188,24 @@ def _edits(source: Source, node: ast.AST, coroutines: set[str], generators: set[
         for inner in ast.walk(function):
             if isinstance(inner, ast.With):
                 calls = [item.context_expr for item in inner.items]
-                if any(_called(call) in ENTERED | generators for call in calls):
+                if any(_callee(call) in ENTERED | generators for call in calls):
                     yield Edit(source.start(inner), source.start(inner), "async ")
-            elif isinstance(inner, ast.For) and _called(inner.iter) in generators:
+            elif isinstance(inner, ast.For) and _callee(inner.iter) in generators:
                 yield Edit(source.start(inner), source.start(inner), "async ")
             elif isinstance(inner, ast.YieldFrom):
                 # an asynchronous generator has no such statement
                 begin, value = source.start(inner), ast.unparse(inner.value)
                 yield Edit(begin, source.end(inner), f"for each in {value}:\n{' ' * (inner.col_offset + 4)}yield each")
-            elif isinstance(inner, ast.Call) and _called(inner) in coroutines | AWAITED:
+            elif isinstance(inner, ast.Call) and _callee(inner) in coroutines | AWAITED:
                 yield Edit(source.start(inner), source.start(inner), "await ")
 
 
-def _called(node: ast.AST) -> str | None:
+def _callee(node: ast.AST) -> str | None:
     """Return the name of the function or the method that an expression calls."""
     if not isinstance(node, ast.Call):
         return None
-    called = node.func
-    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else None
+    target = node.func
+    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else None
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
@@ -214,24 +214,24 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def _imports(source: Source, taken: Mapping[str, str]) -> Iterator[str]:
-    """Give what a module imports, and the import of what stands in it and is not taken; too much goes again."""
+def _imports(source: Source, classes: Mapping[str, str]) -> Iterator[str]:
+    """Yield a module's imports, and an import of its names that are not taken; unused imports are removed later."""
     for node in source.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom | ast.If):
             yield source.text[source.start(node) : source.end(node)]
     yield "from collections.abc import AsyncIterator"
-    own = []
+    names = []
     for node in source.tree.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in taken:
-            own.append(node.name)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name not in classes:
+            names.append(node.name)
         elif isinstance(node, ast.Assign):
-            own.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
-    if own:
-        yield f"from {source.module} import {', '.join(own)}"
+            names.extend(name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    if names:
+        yield f"from {source.module} import {', '.join(names)}"
 
 
 def formatted(target: Target) -> str:
-    """Return the text of a file as the formatter leaves it."""
+    """Return the formatted text of a file."""
     name = str(PROJECT / target.path)
     text = written(target)
     for command in (

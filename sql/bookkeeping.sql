@@ -1,9 +1,8 @@
--- The store's schemas, and the table in which the migrator keeps its books. Run before the migrations of an empty
--- database.
+-- The store's schemas and the table of applied migrations. Run before the migrations of an empty database.
 
 create schema if not exists event_store;
 comment on schema event_store is
-'Events, their order, and who has consumed them. Its functions are what services and consumers call.';
+'Events, their order, and how far each view has consumed them. Services and consumers call its functions.';
 
 create schema if not exists event_store_platform;
 comment on schema event_store_platform is
@@ -11,7 +10,7 @@ comment on schema event_store_platform is
 
 create schema if not exists event_store_private;
 comment on schema event_store_private is
-'What the functions of event_store and event_store_platform are made of. No role may use it.';
+'Helpers of the functions in event_store and event_store_platform. No role may use it.';
 
 create table event_store.migrations (
   version int not null,

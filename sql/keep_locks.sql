@@ -1,7 +1,7 @@
--- Lets only members of event_store_owner make what takes locks and needs no right to anything: temporary tables, advisory
--- locks, large objects. A server has one table of locks for all its databases. Any login that may connect can fill it,
--- and then every statement of everybody fails. `millrace up` runs this in the embedded store. On a server of your own run
--- it as a superuser in each database, unless something else there needs them:
+-- Lets only members of event_store_owner create what takes locks and needs no right to any object: temporary tables,
+-- advisory locks, large objects. A server has one lock table for all its databases. Any login that may connect can fill
+-- it, and then every statement of every session fails. `millrace up` runs this in the embedded store. On a server of
+-- your own, run it as a superuser in each database, unless something else there needs these rights:
 --
 --     psql -d mydatabase -f sql/keep_locks.sql
 do $keep_locks$

@@ -1,13 +1,13 @@
--- What functions tell the planner. A function's body begins with its kinds, such as "planner: indexed once"; here each
--- becomes its settings. Applied after the functions.
---   indexed     by index, whatever statistics say: they may be from when the tables were empty. So little is read that to
---               compile would take longer than to run
---   ordered     by an index in its order: a bitmap would fetch all rows, or all versions of a row, and sort them
+-- Planner settings of functions. A function's body begins with its kinds, such as "planner: indexed once"; each kind
+-- becomes settings here. Applied after the functions.
+--   indexed     by index, whatever statistics say: they may be from when the tables were empty. So little is read that
+--               compiling would take longer than running
+--   ordered     by an index in its order: a bitmap scan would fetch all rows, or all versions of a row, and sort them
 --   nested      row by row, from few rows to few others
---   unsorted    what an index has in order is not sorted
+--   unsorted    rows that an index returns in order are not sorted
 --   once        planned once in a session: planning takes longer than running
 --   each        planned for the arguments of each call
---   uncompiled  much is read, at times; compiling never pays
+--   uncompiled  reads much at times, but compiling never pays
 do $planner$
 declare
   _function record;

@@ -1,15 +1,15 @@
--- Who may use which schema and table. Who may call a function, the function's own file says. Applied after the
--- functions, again whenever they, this file or roles.sql change.
+-- Which roles may use which schema and table. Each function's file says which roles may call it. Applied after the
+-- functions, and again whenever they, this file or roles.sql change.
 --
--- Nobody but who migrated changes a table of the store; writers and consumers have no right to any. The functions run
--- with the rights of the role that migrated (security definer) and with a search_path of their own.
+-- Only the role that migrated changes tables of the store; writers and consumers have no right to any. The functions
+-- run with the rights of that role (security definer) and with a search_path of their own.
 
 do $privileges$
 declare
   _role text;
   _table regclass;
 begin
-  -- a new function may be called by all; nobody may use this schema, and nothing in it
+  -- by default every role may call a new function; no role may use this schema or anything in it
   revoke all on all functions in schema event_store_private from public;
 
   foreach _role in array array['event_store_writer', 'event_store_consumer', 'event_store_reader', 'event_store_owner'] loop
@@ -22,14 +22,13 @@ begin
     if _role in ('event_store_reader', 'event_store_owner') then
       execute format('grant usage on schema read_models to %I', _role);
       execute format('grant select on all tables in schema event_store to %I', _role);
-      -- A read model that another login made belongs to event_store_owner or to that login, who granted what is to be
-      -- granted.
+      -- A read model of another login belongs to event_store_owner, or to that login, which grants the rights to it.
       for _table in
         select oid from pg_class
         where relnamespace = 'read_models'::regnamespace and relkind in ('r', 'p', 'v') and pg_has_role(relowner, 'USAGE')
       loop
-        -- Owners change rows. A trigger of theirs would run with the rights of whoever drains, be it the role that
-        -- migrates.
+        -- Owners change rows but may not add triggers: a trigger would run with the rights of the role that drains,
+        -- which may be the role that migrates.
         execute format('revoke all on table %s from %I', _table, _role);
         execute format(
           'grant %s on table %s to %I',
@@ -44,15 +43,15 @@ begin
       execute format('grant create on schema read_models to %I', _role);
       -- frees streams, see free_deleted_lock
       execute format('grant delete on event_store.locks to %I', _role);
-      -- what a source's log has is copied; store_changes, in the same transaction, says that it may stay
+      -- changes of a source's log come by COPY; store_changes accepts them in the same transaction
       execute format('grant insert on event_store.wal_events to %I', _role);
     end if;
   end loop;
 
-  -- who reads them could sign as we do
+  -- a reader of the secrets could sign pushes as we do
   revoke select on event_store.push_secrets from event_store_reader;
 
-  -- A URL may hold a secret: its view's owner is told it by poll_views, and an operator reads the table.
+  -- A URL may hold a secret: poll_views returns it to the view's owner, and an operator reads the table.
   revoke select on event_store.views from event_store_reader;
   execute (
     select format('grant select (%s) on event_store.views to event_store_reader', string_agg(quote_ident(attname), ', ' order by attnum))

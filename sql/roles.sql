@@ -1,4 +1,4 @@
--- Who there is. Applied before the functions, again whenever they, this file or privileges.sql change.
+-- The store's roles. Applied before the functions, and again whenever they, this file or privileges.sql change.
 --
 -- event_store_writer    appends events and reads streams
 -- event_store_consumer  registers views and consumes them
@@ -6,8 +6,8 @@
 -- event_store_owner     all of it, builds read models, and does what operators do: moves and removes views, settles
 --                       dead letters, shortens the log, captures changes
 --
--- The roles cannot log in: grant them to those that can. They belong to the cluster: a dump of the database names them
--- and does not contain them. Who migrates needs CREATEROLE, unless they exist.
+-- The roles cannot log in: grant them to logins. They belong to the cluster: a dump of the database names them but does
+-- not contain them. The role that migrates needs CREATEROLE, unless they exist.
 
 do $roles$
 declare
@@ -26,6 +26,6 @@ begin
 end
 $roles$;
 
--- Each function's file grants what is granted today. What is granted there no longer is gone.
+-- Each function's file grants its rights anew. A grant that is in no file any more is gone.
 revoke all on all functions in schema event_store, event_store_platform, event_store_private
 from public, event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

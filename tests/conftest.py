@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.services import shared_session
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
-from millrace.resources.spark import spark_session
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres, major_version
+from millrace.spark import spark_session
+from millrace.spark.session import SPARK_TOKEN
 from tests.support import cpu_seconds
 from tests.support.databases import Database, Databases
 from tests.support.factories import register_orders
@@ -29,39 +29,39 @@ if TYPE_CHECKING:
 # Some tests write values of a gigabyte. Arrow's own pool would keep that much memory; this one gives it back.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
-# A child that gRPC prepares for its own use before it becomes another program may die of that.
+# gRPC's fork handlers may kill a child process before it executes another program.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 RECEIPT_LOG = Path(__file__).resolve().parents[2] / "shared" / "data" / "receipt.csv"
 
-# Javas that live for a minute: no compiler that only pays after ten, no threads that collect garbage beside two cores.
-# The one that all tests share fills the 48 MB of compiled code that the first compiler has by default, and would drop
-# and compile again what it still needs.
+# These JVMs live for a minute: a second compiler pays only after ten, and parallel collectors compete for two cores.
+# The JVM that all tests share overflows the first compiler's default code cache of 48 MB, and would drop and
+# recompile code that it still needs.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# A test takes a fraction of a second: on a disk, making its database would be nine tenths of that.
+# A test takes a fraction of a second; on a disk, nine tenths of that would be the making of its database.
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
 
 
 def in_memory() -> Path | None:
-    """Return a folder in memory for servers that only tests use; None (temporary files) where memory has no room."""
+    """Return a folder in memory for servers that only tests use; None (temporary files) if memory has no room."""
     return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
     cpu_seconds.register(config)
     if "PYTEST_XDIST_WORKER" not in os.environ and config.option.basetemp is None:
-        # not the folder that all runs share: the next run would close it to the account that Postgres runs as
+        # not the folder that all runs share: the next run would revoke access from Postgres' account
         os.environ["PYTEST_DEBUG_TEMPROOT"] = folder = tempfile.mkdtemp(prefix="millrace-tests-")
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
     os.environ.setdefault("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
-    # a busy machine takes minutes for what a test lets happen within a round; tests of this limit give it themselves
+    # on a busy machine a round of a test may take minutes; tests of this limit set it themselves
     os.environ.setdefault("MILLRACE_BUILD_TIMEOUT_S", "36000")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage among what is collected, now or later: it takes a quarter of the time, and stays anyway."""
+    """Exclude the collected tests from garbage collection: they stay anyway, and it takes a quarter of the time."""
     gc.disable()
     try:
         return (yield)
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
-    # the files with Spark take longest: what is left for the end is short, whichever process is free for it
+    # files with Spark take longest, so they come first: short ones at the end fill any free process
     long_files = {item.path for item in items if "spark_remote" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in long_files)
 
@@ -99,19 +99,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def postgres(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
     programs = pytestconfig.getoption("postgres")
-    # not pytest's tmp_path: its long path does not fit a unix socket
+    # not pytest's tmp_path: its path is too long for a unix socket
     with (
         tempfile.TemporaryDirectory(prefix="millrace-", dir=in_memory()) as directory,
         EmbeddedPostgres(Path(directory), programs) as server,
     ):
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
-            # tests kill processes, not the machine; each database that comes and goes would wait for the disk
+            # tests kill processes, not the machine; each new or dropped database would wait for the disk
             admin.execute("alter system set fsync = off")
             admin.execute("alter system set max_prepared_transactions = 50")
             if major_version(programs) >= 17:
-                # as few as may be: a test fills the queue of words
+                # the least possible: a test fills the queue of notifications
                 admin.execute("alter system set max_notify_queue_pages = 64")
-            # its statistics come at any moment, and no store would be as the template was
+            # it would write statistics at any moment, and stores would differ from the template
             admin.execute("alter system set autovacuum = off")
         server.stop()
         server.start()

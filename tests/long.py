@@ -1,7 +1,7 @@
-"""Which tests run only when they are asked for: `--long`.
+"""Tests that run only on request: `--long`.
 
-Belongs here: more seeds of a random test, more variants of one whose promise another test keeps. Not here: a promise's
-only test.
+Belongs here: more seeds of a random test, more variants of a test if another test covers its promise. Not here: a
+promise's only test.
 """
 
 import pytest
@@ -10,5 +10,5 @@ LONG = pytest.mark.long
 
 
 def seeds(number: int) -> list[object]:
-    """Return so many seeds: the first is always tried, the others on request."""
+    """Return `number` seeds: the first is always tried, the others on request."""
     return [0, *(pytest.param(seed, marks=LONG) for seed in range(1, number))]

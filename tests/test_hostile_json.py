@@ -1,4 +1,4 @@
-"""Whatever JSON Postgres holds: every reader gets it as it is, or fails at that event alone, and all others go on."""
+"""Any JSON that Postgres holds: every reader gets it exactly, or fails at that event alone; others are unaffected."""
 
 import json
 from collections.abc import Callable
@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.archive.json_fields import fields
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.backup.backup import backup
-from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.json_fields import fields
+from millrace.archive.writer import archive_partition
+from millrace.backup.backup import backup
+from millrace.errors import UnreadableData
+from millrace.event_store import Event
+from millrace.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import read
 from tests.support.factories import append_to, pump, register_orders, rows
 from tests.support.hostile_json import NUMBERS, UNREADABLE, WORDS, append_text, documents
@@ -25,11 +25,11 @@ from tests.support.views.receiver import Receiver, deliver, pushed, receiver
 
 __all__ = ["pushed", "receiver"]
 
-# of the first keys of many documents
+# paths with common keys of the documents
 PATHS = {"by one key": ["a"], "k" * 70: ["k" * 64], "deep": ["a", "a", "0"], "of ours": ["event_log: "]}
 PATHS["proto"] = ["__proto__"]
 few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-# a read by Spark is dear: few, of many documents
+# a read by Spark is expensive: few reads of many documents
 fewer = settings(few, max_examples=2)
 
 
@@ -42,7 +42,7 @@ def orders(store: PlatformStore) -> PlatformStore:
 
 @pytest.fixture
 def place(orders: PlatformStore) -> Callable[[list[str]], dict[int, str]]:
-    """Return what stores documents, each in a stream of its own beside an innocent one, and returns their offsets."""
+    """Return a function that stores documents, each in a stream beside an innocent one, and returns their offsets."""
     streams = iter(range(10**6))
 
     def store(documents: list[str]) -> dict[int, str]:

@@ -1,11 +1,11 @@
-"""What is installed is what was chosen: each package pinned, each file known by its hash."""
+"""Only chosen packages are installed: each is pinned, and each file known by its hash."""
 
 import re
 import tomllib
 
 from packaging.requirements import Requirement
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 
 LOCK = (PROJECT / "requirements.lock").read_text()
 
@@ -25,7 +25,7 @@ def test_the_lock_has_hashes_and_the_pinned_versions() -> None:
     locked = dict(named(entry.split("\\")[0]) for entry in entries)
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
     assert {name: version for name, version in locked.items() if pins().get(name, version) != version} == {}
-    # what only another system needs has no pin
+    # a package for another operating system only has no pin
     assert {name for name in pins() if name not in locked} == set()
 
 
@@ -35,7 +35,7 @@ def test_every_package_of_a_user_is_bounded_around_its_pin() -> None:
     for each in map(Requirement, project["dependencies"]):
         pin = pins()[re.sub(r"[-_.]+", "-", each.name).lower()]
         bounds = {one.operator for one in each.specifier}
-        # its versions are days, and a newer list of authorities breaks nothing
+        # certifi's versions are dates, and a newer list of authorities breaks nothing
         if bounds != ({">="} if each.name == "certifi" else {">=", "<"}) or not each.specifier.contains(pin):
             wrong.append((str(each), pin))
     assert wrong == []
@@ -48,7 +48,8 @@ def test_the_lock_names_no_host() -> None:
 
 def test_what_we_import_directly_and_what_builds_us_is_pinned() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-    asked = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["dev"]]
+    extras = project["project"]["optional-dependencies"]
+    asked = [*project["project"]["dependencies"], *extras["dev"], *extras["docs"]]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=]", each)[0]).lower() for each in asked}
     assert names - pins().keys() == set()
     (builder,) = project["build-system"]["requires"]

@@ -1,4 +1,4 @@
-"""What of a text is shown: no password, nothing that a terminal does."""
+"""Redacted texts: no password, no control sequence of a terminal."""
 
 import io
 import json
@@ -8,7 +8,7 @@ from rich.text import Text
 
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.redact import escaped, masked, printable
+from millrace.redact import escaped, masked, printable
 
 
 @pytest.mark.parametrize(

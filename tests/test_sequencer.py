@@ -1,4 +1,4 @@
-"""The loop that keeps the log in order: it sequences, dispatches, takes turns, and outlasts what breaks."""
+"""The loop that keeps the log in order: it sequences, dispatches, takes turns, and survives faults."""
 
 import tempfile
 import threading
@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store import Event, WantingView
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
-from millrace.resources.producers import ProducerStore
-from millrace.resources.sequencer import _Rounds, run_sequencer
+from millrace.event_store import Event, WantingView
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import APPENDED, Wakeups
+from millrace.producers import ProducerStore
+from millrace.sequencer import _Rounds, run_sequencer
 from tests.event_store.test_wake_ups import listeners
 from tests.support import factories
 from tests.support.factories import Connect, append, new_event, rows, set_clock, start, terminate, unprepared, value
@@ -69,8 +69,8 @@ def dispatched(observer: psycopg.Connection) -> list[tuple[Any, ...]]:
 def test_a_view_that_nothing_is_new_for_is_left_alone(
     orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # so that nothing but an event, or a view that is behind, is a reason
-    monkeypatch.setattr("millrace.resources.sequencer.DISPATCH_ALL_EVERY_S", 600)
+    # so that only an event, or a view that is behind, is a reason to dispatch
+    monkeypatch.setattr("millrace.sequencer.DISPATCH_ALL_EVERY_S", 600)
     for view in ("a", "b"):
         orders.register_view(view)
     with sequencer(dsn):
@@ -96,7 +96,7 @@ def test_a_view_that_nothing_is_new_for_is_left_alone(
 def test_many_views_delay_none(
     orders: PlatformStore, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.sequencer.SLICE_S", 0)  # a view a round
+    monkeypatch.setattr("millrace.sequencer.SLICE_S", 0)  # a view a round
     rounds = _Rounds(orders.connection)
     for n in range(9):
         orders.register_view(f"a-{n}")
@@ -152,7 +152,7 @@ def test_the_loop_connects_again(orders: PlatformStore, dsn: str, observer: psyc
     ended = set[int]()
 
     def connected() -> bool:
-        # between two looks it may do what is not looked for
+        # between two polls a session may have run another query
         ended.update(sessions(observer))
         return bool(ended)
 
@@ -196,7 +196,7 @@ def test_a_view_that_is_deleted_between_two_looks_does_not_end_the_loop(
 def test_an_error_in_one_view_holds_nobody_else_up(
     orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, sqlstate: str
 ) -> None:
-    monkeypatch.setattr("millrace.resources.sequencer.PATIENCE_S", 0.05)
+    monkeypatch.setattr("millrace.sequencer.PATIENCE_S", 0.05)
     for view in ("bad", "good"):
         orders.register_view(view, "-infinity")
     observer.execute(
@@ -259,14 +259,14 @@ def test_it_ends_transactions_of_producers_after_their_deadline(
 ) -> None:
     store = ProducerStore(orders.connection)
     store.register_producer("p")
-    set_clock(orders.connection, "2020-01-01 00:00:00+00")  # the loop is at today
+    set_clock(orders.connection, "2020-01-01 00:00:00+00")  # the loop's clock is at today
     store.begin_transaction("p", 0, 1, 0)
     with sequencer(dsn):
         wait_until(lambda: store.producer_statistics("p")[0].expired == 1, "the transaction has expired")
         # and again after a while
         assert store.begin_transaction("p", 0, 1, 0).status == "opened"
         assert value(observer, "select count(*) from event_store.transactions where state = 'open'") == 1
-    monkeypatch.setattr("millrace.resources.sequencer.PATIENCE_S", 0.05)
+    monkeypatch.setattr("millrace.sequencer.PATIENCE_S", 0.05)
     with sequencer(dsn):
         wait_until(lambda: store.producer_statistics("p")[0].expired == 2, "the transaction has expired")
         store.begin_transaction("p", 0, 1, 0)
@@ -279,10 +279,10 @@ def asleep(observer: psycopg.Connection) -> bool:
 
 @pytest.fixture
 def sleeping(orders: PlatformStore, dsn: str, observer: psycopg.Connection) -> Iterator[PlatformStore]:
-    """Yield a store whose sequencer sleeps, and wakes by itself only after minutes."""
+    """Yield a store with a sleeping sequencer, which wakes by itself only after minutes."""
     unprepared(observer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
+        patch.setattr("millrace.sequencer.PAUSE_S", 600)
         with sequencer(dsn, pause_s=0.2):
             wait_until(lambda: asleep(observer), "the sequencer sleeps")
             yield orders
@@ -298,9 +298,9 @@ def test_an_append_wakes_a_loop_that_sleeps(sleeping: PlatformStore, observer: p
 def test_what_is_committed_while_it_falls_asleep_is_not_left(
     orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time that it is about to say that it sleeps, an event is committed that could not see it yet."""
+    """Each time before it records its sleep, an event is committed by a transaction that could not see the record."""
     unprepared(observer)
-    monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
+    monkeypatch.setattr("millrace.sequencer.PAUSE_S", 600)
     attend, appended = PlatformStore.attend_log, list[Event]()
 
     def after_an_append(self: PlatformStore, attended_s: int, sleeps: bool = False) -> bool:
@@ -317,10 +317,10 @@ def test_what_began_before_the_sleep_comes_soon(
     orders: PlatformStore, dsn: str, observer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unprepared(observer)
-    monkeypatch.setattr("millrace.resources.sequencer.PAUSE_S", 600)
+    monkeypatch.setattr("millrace.sequencer.PAUSE_S", 600)
     writer = orders
     writer.connection.autocommit = False
-    append(writer)  # nobody attends the log yet: it notifies nobody
+    append(writer)  # no sequencer attends the log yet: the append notifies none
     with sequencer(dsn, pause_s=0.2):
         wait_until(lambda: asleep(observer), "the sequencer sleeps")
         writer.connection.commit()
@@ -346,7 +346,7 @@ def test_after_the_loop_nobody_is_said_to_attend_the_log(dsn: str, observer: psy
 def test_who_waits_is_woken_for_what_a_consumer_sequenced(sleeping: PlatformStore, dsn: str) -> None:
     with Wakeups(dsn) as positions:
         append(sleeping, "o-1")
-        sleeping.sequence_events()  # whoever is first
+        sleeping.sequence_events()  # whichever sequencer is first
         assert positions.wait(patience())
 
 

@@ -1,4 +1,4 @@
-"""Settings of a deployment: each wrong value is told in a sentence, by the setting's name, and no secret is quoted."""
+"""Settings of a deployment: each wrong value is reported in a sentence with the setting's name, without secrets."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.alerts.receiver import alert_settings
-from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.operations.alerts.receiver import alert_settings
+from millrace.settings import Settings
 
 Use = Callable[[Settings], object]
 NUMBERS = ("many", "0", "1.5", "")
@@ -17,7 +17,7 @@ WHSEC = "whsec_" + "A" * 32
 
 
 def alerts(settings: Settings) -> object:
-    """Return where alerts go; of a UI's address that is none they tell, and have no links."""
+    """Return the alerts' receivers; with an invalid address of the UI they say so, and have no links."""
     found = alert_settings(settings)
     assert found is not None
     if found.warnings:
@@ -25,7 +25,7 @@ def alerts(settings: Settings) -> object:
     return found
 
 
-# what is a text for itself says what is wrong with it where it is used first
+# a setting that is any text reports its fault at its first use
 WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "home": (("~nobody-of-this-name/x",), None),
     "dsn": (("nonsense", "postgresql://u:hunter2 secret@[/x"), lambda settings: psycopg.connect(settings.dsn or "")),

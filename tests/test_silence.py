@@ -9,17 +9,17 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from millrace.resources import connecting
-from millrace.resources.alerts.alerter import connected as alerter_connected
-from millrace.resources.capture.follow import follow
-from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumption.leases import owner_keeper
-from millrace.resources.event_store import Delivery
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.wake_ups import Wakeups
-from millrace.resources.metrics.store import StoreMetrics
-from millrace.resources.sequencer import run_sequencer
-from tests.consumers.test_consume import handled_by
+from millrace.capture.follow import follow
+from millrace.drain.leases import owner_keeper
+from millrace.event_store import Delivery
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import Wakeups
+from millrace.handlers.consumer import consume
+from millrace.operations.alerts.alerter import connected as alerter_connected
+from millrace.operations.metrics.store import StoreMetrics
+from millrace.postgres import connecting
+from millrace.sequencer import run_sequencer
+from tests.handlers.test_consume import handled_by
 from tests.support.building.relay import Relay
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.capturing.following import arrived
@@ -36,7 +36,7 @@ UNSEQUENCED = (
 
 
 def through(dsn: str) -> tuple[Relay, str]:
-    """Return a relay to a server, and the connection string that leads through it."""
+    """Return a relay to a server, and the connection string through it."""
     relay = Relay(f"{conninfo_to_dict(dsn)['host']}/.s.PGSQL.5432")
     plainly = {"sslmode": "disable", "gssencmode": "disable"}
     return relay, make_conninfo(dsn, host="127.0.0.1", port=relay.server_address[1], **plainly)
@@ -94,7 +94,7 @@ def test_a_service_goes_on_over_new_connections(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_ends_in_silence_when_told(service: str, orders: PlatformStore, relayed: tuple[Relay, str]) -> None:
-    """The time that an answer may take is far longer than the test may."""
+    """The answer timeout is far longer than the test's limit."""
     relay, dsn = relayed
     stop = threading.Event()
     append(orders, "a")
@@ -148,7 +148,7 @@ def test_an_event_that_met_a_read_only_server_has_not_failed(orders: PlatformSto
 @pytest.mark.parametrize("silent", ["source", "store"])
 def test_a_silent_follower_connects_anew(silent: str, captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
-    monkeypatch.setattr("millrace.resources.capture.source.connection.ANSWER_S", 1)
+    monkeypatch.setattr("millrace.capture.source.connection.ANSWER_S", 1)
     captured.drain()
     relay, way = through(captured.source.dsn if silent == "source" else captured.dsn)
     source, store = (way, captured.dsn) if silent == "source" else (captured.source.dsn, way)
@@ -167,9 +167,9 @@ def test_a_silent_follower_connects_anew(silent: str, captured: Captured, monkey
 
 
 def test_who_looks_or_listens_connects_anew(relayed: tuple[Relay, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("metrics.store.ASK_S", "alerts.alerter.WATCH_S", "event_store.wake_ups.ASK_S"):
-        monkeypatch.setattr(f"millrace.resources.{limit}", 1)
-    monkeypatch.setattr("millrace.resources.event_store.wake_ups.AWAY_S", 0)
+    for limit in ("operations.metrics.store.ASK_S", "operations.alerts.alerter.WATCH_S", "event_store.wake_ups.ASK_S"):
+        monkeypatch.setattr(f"millrace.{limit}", 1)
+    monkeypatch.setattr("millrace.event_store.wake_ups.AWAY_S", 0)
     relay, dsn = relayed
     extended: list[object] = []
     metrics = StoreMetrics(dsn)

@@ -1,4 +1,4 @@
-"""What all tests stand on: stores in which nothing is left, CPU seconds of daemons, waits that grow with the load."""
+"""The helpers of all tests: stores without leftovers, CPU seconds of daemons, waits that grow with the load."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.cpu_seconds import Group, own_group
 from tests.support.databases import Databases
 from tests.support.factories import append, register_orders, set_clock, value

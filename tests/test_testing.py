@@ -1,6 +1,6 @@
-"""What users test their read models with: a failure says what differs, and a store goes with its test.
+"""The users' tools for testing read models: a failure names the differences, and a store ends with its test.
 
-Not here: that its example runs by itself (`processes/test_example_of_testing.py`).
+Not here: the example runs by itself (`processes/test_example_of_testing.py`).
 """
 
 import gc
@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from millrace import count, fold, last, read_model, rollup, row, stream_id, sum_
-from millrace.resources.spark import java
-from millrace.resources.spark.java import JavaNotFound
 from millrace.rows import FoldEvent, State
+from millrace.spark import java
+from millrace.spark.java import JavaNotFound
 from millrace.testing import StreamsFailed, event, given
 from tests.support.factories import value
 
@@ -66,7 +66,7 @@ def test_later_events_are_added_and_differences_named(dsn: str, spark: "SparkSes
     more = event("order", "o-1", "line_added", product="kettle", amount=1)
     later = built.given(more, event("order", "a-2", "placed")).when(Orders, batch_events=1)
     assert [row["order_id"] for row in later.rows] == ["a-2", "o-1"]
-    # any order, some columns, a decimal as it is written
+    # rows in any order, some columns, a decimal as written
     later.then([{"lines": 2, "total": 10.95}, {"lines": 0, "total": 0}])
     later.rebuilt().then([{"order_id": "o-1", "total": Decimal("10.95")}, {"order_id": "a-2", "total": 0}])
 
@@ -93,7 +93,7 @@ def test_a_stream_that_cannot_be_built_is_named_with_the_reason(dsn: str, spark:
     carted = given(good, bad, dsn=dsn, spark=spark)
     with pytest.raises(StreamsFailed, match=r"cart 'c-2', offset \d+: .*ValueError: fewer than none"):
         carted.when(carts)
-    # the others are there, as in a drain
+    # the other streams are built, as in a drain
     given(dsn=dsn, spark=spark).when(carts).then([{"cart_id": "c-1", "items": 2}])
 
 
@@ -112,7 +112,7 @@ def test_rows_that_differ_by_batch_are_named(dsn: str, spark: "SparkSession", mo
     with pytest.raises(AssertionError, match="depend on how its events are split into batches") as failed:
         carted.when(called)
     assert "in batches of 2 events: [{'cart_id': 'c-1', 'calls': " in str(failed.value)
-    # a stated size is built once
+    # a batch of a stated size is built once
     given(event("cart", "c-1", "filled"), dsn=dsn, spark=spark).when(called, batch_events=2)
 
 

@@ -9,21 +9,21 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.runs import Progress, one_try, release_dead
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.capture.drain import CaptureDrain, CaptureReport
-from millrace.resources.capture.follow import follow
-from millrace.resources.capture.health import CaptureHealth, capture_health
-from millrace.resources.capture.store import CaptureStore, find_capture
-from millrace.resources.errors import CaptureInUse
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.capture.declaration import Capture
+from millrace.capture.drain import CaptureDrain, CaptureReport
+from millrace.capture.follow import follow
+from millrace.capture.health import CaptureHealth, capture_health
+from millrace.capture.store import CaptureStore, find_capture
+from millrace.errors import CaptureInUse
+from millrace.event_store.migrations import migrate
+from millrace.resources.postgres import PostgresResource
 
 WAL_EVENTS = dg.AssetKey(["change_capture", "wal_events"])
 CHANGE_EVENTS = dg.AssetKey(["change_capture", "change_events"])
 
 
 class CaptureConfig(dg.Config):
-    """How long a run captures, in seconds."""
+    """The time budget of a capture's run, in seconds."""
 
     budget_s: float = 600
     idle_s: float = 30
@@ -32,7 +32,7 @@ class CaptureConfig(dg.Config):
 def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) -> dg.AssetsDefinition:
     """Make the two steps of every declared capture; they run together: the second takes changes that the first stored.
 
-    `log_partitions` is how many a new event store gets.
+    `log_partitions` is the number of log partitions of a new event store.
     """
 
     @dg.multi_asset(
@@ -62,7 +62,7 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
         context: dg.AssetExecutionContext, config: CaptureConfig, postgres: PostgresResource
     ) -> Iterator[dg.MaterializeResult[None]]:
         capture, dsn = captures[context.partition_key], postgres.current_dsn()
-        # a store of an older version is brought up to date; one that is up to date is only read
+        # migrate a store of an older version; a current one is only read
         migrate(dsn, log_partitions=log_partitions)
         owner = lease_owner(postgres, capture.name)
         release_dead(context.instance, owner, partial(release_owner, postgres, capture.name))
@@ -83,7 +83,7 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
                         budget_s=config.budget_s, idle_s=config.idle_s, on_step=Progress(show).step
                     )
             except dg.DagsterExecutionInterruptedError:
-                # a connection that was interrupted in a statement cannot give the lease back
+                # a connection that was interrupted in a statement cannot release the lease
                 release_owner(postgres, capture.name, context.run.run_id)
                 raise
         for key, metadata in capture_metadata(report, capture_health(dsn, capture)).items():
@@ -93,7 +93,7 @@ def change_capture_assets(captures: Mapping[str, Capture], log_partitions: int) 
 
 
 def source_table_specs(captures: Mapping[str, Capture]) -> list[dg.AssetSpec]:
-    """Make an asset of each captured table, which others write: there the lineage begins."""
+    """Make an asset of each captured table, where the lineage begins; other programs write it."""
     tables = [
         _source_spec(
             [capture.name, table.schema, table.table],
@@ -102,7 +102,7 @@ def source_table_specs(captures: Mapping[str, Capture]) -> list[dg.AssetSpec]:
         for capture in captures.values()
         for table in capture.tables
     ]
-    # which these are, only the source knows
+    # only the source knows these tables
     fitting = [
         _source_spec(
             [capture.name, "by_pattern"],
@@ -128,7 +128,7 @@ def lease_owner(postgres: PostgresResource, capture: str) -> list[str]:
 
 
 def release_owner(postgres: PostgresResource, capture: str, owner: str) -> None:
-    """Give back a capture's lease in the name of its owner; a lease that has another owner by now stays.
+    """Release a capture's lease in the name of its owner; a lease that has another owner by now stays.
 
     The store refuses all later calls of the old owner.
     """
@@ -138,7 +138,7 @@ def release_owner(postgres: PostgresResource, capture: str, owner: str) -> None:
 
 
 def capture_metadata(report: CaptureReport, health: CaptureHealth) -> dict[dg.AssetKey, dict[str, float]]:
-    """Return the numbers of a capture's work and of its slot, under names that plot."""
+    """Return the numbers of a capture's work and of its slot, as metadata that Dagster plots."""
     return {
         WAL_EVENTS: {
             "changes": report.stored,

@@ -1,1 +1,1 @@
-"""Read models as assets: how Dagster shows and rebuilds each declared one."""
+"""Read models as assets: how Dagster shows and rebuilds each declared read model."""

@@ -7,31 +7,32 @@ from typing import Any
 
 import dagster as dg
 
-from millrace.assets import OWNERS, Group, consumption
-from millrace.assets.events import asset_key, by_decider, taken
+from millrace.assets import OWNERS, Group
+from millrace.assets import drains as consumption
+from millrace.assets.declared_events import asset_key, by_decider, declared_for
 from millrace.assets.lineage import COLUMN_LINEAGE, column_lineage, column_schema, rollup_lineage
 from millrace.assets.partitions import VIEW_EVENTS, log_partition_of
 from millrace.assets.runs import release_dead
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.assets.tables import table_metadata
 from millrace.assets.verdicts import repeat_verdicts
-from millrace.resources.capture.declaration import Capture
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.events.model import DeclaredEvent
-from millrace.resources.postgres.resource import PostgresResource
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
-from millrace.resources.spark.resource import SparkResource
+from millrace.capture.declaration import Capture
+from millrace.drain.commit import Commit
+from millrace.drain.limits import Limits
+from millrace.drain.view_drain import ViewDrain
+from millrace.errors import MillraceError, Unreachable
+from millrace.event_schemas.model import DeclaredEvent
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
+from millrace.resources.postgres import PostgresResource
+from millrace.resources.spark import SparkResource
 
-# The partitions that a person picks, such as those that failed: sixteen runs would be sixteen processes.
+# One run for all partitions that an operator picks, such as failed ones: sixteen runs would be sixteen processes.
 TOGETHER = dg.BackfillPolicy.single_run()
 
 
 class RebuildConfig(dg.Config):
-    """How long a rebuild waits for a drain that holds the log partition's lease, in seconds."""
+    """The longest wait of a rebuild for a drain that holds the log partition's lease, in seconds."""
 
     wait_s: float = 60
 
@@ -46,20 +47,20 @@ def read_model_asset(
 ) -> dg.AssetsDefinition:
     """Make the asset `read_models/<name>`; `archive` is the folder that a rebuild reads old events from.
 
-    One run rebuilds as many log partitions as it is asked to, in one job. Each that is done is recorded by itself:
-    where one fails, Dagster shows which.
+    One run rebuilds all log partitions that it is launched for, in one job. Each is recorded separately: if one fails,
+    Dagster shows which.
     """
     lineage = column_lineage(model, captures, events)
 
     @_asset(
         key=["read_models", model.name],
         partitions_def=partitions,
-        # yields nothing: each finished partition is recorded by itself below
+        # yields nothing: each finished partition is recorded separately below
         output_required=False,
         deps=[
             dg.AssetDep(VIEW_EVENTS, partition_mapping=dg.SpecificPartitionsPartitionMapping([model.view])),
             dg.AssetDep(["event_store", "event_log"]),
-            *(dg.AssetDep(asset_key(decider)) for decider in by_decider(taken(model, events))),
+            *(dg.AssetDep(asset_key(decider)) for decider in by_decider(declared_for(model, events))),
             *(
                 dg.AssetDep(["read_models", other], partition_mapping=dg.AllPartitionMapping())
                 for other in sorted({one.model for one in model.lookups.values()})
@@ -85,7 +86,7 @@ def read_model_asset(
             with postgres.store() as store:
                 view = consumption.view_of(store, model)
                 release_dead(context.instance, store.lease_owners(view), store.release_owner)
-            with Consumer(
+            with ViewDrain(
                 postgres.current_dsn(),
                 model,
                 lambda: spark.spark_session,
@@ -115,7 +116,7 @@ def read_model_asset(
                         table,
                     )
         finally:
-            # this run's checks are planned with it, and are skipped because it yields nothing
+            # Dagster plans this run's checks with it, and skips them because it yields nothing
             repeat_verdicts(context.instance, [shown.asset], context.run.run_id)
         if len(failed) == 1:
             raise failed[0]
@@ -127,7 +128,7 @@ def read_model_asset(
 
 
 def rollup_specs(rollups: Iterable[Rollup]) -> list[dg.AssetSpec]:
-    """Make the asset of each rollup; nothing runs it: its groups change with the rows of its read model."""
+    """Make the asset of each rollup. It never runs: its groups change with the rows of its read model."""
     return [
         dg.AssetSpec(
             ["read_models", each.name],
@@ -146,18 +147,18 @@ def rollup_specs(rollups: Iterable[Rollup]) -> list[dg.AssetSpec]:
     ]
 
 
-def _asset(**said: Any) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:  # noqa: ANN401  as `dg.asset` takes it
+def _asset(**arguments: Any) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:  # noqa: ANN401  as `dg.asset` takes it
     with warnings.catch_warnings():
-        # Dagster may still change how it takes TOGETHER; its version is pinned, and a test looks
+        # Dagster may still change this argument; its version is pinned, and a test checks it
         warnings.simplefilter("ignore", dg.BetaWarning)
-        made: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(**said, backfill_policy=TOGETHER)
+        made: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(**arguments, backfill_policy=TOGETHER)
         return made
 
 
 def rebuild_partitions(
-    consumer: Consumer, partitions: Sequence[int], wait_s: float
+    consumer: ViewDrain, partitions: Sequence[int], wait_s: float
 ) -> Iterator[Commit | MillraceError]:
-    """Rebuild log partitions together, in one job; where that fails, each by itself.
+    """Rebuild log partitions together, in one job; if that fails, each separately.
 
     Yields a commit for each group of log partitions that was built together, and an error for each that failed.
     """

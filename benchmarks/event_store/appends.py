@@ -34,12 +34,12 @@ VALUES = {
     "version": "%(version)s",
 }
 COROUTINES, CONFLICTS = 32, 0.05
-# of one append: what it may cost, client and server together, and the server alone, in bare INSERTs for each event
+# events of an append -> its target cost in bare INSERTs per event: client and server together, and the server alone
 TARGETS = {1: (2.4, 2.9), 3: (1.3, 1.3), 10: (0.9, 0.9)}
 
 
 def single(bench: Bench) -> list[Result]:
-    """Streams of five events: one by one, three and ten by a call; each side has its statements prepared."""
+    """Measure streams of five events: one, three and ten per call; both sides prepare their statements."""
     database = bench.ours()
     columns = make_bare(database)
     number = bench.size(3000, 30)
@@ -86,16 +86,16 @@ def single(bench: Bench) -> list[Result]:
             return server[side][-1] + (time.process_time() - before) / number * 1e6
 
         plain, *calls = bench.in_turn(*[partial(both, side) for side in range(len(sides))])
-        for (size, (target, of_server)), each, taken in zip(TARGETS.items(), calls, server[1:], strict=True):
+        for (size, (target, of_server)), each, costs in zip(TARGETS.items(), calls, server[1:], strict=True):
             what = f"append of {size} against a bare INSERT, an event: CPU of "
             results.append(Result(f"{what}client and server", each, plain, "us", plain / each, 1 / target))
-            a, b = median(taken), median(server[0])
+            a, b = median(costs), median(server[0])
             results.append(Result(f"{what}the server", a, b, "us", b / a, 1 / of_server))
     return results
 
 
 def gathered(bench: Bench) -> list[Result]:
-    """Many coroutines on one connection against one, each appending an event after the other to new streams."""
+    """Measure many coroutines on one connection against one; each appends one event after the other to new streams."""
     database, number = bench.ours(), bench.size(4000, 100)
     data = json.loads(DATA)
 

@@ -10,7 +10,7 @@ TABLE = sql.Identifier("bare", "events")
 
 
 def make_bare(database: Database) -> Sequence[str]:
-    """Make the table; return the names of its columns that a row must bring."""
+    """Make the table; return the names of the columns that a row must have."""
     database.run("create schema bare")
     database.run("create table bare.events (like event_store.events including defaults including indexes)")
     return [
@@ -23,7 +23,7 @@ def make_bare(database: Database) -> Sequence[str]:
 
 
 def insert(columns: Sequence[str], values: Mapping[str, str]) -> sql.Composed:
-    """Return an INSERT of one row; `values` has an expression for each column that may be there."""
+    """Return an INSERT of one row; `values` has an expression for each possible column."""
     return sql.SQL("insert into {} ({}) values ({})").format(
         TABLE,
         sql.SQL(", ").join(map(sql.Identifier, columns)),

@@ -1,6 +1,6 @@
 """Batches: append_events against a bare COPY of the same rows, in events per second of the backend's CPU.
 
-Both sides are given ready text. The COPY writes into the same columns and indexes; it moves no stream, checks nothing,
+Both sides get prepared text. The COPY writes into the same columns and indexes; it advances no stream, checks nothing,
 and returns nothing.
 """
 
@@ -20,7 +20,7 @@ Name = Callable[[int, int], str]
 
 
 class Event(TypedDict):
-    """One event as append_events takes it."""
+    """One event in the form that append_events takes."""
 
     decider: str
     decider_id: str
@@ -39,7 +39,7 @@ SHAPES: dict[str, Name] = {
 
 
 def against_copy(bench: Bench) -> list[Result]:
-    """Batches of 1,000 events in several shapes."""
+    """Measure batches of 1,000 events in several shapes."""
     results = []
     number = bench.size(20, 3)
     for shape, name in SHAPES.items():
@@ -53,7 +53,7 @@ def against_copy(bench: Bench) -> list[Result]:
 
 
 def appender(connection: psycopg.Connection, name: Name, size: int, number: int) -> Callable[[], float]:
-    """Make a function that appends so many batches and returns the events per second of CPU."""
+    """Make a function that appends `number` batches and returns the events per second of CPU."""
     batches = count()
 
     def append() -> float:
@@ -66,7 +66,7 @@ def appender(connection: psycopg.Connection, name: Name, size: int, number: int)
 def copier(
     connection: psycopg.Connection, columns: Sequence[str], name: Name, size: int, number: int
 ) -> Callable[[], float]:
-    """Make a function that copies so many batches and returns the events per second of CPU."""
+    """Make a function that copies `number` batches and returns the events per second of CPU."""
     batches, offsets = count(), count(1, size)
 
     def copy() -> float:
@@ -93,7 +93,7 @@ def make_batch(name: Name, batch: int, size: int) -> list[Event]:
 
 
 def append_batches(connection: psycopg.Connection, texts: Sequence[bytes], size: int) -> None:
-    """Append batches, and leave the answers as they come, so that Python's part is small."""
+    """Append batches without parsing the answers, so that Python's part is small."""
     for text in texts:
         answer = connection.pgconn.exec_params(b"select * from event_store.append_events($1)", [text])
         if answer.ntuples != size:

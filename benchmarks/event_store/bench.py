@@ -17,8 +17,8 @@ from rich.table import Table
 
 from benchmarks.cpu import of_server
 from benchmarks.servers import started
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 # A page of the schema begins with the page's own text and line numbers; the SQL begins here.
 FIRST_LINE = "-- ####"
@@ -39,13 +39,13 @@ class Result:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the ratio is at least the target; none where there is no target."""
+        """Whether the ratio is at least the target; None without a target."""
         return None if self.ratio is None or self.target is None else self.ratio >= self.target
 
 
 @dataclass(frozen=True)
 class Database:
-    """One database: ours or with the other schema, and how its functions are called."""
+    """One database, with our schema or the other one, and how its functions are called."""
 
     dsn: str
     ours: bool
@@ -60,13 +60,13 @@ class Database:
         return psycopg.connect(self.dsn, autocommit=True)
 
     def run(self, sql: str) -> list[tuple[object, ...]]:
-        """Run one statement in a session of its own."""
+        """Run one statement in a new session."""
         with self.connect() as connection:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
     def register_views(self, number: int) -> None:
-        """Register so many views that want everything."""
+        """Register views that want every event."""
         if number:
             start = "'-infinity'" if self.ours else "'-infinity'::timestamp"
             self.run(
@@ -76,7 +76,7 @@ class Database:
 
 @dataclass
 class Bench:
-    """A server for the time of a run, and how much to measure."""
+    """A server for one run, and how much to measure."""
 
     server: EmbeddedPostgres
     other_schema: str
@@ -84,12 +84,12 @@ class Bench:
     small: bool
     console: Console
     events: int = 0
-    # of the server in runs of pgbench, by database: microseconds for a transaction
+    # CPU of the server in runs of pgbench, by database: microseconds per transaction
     cpu_us: dict[Database, list[float]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def size(self, full: int, small: int) -> int:
-        """How many: all of it, or few to try that it runs."""
+        """Return how many to measure: the full number, or few for a trial run."""
         return small if self.small else full
 
     def ours(self, log_partitions: int = 16) -> Database:
@@ -106,16 +106,16 @@ class Bench:
         return self._registered(database)
 
     def in_turn(self, *measures: Callable[[], float]) -> list[float]:
-        """Measure A B A B …, as many rounds as asked for, and return the median of each."""
-        taken: list[list[float]] = [[] for _ in measures]
+        """Measure A B A B … for the requested rounds, and return the median of each."""
+        measured: list[list[float]] = [[] for _ in measures]
         for number in range(self.rounds):
             self.console.log(f"  round {number + 1} of {self.rounds}", style="dim")
-            for measure, values in zip(measures, taken, strict=True):
+            for measure, values in zip(measures, measured, strict=True):
                 values.append(measure())
-        return [median(values) for values in taken]
+        return [median(values) for values in measured]
 
     def pgbench(self, database: Database, script: str, clients: int) -> float:
-        """Run a script by so many clients for some seconds and return its transactions per second."""
+        """Run a script with `clients` clients for some seconds, and return its transactions per second."""
         with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
             file.write(script)
             file.flush()
@@ -123,17 +123,17 @@ class Bench:
             jobs = str(min(clients, os.cpu_count() or 1))
             command = [str(PROGRAMS / "pgbench"), "-n", "-M", "prepared", "-f", file.name, "-c", str(clients)]
             before = of_server(self.server)
-            done = subprocess.run(
+            completed = subprocess.run(
                 [*command, "-j", jobs, "-T", seconds, database.dsn],
                 env={**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")},
                 capture_output=True,
                 text=True,
                 check=False,
             )
-        found = re.search(r"tps = ([\d.]+)", done.stdout)
-        transactions = re.search(r"actually processed: (\d+)", done.stdout)
-        if done.returncode != 0 or found is None or transactions is None:
-            raise RuntimeError(f"pgbench failed: {done.stderr or done.stdout}")
+        found = re.search(r"tps = ([\d.]+)", completed.stdout)
+        transactions = re.search(r"actually processed: (\d+)", completed.stdout)
+        if completed.returncode != 0 or found is None or transactions is None:
+            raise RuntimeError(f"pgbench failed: {completed.stderr or completed.stdout}")
         used = (of_server(self.server) - before) / int(transactions[1]) * 1e6
         self.cpu_us.setdefault(database, []).append(used)
         return float(found[1])
@@ -167,20 +167,20 @@ def bench(
 
 
 def schema_in(text: str) -> str:
-    """Return the SQL in a text that may begin with a web page's own words."""
+    """Return the SQL in a text that may begin with other text of a web page."""
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith(FIRST_LINE)), 0)
     return "\n".join(lines[start:])
 
 
 def cpu_per_event(bench: Bench, what: str, ours: Database, theirs: Database, target: float | None) -> Result:
-    """Return what an event of `append_script` cost the server, on both sides, by the runs of pgbench so far."""
+    """Return the server's CPU per event of `append_script` on both sides, from the runs of pgbench so far."""
     a, b = (median(bench.cpu_us[database]) / EVENTS_PER_STREAM for database in (ours, theirs))
     return Result(f"{what}: CPU of the server", a, b, "us/event", b / a, target)
 
 
 def append_script(database: Database, events: int = EVENTS_PER_STREAM) -> str:
-    """Write a pgbench script: a new stream of so many events, each a transaction, each stating the one before."""
+    """Write a pgbench script: a new stream of events, each in a transaction, each with the id of the one before."""
     cast = "" if database.ours else "::uuid"
     lines = ["\\set stream random(1, 9000000000000000000)"]
     for number in range(events):
@@ -193,7 +193,7 @@ def append_script(database: Database, events: int = EVENTS_PER_STREAM) -> str:
 
 
 def fill(database: Database, label: str, streams: int, events: int = EVENTS_PER_STREAM) -> int:
-    """Append so many events to each of so many new streams, chained; return how many events that is."""
+    """Append `events` chained events to each of `streams` new streams; return the number of events."""
     event_id = f"md5('{label}-' || s || '-' || n)::uuid"
     previous = f"case when n > 1 then md5('{label}-' || s || '-' || n - 1)::uuid end"
     if database.ours:

@@ -1,8 +1,8 @@
 """Whether a call costs more in a large store: a store with 100,000 events and one with many more take turns.
 
 Each round appends some events and takes them through the log, a rows view and a bulk view that are not behind. Batches
-come with random ids and with ids that rise with time. The numbers are CPU of the backend. Then the WAL of an event of a
-batch, a purge, and the bytes per event of each table and index.
+have random ids or ids that rise with time. The numbers are CPU of the backend. Also measured are the WAL of an event of
+a batch, a purge, and the bytes per event of each table and index.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ READS: dict[str, LiteralString] = {
     "log_position": "select * from event_store.log_position(md5('log-0-' || %s || '-1')::uuid)",
     "stream_head": "select * from event_store.stream_head(md5('log-0-' || %s), 'order')",
 }
-LOOKS: dict[str, LiteralString] = {
+QUERIES: dict[str, LiteralString] = {
     "sequence_events, nothing new": "select event_store_platform.sequence_events()",
     "claim_batch, nothing new": "select * from event_store.claim_batch('bulk', 'me')",
     "poll_views": "select * from event_store_platform.poll_views()",
@@ -44,13 +44,13 @@ LOOKS: dict[str, LiteralString] = {
 
 
 def calls(bench: Bench) -> list[Result]:
-    """Each call in the large store against the small one, and the sizes of both."""
+    """Measure each call in the large store against the small one, and the sizes of both."""
     few, many = bench.size(FEW, 500), max(bench.events, bench.size(FEW, 500))
     large, small = Store(bench, many), Store(bench, few)
     bench.in_turn(large.measure, small.measure)
     results = []
-    for name, taken in large.taken.items():
-        x, y = median(taken), median(small.taken[name])
+    for name, costs in large.costs.items():
+        x, y = median(costs), median(small.costs[name])
         what = f"{name}, {large.events:,} events against {small.events:,}"
         results.append(Result(what, x, y, "us of CPU", y / x, TARGET))
     for name, large_store, small_store in (
@@ -68,14 +68,14 @@ def calls(bench: Bench) -> list[Result]:
 
 
 class Store:
-    """A store of so many events, two views at its end, and the CPU that calls took."""
+    """A store with `events` events, two views at its end, and the CPU that calls took."""
 
     def __init__(self, bench: Bench, events: int) -> None:
         self._bench = bench
         self._database: Database = bench.ours()
         self._numbers = count()
         self._random = Random(events)
-        self.taken: dict[str, list[float]] = {}
+        self.costs: dict[str, list[float]] = {}
         self.events = 0
         slices = count()
         while self.events < events:
@@ -88,7 +88,7 @@ class Store:
         self.connection = self._database.connect()
 
     def measure(self) -> float:
-        """Append a batch and take it through everything."""
+        """Append a batch and take it through the log and both views."""
         some = self._bench.size(BATCH, 20)
         self._take("append_event", self._append, some)
         self._take("append_events, random ids, an event of 1,000", partial(self._fill, RANDOM), 1000)
@@ -100,13 +100,13 @@ class Store:
         self._take("claim_batch + commit_batch, an event", self._claim, appended)
         first = min(SLICE, self.events // EVENTS_PER_STREAM)
         for name, query in READS.items():
-            self._take(name, partial(self._ask, query, some, first), some)
-        for name, query in LOOKS.items():
-            self._take(name, partial(self._ask, query, 50, None), 50)
+            self._take(name, partial(self._run_query, query, some, first), some)
+        for name, query in QUERIES.items():
+            self._take(name, partial(self._run_query, query, 50, None), 50)
         return 0
 
     def wal(self, ids: LiteralString) -> float:
-        """Return how many bytes of WAL an event of a batch takes, after a checkpoint."""
+        """Return the bytes of WAL per event of a batch, after a checkpoint."""
         self.connection.execute("checkpoint")
         before = self._wal_position()
         for _ in range(10):
@@ -114,7 +114,7 @@ class Store:
         return (self._wal_position() - before) / 10_000
 
     def purge(self) -> float:
-        """Delete the oldest events of a log partition, once the views have had all; return the CPU per event."""
+        """Delete the oldest events of a log partition, once the views have consumed all; return the CPU per event."""
         self._sequence()
         self._claim()
         self._dispatch()
@@ -147,7 +147,7 @@ class Store:
         return int(str(position))
 
     def _take(self, name: str, work: Callable[[], None], number: int) -> None:
-        self.taken.setdefault(name, []).append(backend_us(self.connection, work, number))
+        self.costs.setdefault(name, []).append(backend_us(self.connection, work, number))
 
     def _append(self) -> None:
         for _ in range(self._bench.size(BATCH, 20)):
@@ -174,10 +174,10 @@ class Store:
         self.connection.execute("select event_store_platform.dispatch_events('rows')")
 
     def _consume(self) -> None:
-        while taken := self.connection.execute(
+        while rows := self.connection.execute(
             "select \"offset\" from event_store.stream_events('rows', 100, 300)"
         ).fetchall():
-            self.connection.execute("select event_store.ack_events('rows', %s)", ([offset for (offset,) in taken],))
+            self.connection.execute("select event_store.ack_events('rows', %s)", ([offset for (offset,) in rows],))
 
     def _claim(self) -> None:
         claims = self.connection.execute(
@@ -188,7 +188,7 @@ class Store:
             tuple([claim[n] for claim in claims] for n in range(3)),
         )
 
-    def _ask(self, query: LiteralString, calls: int, streams: int | None) -> None:
+    def _run_query(self, query: LiteralString, calls: int, streams: int | None) -> None:
         for _ in range(calls):
             arguments = (str(self._random.randint(1, streams)),) if streams else ()
             self.connection.execute(query, arguments, prepare=True).fetchall()

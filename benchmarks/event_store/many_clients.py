@@ -1,7 +1,7 @@
-"""Many clients that meet: hundreds behind a pool in transaction mode, and 32 that all append to one stream.
+"""Many concurrent clients: hundreds behind a pool in transaction mode, and 32 that all append to one stream.
 
 One append in ten of the hundreds goes to one of a hundred shared streams, where all but one are refused. The sequencer
-runs beside them, and sessions that wait for a lock are looked for all the time.
+runs meanwhile, and the benchmark polls for sessions that wait for a lock.
 """
 
 import tempfile
@@ -35,9 +35,9 @@ ON_ONE_STREAM = 32
 
 @dataclass
 class Run:
-    """What one crowd did, the longest waits that were seen, and the CPU per event of server and pooler."""
+    """The result of one crowd: its appends, the longest waits seen, and the CPU per event of server and pooler."""
 
-    done: Appended
+    total: Appended
     waits: Waits
     server_us: float
     pooler_us: float
@@ -45,7 +45,7 @@ class Run:
 
 
 def behind_a_pool(bench: Bench) -> list[Result]:
-    """500 clients against 50, on as many sessions of the server."""
+    """Measure 500 clients against 50, on the same number of server sessions."""
     if PROGRAM is None:
         bench.console.log("  pgbouncer is not installed: apt-get install pgbouncer")
         return []
@@ -59,13 +59,13 @@ def behind_a_pool(bench: Bench) -> list[Result]:
         def rate() -> float:
             run = appended(bench, bench.ours(), crowd)
             runs[number].append(run)
-            return run.done.events / run.done.seconds
+            return run.total.events / run.total.seconds
 
         return rate
 
     many, few = bench.in_turn(measured(clients), measured(clients // 10))
     all_runs = runs[clients]
-    conflicts = sum(run.done.conflicts for run in all_runs) / sum(run.done.events for run in all_runs)
+    conflicts = sum(run.total.conflicts for run in all_runs) / sum(run.total.events for run in all_runs)
     shared, other = (max(1000 * getattr(run.waits, kind) for run in all_runs) for kind in ("shared", "other"))
     what = f"{clients} clients behind a pool of {SESSIONS} sessions, {streams:,} streams"
     return [
@@ -80,12 +80,12 @@ def behind_a_pool(bench: Bench) -> list[Result]:
 
 
 def cpu(runs: dict[int, list[Run]], clients: int, kind: str) -> tuple[float, float]:
-    """Return the least that an event cost beside so many clients, and beside a tenth of them."""
+    """Return the lowest CPU per event with `clients` clients, and with a tenth of them."""
     return min(getattr(run, kind) for run in runs[clients]), min(getattr(run, kind) for run in runs[clients // 10])
 
 
 def appended(bench: Bench, database: Database, crowd: Crowd) -> Run:
-    """Let a crowd append behind a pool, and watch."""
+    """Run a crowd of writers behind a pool, and watch for waits."""
     with (
         tempfile.TemporaryDirectory(prefix="pool-") as folder,
         pooled(database.dsn, Path(folder), SESSIONS, crowd.clients + 10) as address,
@@ -93,16 +93,16 @@ def appended(bench: Bench, database: Database, crowd: Crowd) -> Run:
     ):
         pooler = int((Path(folder) / "pid").read_text())
         before = of_server(bench.server), with_children(pooler)
-        done, waits = watched(database, crowd, address)
+        total, waits = watched(database, crowd, address)
         server, pool_s = of_server(bench.server) - before[0], with_children(pooler) - before[1]
-    for lock, seen in Counter(lock for lock, _ in waits.others).items():
-        bench.console.log(f"  {seen} appends to streams of one client waited for a lock of the kind {lock}")
+    for lock, number in Counter(lock for lock, _ in waits.others).items():
+        bench.console.log(f"  {number} appends to streams of one client waited for a lock of the kind {lock}")
     ((deadlocks,),) = database.run("select deadlocks from pg_stat_database where datname = current_database()")
-    return Run(done, waits, server / done.events * 1e6, pool_s / done.events * 1e6, int(str(deadlocks)))
+    return Run(total, waits, server / total.events * 1e6, pool_s / total.events * 1e6, int(str(deadlocks)))
 
 
 def watched(database: Database, crowd: Crowd, address: str) -> tuple[Appended, Waits]:
-    """Let a crowd append in processes of its own, and look who waits."""
+    """Run a crowd of writers in separate processes, and watch which sessions wait."""
     waits = Waits()
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool, database.connect() as watching:
         bounds = [crowd.clients * n // PROCESSES for n in range(PROCESSES + 1)]
@@ -122,7 +122,7 @@ def watched(database: Database, crowd: Crowd, address: str) -> tuple[Appended, W
 
 
 def on_one_stream(bench: Bench) -> list[Result]:
-    """32 clients on one stream: what a conflict takes against a stored event, and how long who waits for a lock."""
+    """Measure 32 clients on one stream: the cost of a conflict against a stored event, and the waits for locks."""
     crowd = Crowd(ON_ONE_STREAM, bench.size(20, 2), streams=1, shared=1, shared_part=1)
     runs: list[tuple[Appended, Waits]] = []
     number = bench.size(1000, 20)
@@ -134,8 +134,8 @@ def on_one_stream(bench: Bench) -> list[Result]:
         def crowded() -> float:
             database = bench.ours()
             runs.append(watched(database, crowd, database.dsn))
-            done = runs[-1][0]
-            return 1000 * done.stored_s / done.events
+            total = runs[-1][0]
+            return 1000 * total.stored_s / total.events
 
         stored_us, conflict_us, stored_ms, conflict_ms = bench.in_turn(
             lambda: backend_us(one, lambda: append_chain(one, str(uuid4()), None, number), number),
@@ -145,7 +145,7 @@ def on_one_stream(bench: Bench) -> list[Result]:
         )
     what = f"{ON_ONE_STREAM} clients on one stream"
     waited, longest = (1000 * max(seconds) for seconds in zip(*((w.shared, d.longest_s) for d, w in runs), strict=True))
-    conflicts = sum(done.conflicts for done, _ in runs) / sum(done.events for done, _ in runs)
+    conflicts = sum(total.conflicts for total, _ in runs) / sum(total.events for total, _ in runs)
     return [
         less(f"{what}: the answer of a conflict against that of a stored event", conflict_ms, stored_ms, "ms", 1.2),
         less("  CPU of the backend, one client", conflict_us, stored_us, "us", 1.2),
@@ -155,12 +155,12 @@ def on_one_stream(bench: Bench) -> list[Result]:
 
 
 def less(what: str, ours: float, other: float, unit: str, most: float) -> Result:
-    """Return a line whose first number may be so many times the other one at most."""
+    """Return a line whose first number may be at most `most` times the other one."""
     return Result(what, ours, other, unit, other / max(ours, 0.001), 1 / most)
 
 
 def refused(connection: psycopg.Connection, stream: str, previous: UUID | None, number: int) -> None:
-    """Try so many appends after an event that is not the last one any more."""
+    """Try `number` appends after an event that is no longer the last one."""
     for _ in range(number):
         try:
             append_chain(connection, stream, previous, 1)

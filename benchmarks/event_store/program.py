@@ -12,7 +12,7 @@ from benchmarks.servers import add_postgres_option
 
 
 def run(parser: argparse.ArgumentParser, lines: Mapping[str, Callable[[Bench], list[Result]]]) -> None:
-    """Measure the lines that were asked for and print the table."""
+    """Measure the requested lines and print the table."""
     parser.add_argument("--other-schema", type=Path, required=True, help="the SQL file of fstore-sql's schema")
     parser.add_argument("--only", nargs="+", choices=lines, metavar="NAME", help=f"of {', '.join(lines)}")
     parser.add_argument("--rounds", type=int, default=5, help="of each measurement (5)")

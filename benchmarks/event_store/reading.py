@@ -11,9 +11,9 @@ import psycopg
 from benchmarks.cpu import backend_us
 from benchmarks.event_store.bench import DATA, Bench, Result, fill
 from millrace import Decider, Emit, EventStore, NewEvent, fold, handle, testing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.rows import STORED
-from millrace.resources.read_models.declared.fold_event import FoldEvent
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.rows import STORED
+from millrace.read_models.declared.fold_event import FoldEvent
 
 PAGE, STREAM = 500, 100
 BARE_LOG = (
@@ -38,14 +38,14 @@ ORDER: Decider[dict[str, int] | None, int] = Decider(
 
 
 def both_sides(connection: psycopg.Connection, work: Callable[[], object], number: int) -> float:
-    """Return the CPU time of some work, the connection's backend included, in us for one of `number`."""
+    """Return the CPU time of some work, the connection's backend included, in us per each of `number`."""
     before = time.process_time()
     server = backend_us(connection, work, number)
     return server + (time.process_time() - before) / number * 1e6
 
 
 def reads(bench: Bench) -> list[Result]:
-    """Read the log in pages of 500, and streams of 100."""
+    """Measure reads of the log in pages of 500, and of streams of 100."""
     database = bench.ours(log_partitions=1)
     streams, times = bench.size(400, 10), bench.size(100, 2)
     fill(database, "read", streams, STREAM)
@@ -81,14 +81,14 @@ def reads(bench: Bench) -> list[Result]:
 
 
 def handled(bench: Bench) -> list[Result]:
-    """Handle a command of a stream whose state a read model has, against an append to such a stream."""
+    """Measure a command on a stream whose state a read model has, against an append to such a stream."""
     database, number = bench.ours(), bench.size(1000, 20)
     fill(database, "handled", 2 * number * (1 + bench.rounds))
     testing.given(dsn=database.dsn).when(counted)
     data = json.loads(DATA)
     with database.connect() as one, database.connect() as other:
         one.execute("vacuum analyze")
-        # each is taken once: nothing is behind its state
+        # use each stream once: it has no events after its state
         streams = iter(one.execute("select decider_id from event_store.events where version = 1").fetchall())
         decided, appended = EventStore(one), EventStore(other)
 

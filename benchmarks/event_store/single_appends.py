@@ -11,7 +11,7 @@ VIEWS = 100
 
 
 def clients_32(bench: Bench) -> list[Result]:
-    """32 clients, no view."""
+    """Measure 32 clients without a view."""
     ours, theirs = bench.ours(), bench.theirs()
     a, b = bench.in_turn(
         lambda: bench.pgbench(ours, append_script(ours), 32) * EVENTS_PER_STREAM,
@@ -22,7 +22,7 @@ def clients_32(bench: Bench) -> list[Result]:
 
 
 def views_100(bench: Bench) -> list[Result]:
-    """4 clients, 100 views, against the other schema and against ours without a view."""
+    """Measure 4 clients with 100 views, against the other schema and against ours without a view."""
     ours, alone, theirs = bench.ours(), bench.ours(), bench.theirs()
     for database in (ours, theirs):
         database.register_views(VIEWS)
@@ -42,7 +42,7 @@ def views_100(bench: Bench) -> list[Result]:
 def append_chain(
     connection: psycopg.Connection, stream: str, previous: UUID | None, number: int
 ) -> tuple[UUID | None, float]:
-    """Append so many events one by one; return the last event_id and the seconds it took."""
+    """Append events one by one; return the last event_id and the seconds taken."""
     began = time.perf_counter()
     for _ in range(number):
         event_id = uuid4()

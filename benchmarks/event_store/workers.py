@@ -1,4 +1,4 @@
-"""Work that is started at the same time in processes of their own, for threads would wait for each other's Python."""
+"""Works that start at the same time in separate processes: threads would wait for each other's Python."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from benchmarks.event_store.bench import Database
-from millrace.resources.sequencer import run_sequencer
+from millrace.sequencer import run_sequencer
 
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
@@ -21,7 +21,7 @@ PATIENCE_S = 300
 
 @dataclass(frozen=True)
 class Worked:
-    """When a worker began and ended, and when it was done with each event, by the clock that all processes share."""
+    """When a worker began, ended, and finished each event, by the clock that all processes share."""
 
     began: float
     ended: float
@@ -36,7 +36,7 @@ def _join(barrier: "Barrier") -> None:
 
 
 def run_together(works: Sequence[Callable[[], Worked]]) -> list[Worked]:
-    """Do each work in a process of its own; they begin when all are ready."""
+    """Do each work in a separate process; they begin when all are ready."""
     context = get_context("spawn")  # a fork would share this process's connections
     with ProcessPoolExecutor(len(works), context, _join, (context.Barrier(len(works)),)) as pool:
         return [future.result() for future in [pool.submit(work) for work in works]]
@@ -44,7 +44,7 @@ def run_together(works: Sequence[Callable[[], Worked]]) -> list[Worked]:
 
 @contextmanager
 def sequencing(database: Database) -> Iterator[None]:
-    """Do what `millrace run sequencer` does beside a database of ours; the other schema needs nobody."""
+    """Run a sequencer beside a database of ours, as `millrace run sequencer` does; the other schema needs none."""
     stop = Event()
     loop = Thread(target=run_sequencer, args=(database.dsn, stop))
     if database.ours:
@@ -58,11 +58,11 @@ def sequencing(database: Database) -> Iterator[None]:
 
 
 def begin() -> float:
-    """Wait until all workers are ready; say when that was."""
+    """Wait until all workers are ready; return the time."""
     _shared[0].wait(PATIENCE_S)
     return time.monotonic()
 
 
 def seconds_of(worked: Sequence[Worked]) -> float:
-    """From the first beginning to the last end."""
+    """Return the seconds from the first beginning to the last end."""
     return max(work.ended for work in worked) - min(work.began for work in worked)

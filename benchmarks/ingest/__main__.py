@@ -1,4 +1,4 @@
-"""Measures how events come in from outside, and prints each line's ratio beside its target.
+"""Measures the ingestion of events, and prints each line's ratio beside its target.
 
 Two temporary servers run, one with the stores and one with the sources of change capture. The sides are measured in
 turn (A B A B …), and a number is the median of the rounds.
@@ -29,7 +29,7 @@ LINES: dict[str, Callable[[IngestBench], list[Result]]] = {
 
 
 def main() -> None:
-    """Measure the lines that were asked for and print the table."""
+    """Measure the requested lines and print the table."""
     parser = argparse.ArgumentParser(
         description="Exactly-once messages beside plain appends, a file's import, change capture beside pg_recvlogical.",
         epilog="All lines take about 10 minutes with 3 rounds, with --small less than one.",
@@ -55,7 +55,7 @@ def main() -> None:
                 console.log(name)
                 results += LINES[name](shared)
     finally:
-        # also what was measured before a Ctrl-C
+        # also shows the lines measured before a Ctrl-C
         show(console, results, "Ingestion")
 
 

@@ -1,4 +1,4 @@
-"""What the lines of ingestion share: both servers, of which one has captured databases, and the CPU of each process."""
+"""The base of all ingestion lines: both servers, one with captured databases, and the CPU of each process."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.cpu import of_server
 from benchmarks.event_store.bench import Bench, Result
 from benchmarks.servers import started
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 @dataclass(kw_only=True)
@@ -34,8 +34,8 @@ class Costs:
     """The CPU that work took in this process, at the source and in the store, per row or change; medians of the rounds.
 
     Args:
-        bench: Where it is measured.
-        number: How many rows or changes each call of `of` handles.
+        bench: The bench that measures.
+        number: The rows or changes of each call of `of`.
     """
 
     def __init__(self, bench: IngestBench, number: int) -> None:
@@ -44,7 +44,7 @@ class Costs:
         self._rounds: list[tuple[float, float, float]] = []
 
     def of(self, work: Callable[[], object]) -> float:
-        """Do the work; return the seconds that it takes."""
+        """Do the work; return its seconds."""
         before, began = self._spent(), time.perf_counter()
         work()
         seconds = time.perf_counter() - began
@@ -62,7 +62,7 @@ class Costs:
         ]
 
     def _spent(self) -> tuple[float, float, float]:
-        # with the processes that it has waited for
+        # includes the child processes that have ended
         ours = sum(os.times()[:4])
         return ours, of_server(self._bench.sources), of_server(self._bench.server)
 

@@ -1,4 +1,4 @@
-"""Captured changes per second beside pg_recvlogical, which throws them away, and the price of a large transaction."""
+"""Captured changes per second against pg_recvlogical, which discards them, and the cost of a large transaction."""
 
 import resource
 from concurrent.futures import ProcessPoolExecutor
@@ -22,7 +22,7 @@ from benchmarks.ingest.sources import (
     streamed,
     timed,
 )
-from millrace.resources.capture.drain import CaptureDrain
+from millrace.capture.drain import CaptureDrain
 
 TARGET = 45_000
 BACKFILL_TARGET = 88_000
@@ -31,7 +31,7 @@ UNIT = "changes/s"
 
 
 def rate(bench: IngestBench) -> list[Result]:
-    """Transactions of a hundred changes: all of it, and its parts, each over the same changes."""
+    """Measure transactions of a hundred changes: the whole capture, and its parts, each over the same changes."""
     changes = bench.size(100_000, 1000)
     whole = new_pipeline(bench)
     parts = new_pipeline(bench, whole.source)
@@ -42,7 +42,7 @@ def rate(bench: IngestBench) -> list[Result]:
         stack.callback(copies.close)
 
         def drained() -> float:
-            # what the round before left
+            # from the round before
             copies.close()
             change(whole.source, changes, TRANSACTION)
             for name in ("received", "streamed", "decoded"):
@@ -73,7 +73,7 @@ def rate(bench: IngestBench) -> list[Result]:
 
 
 def backfill(bench: IngestBench) -> list[Result]:
-    """Rows that are there when a capture begins, as events: many at once, with six columns."""
+    """Measure the backfill of existing rows as events: many at once, with six columns."""
     number = bench.size(400_000, 1000)
     costs, copy_costs = Costs(bench, number), Costs(bench, number)
     pipelines: list[Pipeline] = []
@@ -93,7 +93,7 @@ def backfill(bench: IngestBench) -> list[Result]:
 
 
 def backfilled(pipeline: Pipeline, number: int, costs: Costs) -> float:
-    """Read so many rows into a new store; return the seconds, from the claim on."""
+    """Backfill `number` rows into a new store; return the seconds since the claim."""
     with psycopg.connect(pipeline.source, autocommit=True) as connection:
         connection.execute(
             "insert into items select n, 'customer-' || n %% 1000, n / 100.0, false, null, clock_timestamp()"
@@ -109,7 +109,7 @@ def backfilled(pipeline: Pipeline, number: int, costs: Costs) -> float:
 
 
 def copied(pipeline: Pipeline, number: int, costs: Costs) -> float:
-    """Copy the last so many events into a table with the same columns and indexes; return the seconds."""
+    """Copy the last `number` events into a table with the same columns and indexes; return the seconds."""
     query = f'copy (select * from event_store.events order by "offset" desc limit {number}) to stdout'
     with pipeline.store.connect() as connection, connection.cursor() as cursor:
         with cursor.copy(query.encode()) as reading:
@@ -125,7 +125,7 @@ def copied(pipeline: Pipeline, number: int, costs: Costs) -> float:
 
 
 def transaction_sizes(bench: IngestBench) -> list[Result]:
-    """Measure the same changes in transactions of several sizes; then a large transaction, and the memory it takes."""
+    """Measure the same changes in transactions of several sizes; then a large transaction and its memory."""
     changes = bench.size(100_000, 1000)
     sizes = [size for size in (1, 10, 1000, 100_000) if size <= changes]
     pipeline = new_pipeline(bench)
@@ -148,33 +148,33 @@ def transaction_sizes(bench: IngestBench) -> list[Result]:
 
 
 def store_all(process: CaptureDrain) -> None:
-    """Store all that the slot holds."""
+    """Store all changes that the slot holds."""
     while process.store():
         pass
 
 
 def captured_per_second(pipeline: Pipeline, changes: int, of_transaction: int) -> float:
-    """Capture so many changes in transactions of so many."""
+    """Capture `changes` changes in transactions of `of_transaction` each; return the changes per second."""
     return changes / pipeline.drained(changes, of_transaction)
 
 
 def captured_alone(pipeline: Pipeline, changes: int) -> tuple[float, float]:
-    """Capture one transaction in a process of its own; return the seconds and its peak memory in MB."""
+    """Capture one transaction in a separate process; return the seconds and its peak memory in MB."""
     change(pipeline.source, changes, changes)
-    # a fork would begin with this process's memory
+    # a fork would start with this process's memory
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(seconds_and_memory, pipeline, changes).result()
 
 
 def seconds_and_memory(pipeline: Pipeline, changes: int) -> tuple[float, float]:
-    """Capture, and say how long it took and the most memory in MB that this process had."""
+    """Capture, and return the seconds and the peak memory of this process in MB."""
     return pipeline.drain(changes), peak_mb()
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process had since it began, in MB."""
+    """Return the peak memory of this process in MB."""
     status = Path("/proc/self/status")
     if status.exists():
-        # on Linux ru_maxrss is not less than what the parent had
+        # on Linux ru_maxrss is at least the parent's
         return float(status.read_text().partition("VmHWM:")[2].split()[0]) / 1e3
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -1,4 +1,4 @@
-"""From the commit in the source to the event, while a capture drains; both times are of one machine's clock."""
+"""The delay from the commit in the source to the event, while a capture drains; both times are of one clock."""
 
 import time
 from collections.abc import Iterator
@@ -13,20 +13,20 @@ from benchmarks.event_store.bench import Result
 from benchmarks.event_store.workers import Worked, begin, run_together
 from benchmarks.ingest.bench import Costs, IngestBench
 from benchmarks.ingest.sources import Pipeline, new_pipeline, require_all
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source.connection import connect_source
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source.connection import connect_source
 
-# transactions in a second, and changes of each
+# transactions per second, and changes of each
 LOADS = ((20, 1), (200, 1), (200, 10), (2000, 1))
-# those that are tried beside a transaction that is open on the source, and how many rows it has
+# loads that also run beside an open transaction on the source, and the rows of that transaction
 BESIDE = ((200, 1), (2000, 1))
 OPEN_ROWS = 700_000
-# without a change, until the capture gives up
+# seconds without a change until the capture gives up
 IDLE_S = 60.0
 
 
 def delays(bench: IngestBench) -> list[Result]:
-    """So many transactions per second of so many inserts; median and 99 %, and the CPU of all of it per change."""
+    """Measure each load of transactions per second: median and 99 % of the delay, and all CPU per change."""
     results = []
     for (per_second, rows), beside in [*((load, 0) for load in LOADS), *((load, OPEN_ROWS) for load in BESIDE)]:
         number = per_second * bench.size(20, 1)
@@ -54,7 +54,7 @@ def last_percent(values: list[float]) -> float:
 
 @contextmanager
 def opened(pipeline: Pipeline, rows: int) -> Iterator[None]:
-    """Hold a transaction of so many rows of a table that nobody captures open on the source."""
+    """Keep a transaction with `rows` rows of an uncaptured table open on the source."""
     with psycopg.connect(pipeline.source) as connection:
         connection.execute("create table others (n int, text text)")
         connection.commit()
@@ -71,7 +71,7 @@ where decider = 'table:public.items'
 
 
 def write(pipeline: Pipeline, number: int, per_second: int, rows: int) -> Worked:
-    """Commit so many transactions of so many inserts, so many in a second."""
+    """Commit `number` transactions of `rows` inserts each, `per_second` in a second."""
     with connect_source(pipeline.source) as connection:
         began = begin()
         for n in range(number):
@@ -84,14 +84,14 @@ def write(pipeline: Pipeline, number: int, per_second: int, rows: int) -> Worked
 
 
 def capture(pipeline: Pipeline, number: int) -> Worked:
-    """Capture until all came, however late the writer is."""
+    """Capture until all changes came, even if the writer is late."""
     all_came = Event()
 
-    def look(report: CaptureReport) -> None:
+    def check(report: CaptureReport) -> None:
         if report.emitted >= number:
             all_came.set()
 
     with pipeline.capturing() as process:
         began = begin()
-        require_all(process.drain(budget_s=600, idle_s=IDLE_S, stop=all_came, on_step=look), number)
+        require_all(process.drain(budget_s=600, idle_s=IDLE_S, stop=all_came, on_step=check), number)
     return Worked(began, time.monotonic(), {})

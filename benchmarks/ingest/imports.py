@@ -1,6 +1,6 @@
-"""Importing a file by `millrace import`: rows per second beside the sequencer, and what a row costs on both sides.
+"""Importing a file by `millrace import`: rows per second beside the sequencer, and the cost of a row on both sides.
 
-The file has the seven columns and the sizes of a real event log: streams of about twenty events that overlap.
+The file has the seven columns and the sizes of a real event log: overlapping streams of about twenty events.
 """
 
 import csv
@@ -37,7 +37,7 @@ COMMAND = "import sys; from millrace.platform_defs.cli import main; sys.argv[0] 
 
 
 def rate(bench: Bench) -> list[Result]:
-    """Import a whole log and a tenth of it, each under a new name, into one store."""
+    """Measure imports of a whole log and of a tenth of it, each under a new name, into one store."""
     database = bench.ours()
     rows = bench.size(ROWS, 2000)
     costs = Costs(bench, database)
@@ -63,33 +63,33 @@ def rate(bench: Bench) -> list[Result]:
 
 
 class Costs:
-    """A database that logs are imported into, and what each import cost."""
+    """A database that logs are imported into, and the cost of each import."""
 
     def __init__(self, bench: Bench, database: Database) -> None:
         self._bench = bench
         self._database = database
         self._names = count()
-        self._taken: dict[int, list[tuple[float, float, float]]] = {}
+        self._costs: dict[int, list[tuple[float, float, float]]] = {}
 
     def imported(self, file: Path, rows: int) -> float:
-        """Import a file under a new name, in a process of its own; return the rows per second."""
+        """Import a file under a new name, in a separate process; return the rows per second."""
         server = of_server(self._bench.server)
         began = time.perf_counter()
         usage = run_import(self._database.dsn, file, f"log-{next(self._names)}")
         seconds = time.perf_counter() - began
         server = of_server(self._bench.server) - server
         client = usage.ru_utime + usage.ru_stime
-        self._taken.setdefault(rows, []).append((client / rows * 1e6, server / rows * 1e6, usage.ru_maxrss / 1024))
+        self._costs.setdefault(rows, []).append((client / rows * 1e6, server / rows * 1e6, usage.ru_maxrss / 1024))
         return rows / seconds
 
     def median(self, rows: int) -> tuple[float, float, float]:
         """Return the CPU of client and server per row, in microseconds, and the megabytes of the client."""
-        client, server, memory = (sorted(values)[len(values) // 2] for values in zip(*self._taken[rows], strict=True))
+        client, server, memory = (sorted(values)[len(values) // 2] for values in zip(*self._costs[rows], strict=True))
         return client, server, memory
 
 
 def run_import(dsn: str, file: Path, source: str) -> resource.struct_rusage:
-    """Run `millrace import`; return what its process used, its start included."""
+    """Run `millrace import`; return the resources that its process used, its start included."""
     columns = ["--stream", HEADER[0], "--event", HEADER[1], "--time", HEADER[2]]
     options = ["--decider", "permit", "--source", source, "--dsn", dsn]
     child = subprocess.Popen(
@@ -103,7 +103,7 @@ def run_import(dsn: str, file: Path, source: str) -> resource.struct_rusage:
 
 
 def write_log(file: Path, rows: int) -> None:
-    """Write a log of so many rows, the same one each time."""
+    """Write a log of `rows` rows, the same one each time."""
     random = Random(rows)
     at = datetime(2024, 3, 1, 9, tzinfo=UTC)
     with file.open("w", newline="", encoding="utf-8") as opened:

@@ -1,6 +1,6 @@
-"""Exactly-once producers: how much more a message costs than a plain append, and how fast duplicates are answered.
+"""Exactly-once producers: the cost of a message against a plain append, and how fast duplicates are answered.
 
-Each side gives the same client the same events, made before, each in a stream of its own. The plain side commits each
+On each side the same client sends the same events, made before, each in a separate stream. The plain side commits each
 call by itself.
 """
 
@@ -17,14 +17,14 @@ import psycopg
 
 from benchmarks.event_store.bench import DATA, Bench, Database, Result
 from benchmarks.event_store.workers import Worked, begin, run_together, seconds_of
-from millrace.resources.event_store import EventStore, NewEvent, StreamEvents, on
-from millrace.resources.producers import IdempotentProducer, ProducerStore
-from millrace.resources.producers.exactly_once import ExactlyOnce
+from millrace.event_store import EventStore, NewEvent, StreamEvents, on
+from millrace.producers import IdempotentProducer, ProducerStore
+from millrace.producers.exactly_once import ExactlyOnce
 
 Send = Callable[[list[StreamEvents]], object]
 Sender = Callable[[str], AbstractContextManager[Send]]
 
-# events of a message -> messages of each client, about a second's
+# events of a message -> messages of each client, about one second of them
 MESSAGES = {1: 1000, 10: 600, 100: 120}
 CLIENTS = (1, 4)
 FEW = 1000
@@ -32,7 +32,7 @@ DATA_JSON = json.loads(DATA)
 
 
 def exactly_once(bench: Bench) -> list[Result]:
-    """Messages in one call, and in a transaction that the client opens, fills and commits, against append_events."""
+    """Measure messages in one call, and in a transaction that the client opens and commits, against append_events."""
     sides = [(bench.ours(), sender) for sender in (in_one_call, in_transaction, plainly)]
     results = []
     for clients in CLIENTS:
@@ -48,7 +48,7 @@ def exactly_once(bench: Bench) -> list[Result]:
 
 
 def duplicates(bench: Bench) -> list[Result]:
-    """Answers to duplicates of any age, of a producer with a long past against one with a short one."""
+    """Measure answers to duplicates of any age, of a producer with a long past against one with a short past."""
     many, calls = bench.size(1_000_000, 10_000), bench.size(3000, 100)
     database = bench.ours()
     for producer, messages in (("many", many), ("few", FEW)):
@@ -64,13 +64,13 @@ def duplicates(bench: Bench) -> list[Result]:
 
 
 def sent_per_second(database: Database, sender: Sender, clients: int, number: int, size: int) -> float:
-    """Let so many clients send so many messages each; return how many were committed in a second."""
+    """Let `clients` clients send `number` messages each; return the committed messages per second."""
     worked = run_together([partial(send, database, sender, number, size)] * clients)
     return clients * number / seconds_of(worked)
 
 
 def send(database: Database, sender: Sender, number: int, size: int) -> Worked:
-    """Send so many messages of so many events."""
+    """Send `number` messages of `size` events each."""
     messages = [[new_event() for _ in range(size)] for _ in range(number)]
     with sender(database.dsn) as commit:
         commit([new_event()])
@@ -88,7 +88,7 @@ def new_event() -> StreamEvents:
 
 @contextmanager
 def in_one_call(dsn: str) -> Iterator[Send]:
-    """Yield the sending of a producer that has all of a message before it calls."""
+    """Yield the send function of a producer that has the whole message before its call."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = ProducerStore(connection)
         producer = IdempotentProducer.register(store, str(uuid4()))
@@ -104,7 +104,7 @@ def in_one_call(dsn: str) -> Iterator[Send]:
 
 @contextmanager
 def in_transaction(dsn: str) -> Iterator[Send]:
-    """Yield the sending of a producer whose work appends."""
+    """Yield the send function of a producer that appends inside its own transaction."""
     with ExactlyOnce(dsn) as once:
         producer = once.register(str(uuid4()))
 
@@ -118,13 +118,13 @@ def in_transaction(dsn: str) -> Iterator[Send]:
 
 @contextmanager
 def plainly(dsn: str) -> Iterator[Send]:
-    """Yield the sending of a client that appends, and cannot tell whether it did when the answer is lost."""
+    """Yield the send function of a plain client, which cannot know the outcome when the answer is lost."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         yield EventStore(connection).append_all
 
 
 def make_past(database: Database, producer: str, messages: int) -> None:
-    """Leave a producer as so many messages do, set-based: one by one a million takes ten minutes."""
+    """Give a producer a past of `messages` messages, set-based: one by one a million takes ten minutes."""
     with database.connect() as connection, connection.transaction():
         registered = ProducerStore(connection).register_producer(producer)
         connection.execute(
@@ -146,14 +146,14 @@ def make_past(database: Database, producer: str, messages: int) -> None:
 
 
 def answers_per_second(connection: psycopg.Connection, producer: str, messages: int, calls: int, seed: int) -> float:
-    """Send messages of its past again, of any age."""
+    """Send messages of the past again, of any age; return the answers per second."""
     store = ProducerStore(connection)
-    (known,) = store.producer_statistics(producer)
+    (statistics,) = store.producer_statistics(producer)
     again = Random(seed).choices(range(messages), k=calls)
     events = [new_event()]
     began = time.perf_counter()
     for sequence in again:
-        answer = store.ingest_events(producer, 0, known.epoch, sequence, events)
+        answer = store.ingest_events(producer, 0, statistics.epoch, sequence, events)
         if answer.result != {"count": sequence}:
             raise RuntimeError(f"message {sequence} was {answer.status}: {answer.result}")
     return calls / (time.perf_counter() - began)

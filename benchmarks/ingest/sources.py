@@ -1,4 +1,4 @@
-"""A source that changes, its capture, and copies of the capture's slot, which give others the same changes."""
+"""A source that changes, its capture, and copies of the capture's slot, which give other readers the same changes."""
 
 import os
 import subprocess
@@ -12,20 +12,20 @@ import psycopg
 
 from benchmarks.event_store.bench import Database
 from benchmarks.ingest.bench import IngestBench
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.arriving import Arriving
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.drain import CaptureDrain, CaptureReport
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
-from millrace.resources.capture.source.slot import drop_slot
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.arriving import Arriving
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.drain import CaptureDrain, CaptureReport
+from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.capture.source.slot import drop_slot
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureInfo, CaptureStore
+from millrace.postgres.embedded import PROGRAMS
 
 PATIENCE_S = 600.0
 TABLE = CapturedTable("items", key=("id",))
 
-# of ten changes six are inserts, three updates and one a delete, row by row, whatever the size of a transaction
+# of ten changes six are inserts, three updates and one a delete, row by row, for any size of transaction
 MAKE = """
 create table items (
   id bigint primary key,
@@ -60,19 +60,19 @@ $$;
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A source, whose table is captured, and the store that its changes go to. Other processes may open it, too."""
+    """A source with a captured table, and the store that its changes go to. Other processes may open both, too."""
 
     source: str
     store: Database
 
     @property
     def capture(self) -> Capture:
-        """The capture as it is declared."""
+        """The declaration of the capture."""
         return Capture("bench", lambda: self.source, (TABLE,))
 
     def capturing(self) -> CaptureDrain:
         """Make one process of the capture."""
-        # one may wait for its turn while the others are measured
+        # a long lease: a capture may wait for its turn while others are measured
         return CaptureDrain(self.store.dsn, self.capture, "bench", lease_s=int(PATIENCE_S))
 
     def info(self) -> CaptureInfo:
@@ -82,18 +82,18 @@ class Pipeline:
         return info
 
     def set_up(self) -> None:
-        """Make slot and publication, and end the backfill of the table, which is empty for the first of a source."""
+        """Make slot and publication, and finish the table's backfill; the table is empty for the first capture."""
         with self.capturing() as process:
             while self.info().tables_to_backfill:
                 process.drain(budget_s=PATIENCE_S, idle_s=0)
 
     def drained(self, changes: int, of_transaction: int) -> float:
-        """Make so many changes, then capture them; return the seconds that that takes."""
+        """Make changes, then capture them; return the seconds that the capture takes."""
         change(self.source, changes, of_transaction)
         return self.drain(changes)
 
     def drain(self, changes: int, timing: Callable[[Callable[[], object]], float] | None = None) -> float:
-        """Capture what is there, which is so many changes; return the seconds, as `timed` or another one takes them."""
+        """Capture the pending changes, `changes` in number; return the seconds by `timing`, or by `timed`."""
         with self.capturing() as process:
             seconds = (timing or timed)(lambda: process.drain(budget_s=PATIENCE_S, idle_s=0))
             require_all(process.report, changes)
@@ -116,7 +116,7 @@ def new_pipeline(bench: IngestBench, source: str | None = None) -> Pipeline:
 
 
 def change(source: str, changes: int, of_transaction: int) -> None:
-    """Make so many changes in transactions of so many; the log is on disk then."""
+    """Make `changes` changes in transactions of `of_transaction` each; then the log is on disk."""
     with psycopg.connect(source, autocommit=True) as connection:
         connection.execute("set synchronous_commit = off")
         connection.execute("call change_items(%s, %s)", (changes, of_transaction))
@@ -135,7 +135,7 @@ def slot_copy(pipeline: Pipeline, name: str) -> Iterator[str]:
 
 
 def received(pipeline: Pipeline, slot: str) -> float:
-    """Let pg_recvlogical read a slot to the end and throw away what it gets; return the seconds."""
+    """Let pg_recvlogical read a slot to the end and discard the changes; return the seconds."""
     with connect_source(pipeline.source) as connection:
         row = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
         assert row is not None
@@ -153,7 +153,7 @@ def received(pipeline: Pipeline, slot: str) -> float:
 
 
 def streamed(pipeline: Pipeline, slot: str, *, decoding: bool) -> float:
-    """Read a slot to the end as a capture does, and no more, or decode what comes, too; return the seconds."""
+    """Read a slot to the end as a capture does, with or without decoding the messages; return the seconds."""
     info = pipeline.info()
     with connect_source(pipeline.source) as connection:
         decoder = ChangeDecoder((TABLE,), info.capture, 1, next_xid(connection))
@@ -171,7 +171,7 @@ def streamed(pipeline: Pipeline, slot: str, *, decoding: bool) -> float:
 
 
 def require_all(report: CaptureReport, changes: int) -> None:
-    """Require that all of so many changes became events."""
+    """Require that all changes became events."""
     if (report.stored, report.emitted) != (changes, changes):
         raise RuntimeError(f"{report.stored} changes were stored and {report.emitted} emitted, not {changes}")
 

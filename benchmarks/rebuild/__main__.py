@@ -24,7 +24,7 @@ FIRST_SIZE = 100_000
 
 
 def main() -> None:
-    """Measure the lines that were asked for and print the table."""
+    """Measure the requested lines and print the table."""
     parser = argparse.ArgumentParser(
         description="Rebuilding a read model, from Postgres, from the archive, on a cluster."
     )
@@ -56,7 +56,7 @@ def main() -> None:
                 console.log(name)
                 results += LINES[name](shared)
     finally:
-        # also what was measured before a Ctrl-C
+        # also shows the lines measured before a Ctrl-C
         show(console, results)
 
 

@@ -20,11 +20,11 @@ from benchmarks.cpu import of_server
 from benchmarks.event_store.bench import Database
 from benchmarks.servers import started
 from millrace.assets.declarations import declared
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.events import register_shop
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.spark import spark_session
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ SAMPLE_S = 0.3
 
 @dataclass(frozen=True)
 class Memory:
-    """The most memory that somebody took, in MB; what processes share is counted once."""
+    """The peak memory of each process, in MB; shared memory is counted once."""
 
     driver: float = 0.0
     workers: float = 0.0
@@ -52,7 +52,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Measured:
-    """The median of the rounds, and the most memory that was taken in any."""
+    """The median of the rounds, and the peak memory of all rounds."""
 
     value: float
     memory: Memory
@@ -75,7 +75,7 @@ class Result:
 
     @property
     def reached(self) -> bool | None:
-        """Whether the ratio is what it should be; none where there is no target."""
+        """Whether the ratio meets the target; None without a target."""
         if self.ratio is None or self.target is None:
             return None
         return self.ratio <= self.target if self.at_most else self.ratio >= self.target
@@ -83,7 +83,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Seconds:
-    """How long everybody was on a CPU."""
+    """Seconds of CPU of each process."""
 
     driver: float
     jvm: float
@@ -107,7 +107,7 @@ class Seconds:
 
 @dataclass
 class Bench:
-    """A server and a session for the time of a run, and how much to measure."""
+    """A server and a session for one run, and how much to measure."""
 
     server: EmbeddedPostgres
     spark: "SparkSession"
@@ -118,13 +118,13 @@ class Bench:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def log(self, events: int) -> Database:
-        """Return a database of ours whose log has so many events of the shop's orders; made once, so append nothing."""
+        """Return a database of ours whose log has `events` events of the shop's orders; shared, so append nothing."""
         if events not in self._logs:
             self._logs[events] = self.orders(events // EVENTS_PER_ORDER)
         return self._logs[events]
 
     def orders(self, number: int, events: int = EVENTS_PER_ORDER) -> Database:
-        """Make a new database of ours with so many orders of so many events each."""
+        """Make a new database of ours with `number` orders of `events` events each."""
         database = Database(self._create(), ours=True)
         migrate(database.dsn)
         with database.connect() as connection:
@@ -138,27 +138,27 @@ class Bench:
         return database
 
     def in_turn(self, *measures: Callable[[], float]) -> list[Measured]:
-        """Measure A B A B …, as many rounds as asked for."""
-        taken: list[list[float]] = [[] for _ in measures]
+        """Measure A B A B … for the requested rounds."""
+        measured: list[list[float]] = [[] for _ in measures]
         peaks = [Memory() for _ in measures]
         for number in range(self.rounds):
             self.console.log(f"  round {number + 1} of {self.rounds}", style="dim")
             for side, measure in enumerate(measures):
                 with self.watched() as peak:
-                    taken[side].append(measure())
+                    measured[side].append(measure())
                 peaks[side] = peaks[side].most(peak[0])
-        return [Measured(median(values), peak) for values, peak in zip(taken, peaks, strict=True)]
+        return [Measured(median(values), peak) for values, peak in zip(measured, peaks, strict=True)]
 
     @contextmanager
     def watched(self) -> Iterator[list[Memory]]:
-        """Look several times a second at what everybody takes; the list has the most in the end."""
+        """Poll the memory of all processes several times a second; at the end the list has the peaks."""
         peak = [Memory()]
-        done = threading.Event()
+        ended = threading.Event()
 
         def watch() -> None:
             while True:
                 peak[0] = peak[0].most(self._memory())
-                if done.wait(SAMPLE_S):
+                if ended.wait(SAMPLE_S):
                     return
 
         watcher = threading.Thread(target=watch, name="memory", daemon=True)
@@ -166,14 +166,14 @@ class Bench:
         try:
             yield peak
         finally:
-            done.set()
+            ended.set()
             watcher.join()
 
     def _memory(self) -> Memory:
-        own = psutil.Process()
-        ours = [own, *own.children(recursive=True)]
-        workers = [process for process in ours if "pyspark.daemon" in _command(process)]
-        driver = [process for process in ours if process not in workers]
+        main = psutil.Process()
+        processes = [main, *main.children(recursive=True)]
+        workers = [process for process in processes if "pyspark.daemon" in _command(process)]
+        driver = [process for process in processes if process not in workers]
         pid = self.server.pid()
         postgres = [psutil.Process(pid), *psutil.Process(pid).children()] if pid else []
         return Memory(*(sum(map(_mb, processes)) for processes in (driver, workers, postgres)))
@@ -200,7 +200,7 @@ def _mb(process: psutil.Process) -> float:
 def bench(*, sizes: Sequence[int], rounds: int, console: Console, programs: Path) -> Iterator[Bench]:
     """Start a temporary server and a local session for a run, and remove them at the end."""
     for name in ("SPARK_REMOTE", "SPARK_MASTER"):
-        os.environ.pop(name, None)  # what is compared runs on one machine
+        os.environ.pop(name, None)  # both sides run on this machine
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
         started(Path(directory), programs, console) as server,
@@ -210,17 +210,17 @@ def bench(*, sizes: Sequence[int], rounds: int, console: Console, programs: Path
 
 
 def seconds_of(bench: Bench) -> Seconds:
-    """Return the seconds on a CPU until now: of this process, of those below it, of Postgres."""
-    own = psutil.Process()
+    """Return the seconds of CPU until now: of this process, of its children, of Postgres."""
+    driver = psutil.Process()
     pid = bench.server.pid()
     served = {pid, *(one.pid for one in psutil.Process(pid).children())} if pid else set()
     spent = {"jvm": 0.0, "workers": 0.0}
-    for process in own.children(recursive=True):
+    for process in driver.children(recursive=True):
         with suppress(psutil.Error):  # it ended meanwhile
             if process.pid not in served:
                 side = "workers" if "pyspark.daemon" in " ".join(process.cmdline()) else "jvm"
                 spent[side] += _on_cpu(process)
-    return Seconds(_on_cpu(own), spent["jvm"], spent["workers"], of_server(bench.server))
+    return Seconds(_on_cpu(driver), spent["jvm"], spent["workers"], of_server(bench.server))
 
 
 def _on_cpu(process: psutil.Process) -> float:
@@ -229,7 +229,7 @@ def _on_cpu(process: psutil.Process) -> float:
 
 
 def append_orders(connection: psycopg.Connection, label: str, numbers: range, events: int = EVENTS_PER_ORDER) -> None:
-    """Append to so many new orders: placed, three lines, confirmed, or the first of these."""
+    """Append to new orders, by their numbers: placed, three lines, confirmed, or the first `events` of these."""
     for first in range(numbers.start, numbers.stop, ORDERS_PER_CALL):
         connection.execute(
             """

@@ -1,6 +1,6 @@
-"""A rebuild on a standalone master with two workers of one core each, beside the same in a local session.
+"""A rebuild on a standalone master with two workers of one core each, against the same in a local session.
 
-All share this machine's cores, so CPU seconds and the shares of tasks say more than the time it takes.
+All share this machine's cores, so CPU seconds and the shares of tasks say more than the elapsed time.
 """
 
 import json
@@ -23,20 +23,20 @@ import psutil
 from benchmarks.event_store.bench import Database
 from benchmarks.rebuild.bench import SAMPLE_S, Bench, Measured, Memory, Result, Seconds, seconds_of
 from benchmarks.rebuild.rebuilds import drained, partitions_of
+from millrace.archive.writer import archive_partition
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.settings import Settings
-from millrace.resources.spark.java import find_java
+from millrace.settings import Settings
+from millrace.spark.java import find_java
 
 CORES = 2
-# as `make run` bounds the heap of Spark's driver
+# the limit of `make run` for the heap of Spark's driver
 HEAP = "1g"
 
 
 @dataclass(frozen=True)
 class Run:
-    """One rebuild: time on a CPU, the most memory, and how long each task took, by stage, in milliseconds."""
+    """One rebuild: CPU time, peak memory, and the milliseconds of each task, by stage."""
 
     seconds: Seconds
     memory: Memory
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def tasks(self) -> str:
-        """What there is to say of the tasks."""
+        """A description of the tasks."""
         longest = max(max(stage) / sum(stage) for stage in self.stages if len(stage) >= CORES)
         skew = max(max(stage) / median(stage) for stage in self.stages if len(stage) >= CORES)
         fewer = sum(len(stage) < CORES for stage in self.stages[:-1])
@@ -53,7 +53,7 @@ class Run:
 
 
 def rebuilds(bench: Bench) -> list[Result]:
-    """Rebuild the largest log from Postgres and from the archive, on the cluster and in a local session."""
+    """Measure rebuilds of the largest log from Postgres and from the archive, on the cluster and in a local session."""
     results = []
     for events in bench.sizes[-2:]:
         log = bench.log(events)
@@ -69,11 +69,11 @@ def rebuilds(bench: Bench) -> list[Result]:
                         for _ in range(bench.rounds)
                     ]
                     ours, theirs = ([pair[side] for pair in pairs] for side in (0, 1))
-                    results += _told(f"rebuild {events:,} events from {what}", ours, theirs)
+                    results += _results(f"rebuild {events:,} events from {what}", ours, theirs)
     return results
 
 
-def _told(what: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Result]:
+def _results(what: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Result]:
     cluster, local = (
         Measured(
             median(each.seconds.all for each in side),
@@ -91,7 +91,7 @@ def _told(what: str, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Result]
 
 
 def run(bench: Bench, log: Database, events: int, archive: str, master: str, home: Path) -> Run:
-    """Rebuild in a process of its own, in a session of a master."""
+    """Rebuild in a separate process, in a session of a master."""
     with tempfile.TemporaryDirectory(dir=home) as written:
         configuration = {
             "spark.driver.memory": HEAP,
@@ -153,7 +153,7 @@ def _now_ms() -> int:
 
 
 def _stages(log: Path, begun: int, ended: int) -> tuple[tuple[int, ...], ...]:
-    """Return how long the tasks took that Spark's event log has of a time, by stage in order."""
+    """Return the durations of the tasks in Spark's event log between two times, by stage in order."""
     stages: dict[int, list[int]] = defaultdict(list)
     for line in log.read_text().splitlines():
         event = json.loads(line)
@@ -166,11 +166,11 @@ def _stages(log: Path, begun: int, ended: int) -> tuple[tuple[int, ...], ...]:
 
 @contextmanager
 def _watched(bench: Bench, pid: int) -> Iterator[list[Memory]]:
-    """Look at the memory of a driver, of all executors and Python workers, and of Postgres; the list has the most."""
-    peak, done = [Memory()], threading.Event()
+    """Poll the memory of a driver, of all executors and Python workers, and of Postgres; the list has the peaks."""
+    peak, ended = [Memory()], threading.Event()
 
     def watch() -> None:
-        while not done.wait(SAMPLE_S):
+        while not ended.wait(SAMPLE_S):
             peak[0] = peak[0].most(_memory(bench, pid))
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -178,7 +178,7 @@ def _watched(bench: Bench, pid: int) -> Iterator[list[Memory]]:
     try:
         yield peak
     finally:
-        done.set()
+        ended.set()
         watcher.join()
 
 
@@ -189,14 +189,14 @@ def _memory(bench: Bench, pid: int) -> Memory:
     executors = [
         process
         for process in psutil.Process().children(recursive=True)
-        if any(word in _said(process) for word in ("CoarseGrainedExecutorBackend", "pyspark.daemon"))
+        if any(word in _command_line(process) for word in ("CoarseGrainedExecutorBackend", "pyspark.daemon"))
     ]
     driver = [psutil.Process(pid), *(process for process in below if process not in executors)]
     served = [psutil.Process(postgres), *psutil.Process(postgres).children()]
     return Memory(*(sum(map(_mb, processes)) for processes in (driver, executors, served)))
 
 
-def _said(process: psutil.Process) -> str:
+def _command_line(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
@@ -238,5 +238,5 @@ def standalone(home: Path) -> Iterator[str]:
 
 
 def _is_up(log: Path) -> bool:
-    said = log.read_text(errors="replace") if log.exists() else ""
-    return "I have been elected leader" in said or "Successfully registered" in said
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return "I have been elected leader" in text or "Successfully registered" in text

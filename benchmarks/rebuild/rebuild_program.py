@@ -1,6 +1,6 @@
-"""Rebuilds a read model twice in a process of its own, for a process has one Spark master; `cluster` runs it.
+"""Rebuilds a read model twice in a separate process, because a process has one Spark master; `cluster` runs it.
 
-It waits for a line before and after the second rebuild: meanwhile it is measured.
+It waits for a line of input before and after the second rebuild, which is measured.
 """
 
 import json
@@ -10,16 +10,16 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.rebuild.bench import ORDERS
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store.platform import PlatformStore
+from millrace.spark import spark_session
 
 
 def main(dsn: str, archive: str, configuration: str) -> None:
     """Rebuild all log partitions; `archive` is the folder, or empty for Postgres alone."""
     with (
         spark_session(json.loads(configuration)) as spark,
-        Consumer(dsn, ORDERS, lambda: spark, "bench", archive=Path(archive) if archive else None) as consumer,
+        ViewDrain(dsn, ORDERS, lambda: spark, "bench", archive=Path(archive) if archive else None) as consumer,
     ):
         with psycopg.connect(dsn) as connection:
             partitions = [info.partition for info in PlatformStore(connection).partition_info()]

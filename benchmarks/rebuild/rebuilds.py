@@ -1,4 +1,4 @@
-"""Rebuilding a read model: from the archive beside from Postgres."""
+"""Rebuilding a read model: from the archive against from Postgres."""
 
 import tempfile
 import time
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from benchmarks.event_store.bench import Database
 from benchmarks.rebuild.bench import ORDERS, Bench, Measured, Memory, Result, seconds_of
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.consumer import Consumer
+from millrace.archive.writer import archive_partition
+from millrace.drain.view_drain import ViewDrain
 
 if TYPE_CHECKING:
     pass
 
-# the JVM compiles for some rounds
+# in the first rounds the JVM still compiles
 WARM = 2
 ENOUGH_S = 3600.0
 
 
 def cpu_from_archive(bench: Bench) -> list[Result]:
-    """CPU of all processes for rebuilding all log partitions of a model from the archive, beside from Postgres."""
+    """Measure the CPU of all processes to rebuild all log partitions of a model, from the archive and from Postgres."""
     results: list[Result] = []
     for events in bench.sizes:
         log = bench.log(events)
@@ -45,13 +45,13 @@ def cpu_from_archive(bench: Bench) -> list[Result]:
 
 
 def drained(bench: Bench, database: Database) -> None:
-    """Drain everything there is."""
-    with Consumer(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
+    """Drain all events."""
+    with ViewDrain(database.dsn, ORDERS, lambda: bench.spark, "bench") as consumer:
         consumer.drain(budget_s=ENOUGH_S, idle_s=0)
 
 
 def rebuild_cpu(bench: Bench, log: Database, events: int, archive: Path | None) -> float:
-    """Rebuild all log partitions and return for how many seconds all processes were on a CPU."""
+    """Rebuild all log partitions and return the seconds of CPU of all processes."""
     before = seconds_of(bench)
     rebuild_rate(bench, log, events, archive)
     return seconds_of(bench).since(before).all
@@ -69,7 +69,7 @@ def partitions_of(log: Database) -> list[int]:
 def rebuild_rate(bench: Bench, log: Database, events: int, archive: Path | None = None) -> float:
     """Rebuild all log partitions and return the events per second."""
     partitions = partitions_of(log)
-    with Consumer(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
+    with ViewDrain(log.dsn, ORDERS, lambda: bench.spark, "bench", archive=archive) as consumer:
         began = time.perf_counter()
         built = consumer.rebuild(*partitions).events
         seconds = time.perf_counter() - began

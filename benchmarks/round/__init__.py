@@ -1,1 +1,1 @@
-"""Many views on one machine: what they cost, and how late their rows are."""
+"""Many views on one machine: their cost, and the latency of their rows."""

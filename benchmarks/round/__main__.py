@@ -1,7 +1,7 @@
-"""Measures what many views cost on one machine, and prints each line beside its target.
+"""Measures the cost of many views on one machine, and prints each line beside its target.
 
-A temporary Postgres and a Spark Connect server run as `millrace up` has them. Seconds are of all processes on a CPU:
-the drain, Spark's server, its Python workers, Postgres. Two ways are measured in turn, on stores with the same events.
+A temporary Postgres and a Spark Connect server run as in `millrace up`. Seconds are CPU time of all processes: the
+drain, Spark's server, its Python workers, Postgres. Two ways are measured in turn, on stores with the same events.
 
     python -m benchmarks round [--only NAME …] [--views 1 8 40] [--rounds 20] [--postgres DIR]
 """
@@ -17,15 +17,15 @@ from rich.table import Table
 
 from benchmarks.round import backlog, latency, rounds
 from benchmarks.round.bench import Bench, Cpu, bench
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.postgres.embedded import PROGRAMS
 
-# seconds on a CPU that a round of 200 events may take, and median and 99 % from append to row, by views
+# targets by views: seconds of CPU for a round of 200 events; median and 99 % from append to row
 ROUND_TARGETS = {1: 0.4, 8: 0.6, 40: 1.0}
 LATENCY_TARGETS = {8: (0.7, 2.0), 40: (1.5, None)}
-# so many views have a drain of their own each, too; more would take minutes
+# up to this many views are also measured with a drain each; more would take minutes
 MOST_OWN = 8
 APPENDS = 100
-# CPU of a backlog of ten views, in drains of one view
+# CPU of a backlog of ten views, as a multiple of the drain of one view
 BACKLOG_TARGET = 3.5
 BACKLOGS = 2
 
@@ -33,23 +33,23 @@ Lines = list[tuple[str, str, str, str]]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What was asked for."""
+class Sizes:
+    """The requested measurements."""
 
     views: Sequence[int]
     rounds: int
 
 
-def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure a round of new events: rounds for all views, beside a drain for each."""
+def round_lines(servers: Bench, sizes: Sizes, report: Callable[[str], None]) -> Lines:
+    """Measure a round of new events: rounds for all views against a drain for each."""
     lines: Lines = []
-    for views in wanted.views:
-        say(f"rounds of {views} views")
-        taken = {
+    for views in sizes.views:
+        report(f"rounds of {views} views")
+        costs = {
             way: rounds.middle(found)
-            for way, found in rounds.of_views(servers, views, wanted.rounds, own=views <= MOST_OWN).items()
+            for way, found in rounds.of_views(servers, views, sizes.rounds, own=views <= MOST_OWN).items()
         }
-        together, own = taken["together"], taken.get("own")
+        together, own = costs["together"], costs.get("own")
         target = ROUND_TARGETS.get(views)
         lines.append(
             (
@@ -62,11 +62,11 @@ def round_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> L
     return lines
 
 
-def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure the way from append to row, while all views trickle."""
+def latency_lines(servers: Bench, sizes: Sizes, report: Callable[[str], None]) -> Lines:
+    """Measure the latency from append to row, while all views trickle."""
     lines: Lines = []
-    for views in wanted.views:
-        say(f"latency of {views} views")
+    for views in sizes.views:
+        report(f"latency of {views} views")
         found = latency.of_views(servers, views, APPENDS)
         median, most = LATENCY_TARGETS.get(views, (None, None))
         lines.append(
@@ -80,11 +80,11 @@ def latency_lines(servers: Bench, wanted: Wanted, say: Callable[[str], None]) ->
     return lines
 
 
-def backlog_lines(servers: Bench, _: Wanted, say: Callable[[str], None]) -> Lines:
-    """Measure a backlog of ten views, beside a drain for each, and beside one of these drains."""
-    say(f"a backlog of {backlog.VIEWS} views")
-    taken = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
-    together, own, one = taken["together"], taken["own"], taken["one"]
+def backlog_lines(servers: Bench, _: Sizes, report: Callable[[str], None]) -> Lines:
+    """Measure a backlog of ten views, against a drain for each, and against one of these drains."""
+    report(f"a backlog of {backlog.VIEWS} views")
+    costs = {way: rounds.middle(found) for way, found in backlog.of_views(servers, BACKLOGS).items()}
+    together, own, one = costs["together"], costs["own"], costs["one"]
     return [
         (
             f"{backlog.VIEWS} views, {backlog.EVENTS:,} events before each",
@@ -103,7 +103,7 @@ LINES = {
 
 
 def main() -> None:
-    """Measure the lines that were asked for and print the table."""
+    """Measure the requested lines and print the table."""
     parser = argparse.ArgumentParser(description="What many views cost on one machine.")
     parser.add_argument("--only", nargs="+", choices=LINES, metavar="NAME", help=f"of {', '.join(LINES)}")
     parser.add_argument("--views", nargs="+", type=int, default=[1, 8, 40], help="how many views (1 8 40)")
@@ -113,7 +113,7 @@ def main() -> None:
     if arguments.rounds < 1 or min(arguments.views) < 1:
         parser.error("--rounds and --views must be at least 1")
     logging.disable(logging.WARNING)
-    wanted = Wanted(arguments.views, arguments.rounds)
+    sizes = Sizes(arguments.views, arguments.rounds)
     console = Console()
     if not console.is_terminal:
         console = Console(width=190)
@@ -121,9 +121,9 @@ def main() -> None:
     try:
         with bench(arguments.postgres) as servers:
             for name in arguments.only or LINES:
-                lines += LINES[name](servers, wanted, console.log)
+                lines += LINES[name](servers, sizes, console.log)
     finally:
-        # also what was measured before a Ctrl-C
+        # also shows the lines measured before a Ctrl-C
         table = Table("line", "measured", "target", "beside", title="Many views on one machine")
         for line in lines:
             table.add_row(*line)

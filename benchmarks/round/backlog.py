@@ -1,37 +1,37 @@
-"""A backlog of several views: rounds for all against a drain of each view's own."""
+"""A backlog of several views: rounds for all views against a drain for each."""
 
 from collections.abc import Callable
 
 from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
-from millrace.resources.consumption.collected import ROUND_CONFIGURATION
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.spark import spark_session
+from millrace.drain.collected import ROUND_CONFIGURATION
+from millrace.drain.loop import Drain
+from millrace.drain.view_drain import ViewDrain
+from millrace.spark import spark_session
 
 EVENTS = 100_000
 VIEWS = 10
 
 
 def of_views(bench: Bench, rounds: int) -> dict[str, list[Cpu]]:
-    """Return the seconds on a CPU for ten views together, for a drain of each, and for one of them alone."""
+    """Return the seconds of CPU for ten views together, for a drain of each, and for one of them alone."""
     log = bench.store()
     append(log, Shop().events(EVENTS))
     ways: dict[str, Callable[[str], None]] = {
         "together": lambda dsn: _together(dsn, VIEWS),
-        "own": lambda dsn: _own(dsn, VIEWS),
-        "one": lambda dsn: _own(dsn, 1),
+        "own": lambda dsn: _drain_apart(dsn, VIEWS),
+        "one": lambda dsn: _drain_apart(dsn, 1),
     }
-    taken: dict[str, list[Cpu]] = {}
-    # the first round is for warming up
+    costs: dict[str, list[Cpu]] = {}
+    # the first round warms up
     for number in range(1 + rounds):
         for way, work in ways.items():
             dsn = bench.copy(log)
             before = bench.cpu()
             work(dsn)
             if number:
-                taken.setdefault(way, []).append(bench.cpu().since(before))
-    return taken
+                costs.setdefault(way, []).append(bench.cpu().since(before))
+    return costs
 
 
 def _together(dsn: str, views: int) -> None:
@@ -45,8 +45,8 @@ def _together(dsn: str, views: int) -> None:
                 raise RuntimeError(f"{member.declared.view}: {member.away}")
 
 
-def _own(dsn: str, views: int) -> None:
+def _drain_apart(dsn: str, views: int) -> None:
     with spark_session() as session:
         for model in models(views):
-            with Consumer(dsn, model, lambda: session, f"own {model.view}") as consumer:
+            with ViewDrain(dsn, model, lambda: session, f"own {model.view}") as consumer:
                 consumer.drain(budget_s=3600, idle_s=0)

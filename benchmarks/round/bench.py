@@ -1,4 +1,4 @@
-"""How each line is measured: a server, Spark Connect as `millrace up` has it, a shop's events, seconds on a CPU."""
+"""How each line is measured: a server, Spark Connect as in `millrace up`, a shop's events, seconds of CPU."""
 
 import os
 import random
@@ -16,17 +16,17 @@ import psutil
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from millrace.event_store import NewEvent, StreamEvents, on
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
 from millrace.platform_defs.local.services import free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
-from millrace.resources.event_store import NewEvent, StreamEvents, on
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from millrace.resources.settings import PROJECT, Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.settings import Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import SPARK_TOKEN
 
 LIVES_AT_ONCE = 500
 PER_CALL = 5000
@@ -34,7 +34,7 @@ PER_CALL = 5000
 
 @dataclass(frozen=True)
 class Cpu:
-    """Seconds on a CPU: of this process, Spark's server, its Python workers, Postgres."""
+    """Seconds of CPU: of this process, Spark's server, its Python workers, Postgres."""
 
     driver: float
     spark: float
@@ -47,12 +47,12 @@ class Cpu:
         return self.driver + self.spark + self.workers + self.postgres
 
     def since(self, before: "Cpu") -> "Cpu":
-        """Return what came after another time."""
+        """Return the difference to an earlier reading."""
         return Cpu(*(getattr(self, one) - getattr(before, one) for one in ("driver", "spark", "workers", "postgres")))
 
 
 class Shop:
-    """The events of a shop where many orders live at once, without an end."""
+    """The endless events of a shop with many concurrent orders."""
 
     def __init__(self, seed: int = 1) -> None:
         self._chance = random.Random(seed)
@@ -81,14 +81,14 @@ class Shop:
 
 @dataclass
 class Bench:
-    """The servers for the time of a run."""
+    """The servers for one run."""
 
     server: EmbeddedPostgres
     spark_pid: int
     _numbers: Iterator[int] = field(default_factory=count)
 
     def store(self) -> str:
-        """Make a new store that knows the shop's events, and return how to connect."""
+        """Make a new store that knows the shop's events, and return its DSN."""
         name = f"views_{next(self._numbers)}"
         self.server.create_database(name)
         dsn = self.server.dsn(name)
@@ -98,15 +98,15 @@ class Bench:
         return dsn
 
     def copy(self, dsn: str) -> str:
-        """Make a copy of a store that nobody is connected to, and return how to connect."""
+        """Copy a store without open connections, and return the copy's DSN."""
         name, of = f"views_{next(self._numbers)}", conninfo_to_dict(dsn)["dbname"]
         with psycopg.connect(self.server.dsn("postgres"), autocommit=True) as connection:
             connection.execute(f"create database {name} template {of} strategy file_copy".encode())
         return self.server.dsn(name)
 
     def cpu(self) -> Cpu:
-        """Return the seconds on a CPU until now."""
-        own = os.times()
+        """Return the seconds of CPU until now."""
+        times = os.times()
         spark = psutil.Process(self.spark_pid)
         below = spark.children(recursive=True)
         daemons = [process for process in below if "pyspark" in _command(process)]
@@ -114,7 +114,7 @@ class Bench:
         assert postgres is not None
         others = [process for process in below if process not in daemons]
         return Cpu(
-            own.user + own.system,
+            times.user + times.system,
             _seconds(spark) + sum(map(_seconds, others)),
             sum(map(_seconds, daemons)),
             sum(_seconds(process) for process in (psutil.Process(postgres), *psutil.Process(postgres).children())),
@@ -122,7 +122,7 @@ class Bench:
 
 
 def append(dsn: str, events: list[StreamEvents]) -> None:
-    """Append events and let them be sequenced."""
+    """Append events and sequence them."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         store = PlatformStore(connection)
         for first in range(0, len(events), PER_CALL):
@@ -141,7 +141,7 @@ def bench(programs: Path = PROGRAMS) -> Iterator[Bench]:
             **os.environ,
             "JAVA_HOME": str(find_java(settings.home / "java").home),
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(PROJECT),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             SPARK_TOKEN: secrets.token_urlsafe(32),
         }
         service = spark_service(settings, port, env)

@@ -1,4 +1,4 @@
-"""How late a row is: from the commit of an append to the row in a read model, while many views trickle."""
+"""The latency from the commit of an append to the row in a read model, while many views trickle."""
 
 import threading
 import time
@@ -11,21 +11,21 @@ import psycopg
 
 from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
-from millrace.resources.consumption.collected import ROUND_CONFIGURATION
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store import NewEvent, on
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.spark import spark_session
+from millrace.drain.collected import ROUND_CONFIGURATION
+from millrace.drain.loop import Drain
+from millrace.event_store import NewEvent, on
+from millrace.event_store.platform import PlatformStore
+from millrace.spark import spark_session
 
 PAUSE_S = 0.25
-LOOK_S = 0.005
+CHECK_EVERY_S = 0.005
 PATIENCE_S = 60.0
 WARM_UP = 10
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from an append's commit to its row, rising, and what that took of a CPU, in cores."""
+    """Sorted seconds from an append's commit to its row, and the CPU used meanwhile, in cores."""
 
     seconds: Sequence[float]
     cores: float
@@ -40,7 +40,7 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
     """Append an order and some other events, wait for the order's row, and so on."""
     shop, dsn = Shop(), bench.store()
     append(dsn, shop.events(2000))
-    # as often as a round may begin
+    # rounds may begin as often as possible
     declared = [replace(model, pooling_delay_s=0) for model in models(views)]
     stop = threading.Event()
     with (
@@ -49,23 +49,23 @@ def of_views(bench: Bench, views: int, appends: int) -> Latency:
         ThreadPoolExecutor(1) as thread,
         psycopg.connect(dsn, autocommit=True) as connection,
     ):
-        # makes the tables
+        # make the tables
         shared.run(budget_s=PATIENCE_S, idle_s=0)
         drain = thread.submit(shared.run, budget_s=3600, idle_s=3600, stop=stop)
         try:
-            taken: list[float] = []
+            durations: list[float] = []
             before, began = bench.cpu(), time.monotonic()
             for number in range(WARM_UP + appends):
                 if number == WARM_UP:
                     before, began = bench.cpu(), time.monotonic()
-                taken.append(_one(connection, shop))
+                durations.append(_one(connection, shop))
                 if drain.done():
                     drain.result()
             cpu, seconds = bench.cpu().since(before), time.monotonic() - began
         finally:
             stop.set()
         drain.result()
-    return Latency(sorted(taken[WARM_UP:]), cpu.all / seconds, cpu)
+    return Latency(sorted(durations[WARM_UP:]), cpu.all / seconds, cpu)
 
 
 def _one(connection: psycopg.Connection, shop: Shop) -> float:
@@ -76,7 +76,7 @@ def _one(connection: psycopg.Connection, shop: Shop) -> float:
     while not connection.execute("select from read_models.orders where order_id = %s", (order,)).fetchall():
         if time.monotonic() - committed > PATIENCE_S:
             raise RuntimeError(f"{order} has no row after {PATIENCE_S:.0f} s")
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_EVERY_S)
     late = time.monotonic() - committed
     time.sleep(PAUSE_S)
     return late

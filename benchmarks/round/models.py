@@ -94,12 +94,12 @@ def parcels(state: State | None, event: FoldEvent) -> State:
     return {"seen": (state or {"seen": 0})["seen"] + 1, "at": event.event}
 
 
-# mypy takes a decorated class for a class
+# mypy takes a decorated class for a plain class
 _KINDS: list[Any] = [Orders, Customers, Shipments, order_flow, Payments, Products, Channels, parcels]
 
 
 def models(number: int) -> list[ReadModel]:
-    """Return so many models; from the ninth on the same kinds again, as models of their own."""
+    """Return `number` models; from the ninth on the kinds repeat, as separate models."""
     found = []
     for place in range(number):
         again, kind = divmod(place, len(_KINDS))

@@ -1,4 +1,4 @@
-"""A warm round of few new events for several views: a drain of each view's own against rounds for all."""
+"""A warm round of few new events for several views: a drain for each view against rounds for all."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -6,20 +6,20 @@ from statistics import median
 
 from benchmarks.round.bench import Bench, Cpu, Shop, append
 from benchmarks.round.models import models
-from millrace.resources.consumption.collected import ROUND_CONFIGURATION
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.spark import spark_session
+from millrace.drain.collected import ROUND_CONFIGURATION
+from millrace.drain.loop import Drain
+from millrace.drain.view_drain import ViewDrain
+from millrace.spark import spark_session
 
 EVENTS = 200
 WARM_UP = 10
 
 
 def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, list[Cpu]]:
-    """Return the seconds on a CPU of each round, by the way in which it was done."""
+    """Return the seconds of CPU of each round, by the way it was done."""
     shop, dsn = Shop(), bench.store()
     append(dsn, shop.events(20 * EVENTS))
-    taken: dict[str, list[Cpu]] = {}
+    costs: dict[str, list[Cpu]] = {}
     with ExitStack() as stack:
         session = stack.enter_context(spark_session(ROUND_CONFIGURATION))
         declared = models(views)
@@ -30,7 +30,7 @@ def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, l
             append(other, Shop().events(20 * EVENTS))
             plain = stack.enter_context(spark_session())
             consumers = [
-                stack.enter_context(Consumer(other, model, lambda: plain, f"own {model.view}")) for model in declared
+                stack.enter_context(ViewDrain(other, model, lambda: plain, f"own {model.view}")) for model in declared
             ]
             ways["own"] = lambda: [consumer.drain(budget_s=600, idle_s=0) for consumer in consumers]
         for number in range(WARM_UP + rounds):
@@ -42,13 +42,13 @@ def of_views(bench: Bench, views: int, rounds: int, *, own: bool) -> dict[str, l
                 before = bench.cpu()
                 work()
                 if number >= WARM_UP:
-                    taken.setdefault(way, []).append(bench.cpu().since(before))
+                    costs.setdefault(way, []).append(bench.cpu().since(before))
         for member in together.members:
             if member.away is not None:
                 raise RuntimeError(f"{member.declared.view}: {member.away}")
-    return taken
+    return costs
 
 
-def middle(taken: list[Cpu]) -> Cpu:
+def middle(costs: list[Cpu]) -> Cpu:
     """Return the medians."""
-    return Cpu(*(median(getattr(one, name) for one in taken) for name in ("driver", "spark", "workers", "postgres")))
+    return Cpu(*(median(getattr(one, name) for one in costs) for name in ("driver", "spark", "workers", "postgres")))

@@ -1,7 +1,7 @@
 """The shop's own commands: `millrace dev simulate` and `millrace dev simulate-crm`.
 
-The command line finds `app` here because the shop is the package of declarations. What is imported at the top is
-imported for `millrace --help` too, so what does the work is imported where it is done.
+The command line finds `app` here because the shop is the package of declarations. `millrace --help` also runs the
+imports at the top, so the commands import the modules that do the work.
 """
 
 import logging
@@ -17,7 +17,7 @@ app = typer.Typer()
 @app.command("simulate")
 def simulate_command(
     rate: Annotated[float, typer.Option(min=0, help="Events per second on average; 0 for as fast as it goes.")] = 20.0,
-    events: Annotated[int | None, typer.Option(min=1, help="Stop after so many events; by default never.")] = None,
+    events: Annotated[int | None, typer.Option(min=1, help="Stop after this many events; by default never.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same orders, under new ids.")] = None,
     dsn: DsnOption = None,
 ) -> None:
@@ -36,7 +36,7 @@ def simulate_command(
 @app.command("simulate-crm")
 def simulate_crm_command(
     rate: Annotated[float, typer.Option(min=0, help="Transactions per second; 0 for as fast as it goes.")] = 2.0,
-    changes: Annotated[int | None, typer.Option(min=1, help="Stop after so many; by default never.")] = None,
+    changes: Annotated[int | None, typer.Option(min=1, help="Stop after this many; by default never.")] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the course repeatable on an empty table.")] = None,
 ) -> None:
     """Change the customers of the example shop in their own database, until stopped with Ctrl-C or SIGTERM."""
@@ -45,8 +45,8 @@ def simulate_crm_command(
 
     _log()
     with stop_on_signals() as stop:
-        done = simulate_crm(crm_dsn(), rate=rate or None, changes=changes, seed=seed, stop=stop)
-    typer.echo(f"Changed customers in {done:,} transactions.")
+        transactions = simulate_crm(crm_dsn(), rate=rate or None, changes=changes, seed=seed, stop=stop)
+    typer.echo(f"Changed customers in {transactions:,} transactions.")
 
 
 def _log() -> None:

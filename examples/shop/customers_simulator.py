@@ -1,4 +1,4 @@
-"""Simulates the people who keep the shop's customers: rows come, change and go, as in any application's table."""
+"""Simulates the clerks of the shop's customers: rows come, change and go, as in any application's table."""
 
 import logging
 import random
@@ -20,23 +20,23 @@ logger = logging.getLogger(__name__)
 def simulate_crm(
     dsn: str, *, rate: float | None, changes: int | None = None, seed: int | None = None, stop: threading.Event
 ) -> int:
-    """Change customers until there were `changes` transactions or `stop` is set; return how many there were.
+    """Change customers until there were `changes` transactions or `stop` is set; return the number of transactions.
 
-    A database that goes away is waited for; it is there at first.
+    Waits for a database that goes away; at the start it must answer.
 
     Args:
         dsn: The customer database.
-        rate: Transactions per second, None for as fast as it goes.
-        changes: How many, None for ever.
-        seed: Makes the course repeatable on a table that is empty.
+        rate: Transactions per second, None for no limit.
+        changes: How many transactions, None for no end.
+        seed: Makes the changes repeatable on an empty table.
         stop: Ends it from another thread.
 
     Raises:
-        Unreachable: The database did not answer at first.
+        Unreachable: The database does not answer at the start.
     """
     make_crm(dsn)
     chance = random.Random(seed)  # noqa: S311 - customers, not secrets
-    done = 0
+    transactions = 0
     patiently = Retrying(
         retry=retry_if_exception_type(psycopg.OperationalError),
         wait=wait_exponential(multiplier=0.2, max=5),
@@ -47,21 +47,21 @@ def simulate_crm(
     )
 
     def change_until_done() -> None:
-        nonlocal done
+        nonlocal transactions
         with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.is_set() and (changes is None or done < changes):
+            while not stop.is_set() and (changes is None or transactions < changes):
                 with connection.transaction():
                     _change(connection, chance)
-                done += 1
+                transactions += 1
                 if rate is not None:
                     stop.wait(1 / rate)
 
     patiently(change_until_done)
-    return done
+    return transactions
 
 
 def _change(connection: psycopg.Connection, chance: random.Random) -> None:
-    """One transaction of a clerk."""
+    """Do one transaction of a clerk."""
     ids = [row[0] for row in connection.execute("select customer_id from customers order by customer_id")]
     kind = chance.random()
     name, city = chance.choice(NAMES), chance.choice(CITIES)
@@ -77,7 +77,7 @@ def _change(connection: psycopg.Connection, chance: random.Random) -> None:
             "update customers set city = %s, updated_at = now() where customer_id = %s", (city, customer)
         )
     elif kind < 0.9:
-        # twice in one transaction: both are events
+        # a second change in one transaction: both are events
         connection.execute("update customers set email = null where customer_id = %s", (customer,))
         connection.execute(
             "update customers set newsletter = not newsletter, updated_at = now() where customer_id = %s", (customer,)

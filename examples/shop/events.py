@@ -1,6 +1,6 @@
 """The events of the example shop: those of customers, orders, payments and shipments, and which of them end a stream.
 
-Not here: in which order they happen (`lives`).
+Not here: the order in which they happen (`lives`).
 
 Ids are `customer-…`, `order-…`, `payment-…` and `shipment-…`; every event of a payment or shipment names its order and
 its customer.
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from millrace import EventStore
-from millrace.events import event, register_events
+from millrace.event_schemas import event, register_events
 
 Euros = Annotated[Decimal, Field(ge=0, decimal_places=2)]
 
@@ -26,7 +26,7 @@ class Whose(BaseModel):
 
 @event(decider="customer")
 class CustomerRegistered(BaseModel):
-    """Somebody became a customer."""
+    """A customer was registered."""
 
     name: str
 
@@ -109,5 +109,5 @@ FINAL = {("order", "order_cancelled"), ("payment", "payment_received"), ("shipme
 
 
 def register_shop(store: EventStore) -> None:
-    """Register the shop's events with their schemas; again: no-op."""
+    """Register the shop's events with their schemas; a second call is a no-op."""
     register_events(store, SHOP)

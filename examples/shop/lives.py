@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from millrace.examples.shop.events import FINAL
 from millrace.rows import Json
 
-# few enough that a customer comes back and keys cross streams
+# few enough that customers order again and keys cross streams
 CUSTOMERS = 200
 NAMES = ("Ada", "Bram", "Chiara", "Dogan", "Elif", "Femke", "Goran", "Hanna", "Ivo", "Joke", "Kees", "Lena")
 CHANNELS = ("web", "web", "web", "app", "app", "phone", "store")
@@ -29,7 +29,7 @@ PRODUCTS = {
 
 @dataclass(frozen=True)
 class Step:
-    """One event of a life that is still to come."""
+    """One future event of a life."""
 
     decider: str
     decider_id: str
@@ -55,14 +55,14 @@ def plan_life(chance: random.Random, number: str) -> Life:
     """Plan the life of order `order-<number>`: placed, paid for, confirmed, delivered, or cancelled on the way.
 
     Args:
-        chance: Decides everything.
-        number: What its ids end with.
+        chance: The random generator that decides everything.
+        number: The end of its ids.
     """
     order, payment, shipment = f"order-{number}", f"payment-{number}", f"shipment-{number}"
-    whom = chance.randint(1, CUSTOMERS)
-    customer = f"customer-{whom:03}"
+    buyer = chance.randint(1, CUSTOMERS)
+    customer = f"customer-{buyer:03}"
     # a customer has one name in all lives
-    name = f"{NAMES[whom % len(NAMES)]} {chr(ord('A') + whom // len(NAMES))}."
+    name = f"{NAMES[buyer % len(NAMES)]} {chr(ord('A') + buyer // len(NAMES))}."
     registered = Step("customer", customer, "customer_registered", {"name": name})
     whose = {"order_id": order, "customer_id": customer}
     start = [Step("order", order, "order_placed", {"customer_id": customer, "channel": chance.choice(CHANNELS)})]
@@ -81,8 +81,8 @@ def plan_life(chance: random.Random, number: str) -> Life:
     if chance.random() < 0.06:
         return cancelled("changed mind")
     while True:
-        asked = {**whose, **amount, "method": chance.choice(METHODS)}
-        rest.append(Step("payment", payment, "payment_requested", asked))
+        request = {**whose, **amount, "method": chance.choice(METHODS)}
+        rest.append(Step("payment", payment, "payment_requested", request))
         if chance.random() >= 0.15:
             break
         failed = {**whose, "reason": chance.choice(("declined", "insufficient funds", "expired"))}

@@ -1,7 +1,7 @@
 """The shop's own processes of `millrace up`: `simulate` appends orders, and `crm` changes customers.
 
-`simulate` appends to the embedded event store only: events cannot be removed. The customers are in a database of their
-own, beside the embedded event store only.
+`simulate` appends to the embedded event store only: events cannot be removed. The customers are in a separate
+database, and only beside the embedded event store.
 """
 
 import os
@@ -9,7 +9,7 @@ import os
 from millrace.examples.shop.customers import DATABASE, VARIABLE, make_crm
 from millrace.ops import Service, Surroundings
 
-# no simulation where it is one of these
+# values of MILLRACE_SIMULATE that turn the simulation off
 OFF = {"0", "false", "no", "off"}
 
 
@@ -17,14 +17,14 @@ def services(here: Surroundings) -> list[Service]:
     """List the simulators; none where the event store, or the customer database, is not ours to write into."""
     if not here.embedded:
         return []
-    ours = not os.environ.get(VARIABLE)
-    if ours:
-        # all that is started gets it, so that the capture finds it
+    makes_crm = not os.environ.get(VARIABLE)
+    if makes_crm:
+        # for every service, so that the capture finds it
         here.env[VARIABLE] = here.make_database(DATABASE)
         make_crm(here.env[VARIABLE])
     if os.environ.get("MILLRACE_SIMULATE", "").lower() in OFF:
         return []
     return [
         here.run("simulate", "millrace", "dev", "simulate"),
-        *([here.run("crm", "millrace", "dev", "simulate-crm")] if ours else []),
+        *([here.run("crm", "millrace", "dev", "simulate-crm")] if makes_crm else []),
     ]

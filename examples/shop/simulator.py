@@ -1,8 +1,8 @@
-"""Simulates the shop: many orders live at once, and their events come interleaved, as `lives` plans each order.
+"""Simulates the shop: many concurrent orders with interleaved events, each order as planned by `lives`.
 
-One step of a life chosen at random happens at a time. Only unfinished orders are kept in memory, `MOST_LIVES` at most.
-The same seed gives the same lives; ids carry a number of the run, so runs never meet. Orders that a stopped run left
-unfinished stay so, as abandoned orders do.
+Each step belongs to a life chosen at random. Only unfinished orders are kept in memory, at most `MOST_LIVES`. The same
+seed gives the same lives; ids carry a number of the run, so runs never collide. Orders that a stopped run left
+unfinished stay unfinished, as abandoned orders do.
 """
 
 import logging
@@ -32,7 +32,7 @@ from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
 
 MOST_LIVES = 100
-# An outage is not made up for at full speed: at most this much of the pace is caught up.
+# After an outage, catch up on at most this many seconds.
 CATCH_UP_S = 1.0
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SimulationReport:
-    """What a simulation did: events appended, orders begun, and appends that another writer made it repeat."""
+    """The result of a simulation: events appended, orders begun, and appends retried after a conflict."""
 
     events: int
     orders: int
@@ -59,15 +59,15 @@ def simulate(
 ) -> SimulationReport:
     """Append events of the shop until there are `events` of them or `stop` is set.
 
-    Registers the shop first. A database that goes away is waited for: the append is repeated under its event_id, so it
+    Registers the shop first. Waits for a database that goes away: the append is retried with the same event_id, so it
     happens once even if the reply was lost.
 
     Args:
         dsn: The event store's database.
-        rate: Events per second, None for as fast as it goes.
-        events: How many, None for ever.
+        rate: Events per second, None for no limit.
+        events: How many events, None for no end.
         seed: Makes the lives repeatable.
-        stop: Ends it from another thread; the append at hand is finished.
+        stop: Ends it from another thread; the current append completes.
 
     Raises:
         Unreachable: The database does not answer at the start.
@@ -86,12 +86,12 @@ def simulate(
 
 
 class _Stopped(Exception):
-    """The simulation is to stop, and what was asked for did not happen."""
+    """The simulation was stopped before a call succeeded."""
 
 
 @dataclass
 class _Running:
-    """A life that goes on: the steps to come, and the version of each of its streams."""
+    """An unfinished life: the steps to come, and the version of each of its streams."""
 
     steps: deque[Step]
     versions: dict[str, int] = field(default_factory=dict)
@@ -102,20 +102,20 @@ class _Run:
         self._session = session
         self._chance = chance
         self._lives: list[_Running] = []
-        self._customers: set[str] = set()  # who is registered, as far as this run knows
-        self._run = uuid4()  # not by the seed: two runs of one seed are different orders
+        self._customers: set[str] = set()  # customers that this run knows to be registered
+        self._run = uuid4()  # not from the seed: two runs with one seed have different orders
         self.events = 0
         self.orders = 0
         self.conflicts = 0
 
     def wants_order(self) -> bool:
-        """Tell whether a new order comes next; at the most lives none does."""
+        """Return whether a new order comes next; never with `MOST_LIVES` unfinished ones."""
         return not self._lives or (len(self._lives) < MOST_LIVES and self._chance.random() < 0.15)
 
     def begin(self, most_events: int | None) -> int:
-        """Register the customer, unless that is done; place an order, its lines in one batch; return how many events.
+        """Register the customer, unless that is done; place an order with its lines in one batch; return their number.
 
-        With `most_events` the run ends there, and the order has only the lines for which there is room.
+        The run ends at `most_events`, and the order has only the lines that fit.
         """
         before = self.events
         life = plan_life(self._chance, f"{self._run.hex[:12]}-{self.orders + 1}")
@@ -131,7 +131,7 @@ class _Run:
     def _register(self, step: Step) -> None:
         if step.decider_id in self._customers:
             return
-        # Of all runs one has a customer's first event stored. The id is that of each repetition, so this one knows.
+        # Only one run stores a customer's first event. Retries keep its id, so this run knows whether it is the one.
         first = NewEvent(step.event, step.data)
         with suppress(Conflict):
             self._session.call(
@@ -152,7 +152,7 @@ class _Run:
     def step(self) -> int:
         """Append the next event of a life chosen at random, forget the life if that was its last; return 1.
 
-        A stream that somebody else closed ends the life: 0.
+        Return 0 if another writer closed the stream, which ends the life.
         """
         chosen = self._chance.randrange(len(self._lives))
         life = self._lives[chosen]
@@ -165,7 +165,7 @@ class _Run:
             return 0
         finally:
             if not life.steps:
-                # the last one takes its place: forgetting costs the same however many there are
+                # the last life takes its place, so that forgetting takes constant time
                 self._lives[chosen] = self._lives[-1]
                 self._lives.pop()
         self.events += 1
@@ -182,7 +182,7 @@ class _Run:
             try:
                 self._session.call(append)
             except Conflict:
-                # somebody else wrote to the stream: read where it stands and go on from there; its events may be purged
+                # another writer appended to the stream: continue from its head; its events may be purged
                 self.conflicts += 1
                 head = self._session.call(lambda store: store.head(step.decider, step.decider_id))
                 life.versions[step.decider_id] = NO_STREAM if head is None else head.version
@@ -192,7 +192,7 @@ class _Run:
 
 
 class _Session:
-    """A connection that comes back: calls are repeated until the database answers or the simulation is to stop."""
+    """A connection that reconnects: calls are retried until the database answers or the simulation is to stop."""
 
     def __init__(self, dsn: str, stop: threading.Event) -> None:
         self._dsn = dsn
@@ -200,7 +200,7 @@ class _Session:
         self._connection: psycopg.Connection | None = None
 
     def __enter__(self) -> "_Session":
-        # A wrong address shows at once; only what has answered before is waited for.
+        # A wrong address fails at once; wait only for a database that has answered before.
         try:
             register_shop(self._store())
         except psycopg.OperationalError as error:
@@ -215,8 +215,8 @@ class _Session:
         if self._connection:
             self._connection.close()
 
-    def call(self, ask: Callable[[EventStore], T]) -> T:
-        """Return what `ask` returns; it must be safe to repeat.
+    def call(self, work: Callable[[EventStore], T]) -> T:
+        """Return the result of `work`, which must be safe to retry.
 
         Raises:
             _Stopped: The database was gone when the simulation was stopped.
@@ -230,7 +230,7 @@ class _Session:
             reraise=True,
         )
         try:
-            return retrying(lambda: ask(self._store()))
+            return retrying(lambda: work(self._store()))
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             raise _Stopped from error
 

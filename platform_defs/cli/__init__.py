@@ -9,17 +9,17 @@ import psycopg
 import typer
 from typer.core import TyperGroup
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli import backup, capture, check, dead, dev, importing, run, system, verify, view
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
 from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents
-from millrace.resources.errors import MillraceError
-from millrace.resources.processes import private_files
+from millrace.processes import private_files
 
 if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
-# of a connection that failed libpq has no SQLSTATE
+# libpq gives no SQLSTATE for a connection that failed
 FULL = re.compile("too many (clients|connections)|remaining connection slots")
 
 
@@ -61,11 +61,11 @@ app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own 
 
 
 def main() -> None:
-    """Run the command line; what Millrace refuses is one red text and exit code 1."""
-    # declarations may be in the current folder; last, for no file there may stand in for an installed package
+    """Run the command line; an error of Millrace prints one red text and exits with code 1."""
+    # declarations may be in the current folder; it comes last, so that no file there shadows an installed package
     sys.path.append(str(Path.cwd()))
     try:
-        # what a command writes: a backup, an archive, a log
+        # a command writes files: a backup, an archive, a log
         with private_files():
             dev.add_declared_commands(sys.argv[1:])
             app()
@@ -73,15 +73,15 @@ def main() -> None:
         complain(str(error))
         raise SystemExit(1) from None
     except psycopg.Error as error:
-        complain(_said(error))
+        complain(_error_text(error))
         raise SystemExit(1) from None
 
 
-def _said(error: psycopg.Error) -> str:
-    """Return what Postgres, or the lack of it, says, and what helps."""
+def _error_text(error: psycopg.Error) -> str:
+    """Return the text of an error of Postgres, or of its absence, with the remedy."""
     match error:
         case psycopg.errors.InsufficientPrivilege():
-            remedy = "\nUse a role that may: see 'Who may do what' in docs/operating.md."
+            remedy = "\nUse a role that may: see docs/who_may_do_what.md."
         case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedTable() | psycopg.errors.InvalidSchemaName():
             remedy = "\nIs this an event store? Run: millrace migrate"
         case _ if FULL.search(str(error)):
@@ -89,7 +89,7 @@ def _said(error: psycopg.Error) -> str:
         case _:
             remedy = ""
     if isinstance(error, psycopg.ProgrammingError) and not error.sqlstate:
-        # an unreadable DSN may be a password: it is not quoted
+        # an unreadable DSN may be a password: do not quote it
         return "The DSN is unreadable.\nState it as postgresql://… or key=value …"
     prefix = "" if error.sqlstate else "Postgres does not answer: "
     return prefix + (error.diag.message_primary or str(error).strip()) + remedy

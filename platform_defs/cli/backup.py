@@ -12,7 +12,7 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -36,9 +36,9 @@ def purge_command(
 ) -> None:
     """Delete old events that are archived and that no view needs.
 
-    The archive is checked first. Interrupted, run it again; also where it says that events are left.
+    The archive is checked first. Run it again if it is interrupted, or if it says that events are left.
     """
-    from millrace.resources.archive.purge import purge_before, require_done
+    from millrace.archive.purge import purge_before, require_done
 
     errors = Screen(stderr=True)
     with chosen_store(dsn) as store, errors.status("Checking the archive ...") as status:
@@ -72,9 +72,9 @@ def backup_command(
 ) -> None:
     """Back up the events and what consumers have done, as of one moment.
 
-    Into the same DIR again, only what is new is added.
+    A second backup into the same DIR adds only what is new.
     """
-    from millrace.resources.backup.backup import backup
+    from millrace.backup.backup import backup
 
     with _bar("Backing up") as bar:
         manifest = backup(
@@ -84,21 +84,21 @@ def backup_command(
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
     rows = {table.table: table.rows for table in manifest.tables}
-    _say(
+    _print_line(
         f"Backed up {manifest.events:,} events and {rows['views']:,} views"
-        f" as of {manifest.taken:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
+        f" as of {manifest.cut_time:%Y-%m-%d %H:%M:%S} UTC: {manifest.bytes:,} bytes in {folder}."
     )
     if manifest.left_out:
-        _say(f"Views of read models are not in it, they are built anew: {', '.join(manifest.left_out)}.")
+        _print_line(f"Views of read models are not in it, they are built anew: {', '.join(manifest.left_out)}.")
 
 
 @app.command("restore")
 def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
     """Restore a backup into an empty database: all of it, or nothing.
 
-    Read models are built anew by their next drains.
+    The next drains rebuild the read models.
     """
-    from millrace.resources.backup.restore import restore
+    from millrace.backup.restore import restore
 
     with _bar("Restoring") as bar:
         report = restore(
@@ -106,15 +106,15 @@ def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
             folder,
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
-    _say(
-        f"Restored {report.events:,} events as of {report.manifest.taken:%Y-%m-%d %H:%M:%S} UTC"
+    _print_line(
+        f"Restored {report.events:,} events as of {report.manifest.cut_time:%Y-%m-%d %H:%M:%S} UTC"
         f" in {report.seconds:,.1f} s."
     )
     if report.manifest.left_out:
-        _say(f"Their read models are built anew from the first event: {', '.join(report.manifest.left_out)}.")
+        _print_line(f"Their read models are built anew from the first event: {', '.join(report.manifest.left_out)}.")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     Screen().print(Text(line), soft_wrap=True)
 
 

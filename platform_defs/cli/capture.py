@@ -9,28 +9,28 @@ import typer
 from rich.text import Text
 
 from millrace.assets.declarations import Declarations
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.changed_rows import TableUnfit
+from millrace.capture.facts import with_registered
+from millrace.capture.health import capture_health, unread_problems, unread_tables
+from millrace.capture.prepare import remove, restart
+from millrace.capture.quarantine import requeue
+from millrace.capture.source.chunks import TableUnreadable
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.patterns import with_tables
+from millrace.capture.source.readiness import NotReady, require_ready
+from millrace.capture.source.slot import slot_limits, slot_state
+from millrace.capture.source.standbys import standby_notes
+from millrace.capture.source.tables import heirs
+from millrace.capture.source.timelines import read_timelines
+from millrace.capture.store import CaptureInfo, CaptureStore, find_capture
+from millrace.capture.verify import Verification, verify
+from millrace.errors import ChangesWaiting, MillraceError
+from millrace.event_store.migrations import migrate
+from millrace.patience import ASK_S
 from millrace.platform_defs.cli.options import DsnOption, agreed, chosen_dsn, chosen_store, declared_beside
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.health import capture_health, unread_problems, unread_tables
-from millrace.resources.capture.look import with_registered
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.setup import remove, restart
-from millrace.resources.capture.source.chunks import TableUnreadable
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.patterns import with_tables
-from millrace.resources.capture.source.readiness import NotReady, require_ready
-from millrace.resources.capture.source.slot import slot_limits, slot_state
-from millrace.resources.capture.source.standbys import standby_notes
-from millrace.resources.capture.source.tables import heirs
-from millrace.resources.capture.source.timelines import read_timelines
-from millrace.resources.capture.store import CaptureInfo, CaptureStore, find_capture
-from millrace.resources.capture.verify import Verification, verify
-from millrace.resources.errors import ChangesWaiting, MillraceError
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.patience import ASK_S
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -44,12 +44,16 @@ Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log.")]
 
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
-    """Show each declared capture: how far it is, how its slot is, what waits."""
-    known = _known(dsn)
+    """Show each declared capture: its progress, the state of its slot, and the changes that wait."""
+    declarations = _declarations(dsn)
     with capture_store(dsn) as store:
-        problems = [_undeclared(info, known) for info in store.capture_info() if info.capture not in known.captures]
+        problems = [
+            _undeclared(info, declarations)
+            for info in store.capture_info()
+            if info.capture not in declarations.captures
+        ]
     rows, notes = [], list[str]()
-    for capture in known.captures.values():
+    for capture in declarations.captures.values():
         try:
             health = capture_health(chosen_dsn(dsn), capture)
         except MillraceError as error:
@@ -92,7 +96,7 @@ def status_command(dsn: DsnOption = None) -> None:
 
 @app.command("check")
 def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
-    """Ask a capture's source for all that it lacks; nothing of it is changed."""
+    """List everything that a capture's source lacks; the source is not changed."""
     capture = declared_capture(name, dsn)
     with capture_store(dsn) as store:
         info = find_capture(store, name)
@@ -120,7 +124,7 @@ def check_command(name: CaptureName, dsn: DsnOption = None) -> None:
 
 @app.command("restart")
 def restart_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
-    """Begin a capture anew after changes were lost: with a new slot, and all rows of its tables read again."""
+    """Restart a capture after changes were lost: with a new slot, and a new read of all rows of its tables."""
     capture = declared_capture(name, dsn)
     with capture_store(dsn):
         generation = restart(chosen_dsn(dsn), capture, reason)
@@ -147,7 +151,7 @@ def verify_command(
     reason: Annotated[str, typer.Option("--reason", help="Why it is repaired.")] = "capture verify --repair",
     dsn: DsnOption = None,
 ) -> None:
-    """Compare tables with their events; ends with 1 if they differ, or rows wait in the quarantine."""
+    """Compare tables with their events; exits with 1 if they differ, or if rows wait in the quarantine."""
     if where is not None and table_name is None:
         raise MillraceError("A condition is of one table.", hint="Name the table behind the capture.")
     capture = declared_capture(name, dsn)
@@ -162,7 +166,7 @@ def verify_command(
             repairs = reason if repair else None
             try:
                 found.append(
-                    verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_shown(console))
+                    verify(chosen_dsn(dsn), capture, captured, repairs=repairs, where=where, on_step=_printer(console))
                 )
             except (ChangesWaiting, TableUnreadable, TableUnfit) as error:
                 if table_name is not None:
@@ -178,14 +182,14 @@ def verify_command(
             more = ", …" if each.differing > len(each.examples) else ""
             console.print(Text(f"{each.table}: {', '.join(each.examples)}{more}"), soft_wrap=True)
         if each.nameless:
-            said = (
+            message = (
                 f"{each.table}: the keys of {each.nameless:,} rows cannot be read, so which rows are gone is not known"
             )
-            console.print(Text(said, style="red"), soft_wrap=True)
+            console.print(Text(message, style="red"), soft_wrap=True)
     if keyless:
         console.print(f"Nothing names the rows of {', '.join(keyless)}: they are not compared.", soft_wrap=True)
-    for said in refused:
-        console.print(Text(said, style="red"), soft_wrap=True)
+    for message in refused:
+        console.print(Text(message, style="red"), soft_wrap=True)
     if refused or any(each.held or each.quarantined or (each.differing and not repair) for each in found):
         raise typer.Exit(1)
 
@@ -200,7 +204,7 @@ def remove_command(
     """Remove a capture with its slot and its publication. Its events stay; remove its file, too, or it comes back."""
     capture = declared_capture(name, dsn)
     with capture_store(dsn) as store:
-        store.capture_info(name)  # what is not there is refused before anybody is asked
+        store.capture_info(name)  # refuse an unknown name before asking for consent
     if not (yes or agreed(f"Remove capture {name}? What changes from now on is in no slot.")):
         raise MillraceError(f"Capture {name} was not removed.", hint="Answer y, or state --yes.")
     remove(chosen_dsn(dsn), capture, reason)
@@ -209,7 +213,7 @@ def remove_command(
 
 @app.command("quarantined")
 def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
-    """List the changes that could not become events, and why."""
+    """List the changes that could not become events, each with its error."""
     with capture_store(dsn) as store:
         (info,) = store.capture_info(name)
         found = store.quarantined_changes(name, limit=MOST_SHOWN)
@@ -229,10 +233,10 @@ def quarantined_command(name: CaptureName, dsn: DsnOption = None) -> None:
 
 @app.command("requeue")
 def requeue_command(name: CaptureName, reason: Why, dsn: DsnOption = None) -> None:
-    """Try quarantined changes again, each row's in order, after the cause is repaired."""
+    """Retry quarantined changes, those of each row in order, after their cause is repaired."""
     with capture_store(dsn) as store:
-        done = requeue(store, declared_capture(name, dsn), reason)
-    Screen().print(f"{done.requeued:,} changes are events now; {done.waiting:,} still wait.")
+        report = requeue(store, declared_capture(name, dsn), reason)
+    Screen().print(f"{report.requeued:,} changes are events now; {report.waiting:,} still wait.")
 
 
 @app.command("discard")
@@ -241,7 +245,7 @@ def discard_command(
     reason: Why,
     dsn: DsnOption = None,
 ) -> None:
-    """Give a quarantined change up; what waits behind it flows with the next `requeue`."""
+    """Give up a quarantined change; the next `requeue` tries the changes that wait behind it."""
     with capture_store(dsn) as store:
         store.discard_change(number, reason)
     Screen().print(f"Change {number} is given up.")
@@ -249,9 +253,9 @@ def discard_command(
 
 @contextmanager
 def capture_store(dsn: str | None) -> Iterator[CaptureStore]:
-    """Connect to the store of captures, of this version."""
+    """Connect to the store of captures, migrated to this version."""
     with chosen_store(dsn) as store:
-        # a store of an older version is brought up to date, as a capture's run does; or the role may not, and is told
+        # migrate an older store, as a capture's run does; a role without the right to gets an error
         migrate(chosen_dsn(dsn), log_partitions=None)
         yield CaptureStore(store.connection)
 
@@ -260,16 +264,16 @@ def declared_capture(name: str, dsn: str | None) -> Capture:
     """Return a capture that is declared for that store.
 
     Raises:
-        MillraceError: There is none of this name; the text names those that there are.
+        MillraceError: No capture has this name; the text lists the declared ones.
     """
-    known = _known(dsn)
-    if name not in known.captures:
+    declarations = _declarations(dsn)
+    if name not in declarations.captures:
         raise MillraceError(
             f"There is no capture {name!r}.",
-            detail="\n".join(f"A file of captures fails to load: {fault}" for fault in known.faults) or None,
-            hint=f"Declared are: {', '.join(known.captures) or 'none'}.",
+            detail="\n".join(f"A file of captures fails to load: {fault}" for fault in declarations.faults) or None,
+            hint=f"Declared are: {', '.join(declarations.captures) or 'none'}.",
         )
-    return known.captures[name]
+    return declarations.captures[name]
 
 
 def _tables(store: CaptureStore, capture: Capture) -> tuple[CapturedTable, ...]:
@@ -287,31 +291,31 @@ def _table(store: CaptureStore, capture: Capture, name: str) -> CapturedTable:
     return found[0]
 
 
-def _shown(console: Screen) -> Callable[[Verification], None]:
-    """Return what says now and then how far a verification is."""
-    said = time.monotonic()
+def _printer(console: Screen) -> Callable[[Verification], None]:
+    """Return a function that prints the progress of a verification now and then."""
+    printed_at = time.monotonic()
 
     def show(found: Verification) -> None:
-        nonlocal said
+        nonlocal printed_at
         if found.waits_for:
             console.print(
                 Text(f"{found.table}: waits for the end of {found.waits_for}", style="yellow"), soft_wrap=True
             )
-        elif time.monotonic() - said >= ASK_S:
-            said = time.monotonic()
+        elif time.monotonic() - printed_at >= ASK_S:
+            printed_at = time.monotonic()
             console.print(f"{found.table}: {found.rows:,} rows read, {found.changed + found.missing:,} differ")
 
     return show
 
 
-def _known(dsn: str | None) -> Declarations:
+def _declarations(dsn: str | None) -> Declarations:
     return declared_beside(dsn, ["captures"])
 
 
-def _undeclared(info: CaptureInfo, known: Declarations) -> str:
-    """Say what an operator can do about a capture that is registered, and that no file declares."""
-    if known.faults:
-        files = "; ".join(map(str, known.faults))
+def _undeclared(info: CaptureInfo, declarations: Declarations) -> str:
+    """Say what an operator can do about a registered capture that no file declares."""
+    if declarations.faults:
+        files = "; ".join(map(str, declarations.faults))
         return f"{info.capture}: it is registered, and its declaration may be one that fails to load: {files}"
     return (
         f"{info.capture}: it is registered and no longer declared; while slot {info.slot} is there, its source keeps its"

@@ -6,10 +6,10 @@ import typer
 from rich.text import Text
 
 from millrace.assets.declarations import NAME_IT
-from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, taken_beside
+from millrace.errors import MillraceError
+from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, loadable_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
 
 if TYPE_CHECKING:
     from millrace.assets.declarations import Declarations
@@ -29,32 +29,32 @@ def check_command(
     """Compare declarations with a store; exit code 1 for a fault.
 
     Nothing is changed. Each event is registered, new, differs from the store's schema, or is refused. A column whose
-    field is in no schema of its events is told, and is wrong where these schemas forbid it. Read models that would be
-    built anew are told, and zones of rollups that Spark and Postgres know otherwise.
+    field is in no schema of its events is reported, and is a fault where these schemas forbid the field. Also reported:
+    read models that would be built anew, and zones of rollups with other clocks in Spark than in Postgres.
     """
-    from millrace.resources.events.registering import known_schemas, standing_of
-    from millrace.resources.read_models.shown.known_names import unknown_properties
-    from millrace.resources.read_models.stored.versions import built_anew
+    from millrace.event_schemas.registering import schemas_by_event, states_in_store
+    from millrace.read_models.shown.known_names import unknown_properties
+    from millrace.read_models.stored.versions import built_anew
 
     if history is not None:
         _judge(declared_beside(dsn, ["events"]), *history, dsn)
         return
-    known = taken_beside(dsn)
-    if known.package is None:
+    declarations = loadable_beside(dsn)
+    if declarations.package is None:
         raise MillraceError("Nothing is declared here that could be compared with the store.", hint=NAME_IT)
     with chosen_store(dsn) as store:
-        found = standing_of(store, known.events, keep=False)
-        schemas = known_schemas(store, known.events)
-        rebuilt = built_anew(store.connection, known.models.values())
+        found = states_in_store(store, declarations.events, keep=False)
+        schemas = schemas_by_event(store, declarations.events)
+        rebuilt = built_anew(store.connection, declarations.models.values())
     wrong = [
-        *(f"A declaration fails to load: {fault}" for fault in known.faults),
-        *(each.said for each in found if each.is_wrong),
+        *(f"A declaration fails to load: {fault}" for fault in declarations.faults),
+        *(each.error for each in found if each.is_wrong),
     ]
     warnings: list[str] = []
-    for model in known.models.values():
-        for said, forbidden in unknown_properties(model, schemas):
-            (wrong if forbidden else warnings).append(f"read model {model.name}, {said}")
-    warnings += _zones_said(known, dsn)
+    for model in declarations.models.values():
+        for message, forbidden in unknown_properties(model, schemas):
+            (wrong if forbidden else warnings).append(f"read model {model.name}, {message}")
+    warnings += _zone_warnings(declarations, dsn)
     rows = [(each.event.decider, each.event.event, each.event.version, each.state) for each in found]
     if as_json:
         names = ("decider", "event", "event_version", "state")
@@ -63,21 +63,21 @@ def check_command(
     else:
         if rows:
             Screen().print(table("Events", ("decider", "event", "version", "state"), rows))
-        _say([f"read model {name} would be built anew, beside the rows that serve" for name in rebuilt], "cyan")
-        _say(warnings, "yellow")
-        _say(wrong, "red")
+        _print_all([f"read model {name} would be built anew, beside the rows that serve" for name in rebuilt], "cyan")
+        _print_all(warnings, "yellow")
+        _print_all(wrong, "red")
         if not wrong:
             Screen().print("Nothing is wrong.")
     if wrong:
         raise typer.Exit(1)
 
 
-def _zones_said(known: "Declarations", dsn: str | None) -> list[str]:
+def _zone_warnings(declarations: "Declarations", dsn: str | None) -> list[str]:
     """Say which zones of rollups have other clocks in Spark than in Postgres; without such zones no Spark starts."""
-    from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
-    from millrace.resources.spark import spark_session
+    from millrace.read_models.shown.zones import zones_apart, zones_of_rollups
+    from millrace.spark import spark_session
 
-    zones = zones_of_rollups(known.models.values())
+    zones = zones_of_rollups(declarations.models.values())
     if not zones:
         return []
     with chosen_store(dsn) as store, spark_session() as spark:
@@ -91,24 +91,24 @@ def _zones_said(known: "Declarations", dsn: str | None) -> list[str]:
     ]
 
 
-def _judge(known: "Declarations", decider: str, event: str, dsn: str | None) -> None:
-    """Say of each declared version of an event which stored ones its schema refuses."""
-    from millrace.resources.events.registering import unfit_history
+def _judge(declarations: "Declarations", decider: str, event: str, dsn: str | None) -> None:
+    """Report for each declared version of an event which stored events its schema refuses."""
+    from millrace.event_schemas.registering import unfit_history
 
-    versions = [each for each in known.events if (each.decider, each.event) == (decider, event)]
+    versions = [each for each in declarations.events if (each.decider, each.event) == (decider, event)]
     if not versions:
         raise MillraceError(
             f"No event {event!r} of decider {decider!r} is declared.",
-            detail="\n".join(f"A declaration fails to load: {fault}" for fault in known.faults) or None,
-            hint=f"Declared are: {', '.join(map(str, known.events)) or 'none'}.",
+            detail="\n".join(f"A declaration fails to load: {fault}" for fault in declarations.faults) or None,
+            hint=f"Declared are: {', '.join(map(str, declarations.events)) or 'none'}.",
         )
     refused = 0
     with chosen_store(dsn) as store:
         for each in versions:
             found = unfit_history(store, each)
             refused += found.events
-            said = f"{found.events:,} events of {found.streams:,} streams do not fit" if found.events else "all fit"
-            Screen().print(Text(f"{each}: {said}"), soft_wrap=True)
+            verdict = f"{found.events:,} events of {found.streams:,} streams do not fit" if found.events else "all fit"
+            Screen().print(Text(f"{each}: {verdict}"), soft_wrap=True)
             if found.first:
                 rows = [(stream.decider_id, stream.events, stream.version) for stream in found.first]
                 Screen().print(table(f"The first {len(rows)} streams", ("stream", "events", "first version"), rows))
@@ -116,6 +116,6 @@ def _judge(known: "Declarations", decider: str, event: str, dsn: str | None) -> 
         raise typer.Exit(1)
 
 
-def _say(sentences: list[str], style: str) -> None:
+def _print_all(sentences: list[str], style: str) -> None:
     for sentence in sentences:
         Screen().print(Text(sentence, style=style), soft_wrap=True)

@@ -7,12 +7,12 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from millrace.event_store import DeadLetter, Event
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.options import DsnOption, Reason, View, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, cell, in_utc, indented, print_json, table
 from millrace.platform_defs.cli.show.events import event_fields, place
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import DeadLetter, Event
-from millrace.resources.event_store.platform import PlatformStore
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -30,8 +30,8 @@ def list_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """List the streams that were given up, and why."""
-    what = "waiting streams" if waiting else "dead letters"
+    """List the streams that were given up, each with its error."""
+    kind = "waiting streams" if waiting else "dead letters"
     with chosen_store(dsn) as store:
         letters = store.dead_letters(view, waiting=waiting)
         shown = [(letter, failed_event(store, letter)) for letter in letters[:limit]] if show else []
@@ -40,12 +40,12 @@ def list_command(
         for fields in whole if show else map(asdict, letters):
             print_json(fields)
     elif not letters:
-        Screen().print(f"There are no {what}.")
+        Screen().print(f"There are no {kind}.")
     elif show:
         for pair in shown:
             Screen().print(_side_by_side(*pair))
         if len(letters) > limit:
-            Screen().print(Text(f"{limit} of {len(letters):,} {what}; --limit shows more."))
+            Screen().print(Text(f"{limit} of {len(letters):,} {kind}; --limit shows more."))
     else:
         rows = [
             (
@@ -54,7 +54,7 @@ def list_command(
             )
             for each in letters
         ]  # fmt: skip
-        Screen().print(table(what.capitalize(), LETTERS, rows))
+        Screen().print(table(kind.capitalize(), LETTERS, rows))
 
 
 @app.command("retry")
@@ -65,7 +65,7 @@ def retry_command(
     reason: Reason = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Let dead letters of a view be tried again: all, those of a decider, or one stream."""
+    """Retry dead letters of a view: all, those of a decider, or one stream."""
     with chosen_store(dsn) as store:
         retried = store.retry_dead_letters(view, decider, decider_id, reason=reason)
     Screen().print(Text(f"{retried} streams of {view} are tried again."))
@@ -82,7 +82,7 @@ def drop_command(
     ] = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Give up the event that a parked stream failed at; the stream goes on with its next event."""
+    """Give up the event that a parked stream failed at; the stream continues with its next event."""
     with chosen_store(dsn) as store:
         event = store.discard_dead_letter(view, decider, decider_id, reason, offset)
     given_up = f"{event.event} at offset {event.offset}" if event else "nothing, the view wants no event of it any more"
@@ -90,7 +90,7 @@ def drop_command(
 
 
 def failed_event(store: PlatformStore, letter: DeadLetter) -> Event | None:
-    """Return the event that a parked stream failed at; None where the view wants none any more, or it was purged."""
+    """Return the event that a parked stream failed at; None if the view wants none any more, or it was purged."""
     if letter.offset is None:
         return None
     found = store.latest_events(1, letter.decider, letter.decider_id, before_offset=letter.offset + 1)

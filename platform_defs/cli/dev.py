@@ -1,4 +1,4 @@
-"""The commands for whoever develops: `millrace dev psql`, and those that the package of declarations adds."""
+"""The commands for development: `millrace dev psql`, and those that the package of declarations adds."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import typer
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import complain
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -22,18 +22,18 @@ def psql_command(
     dsn: DsnOption = None,
 ) -> None:
     """Open psql on the event store's database."""
-    from millrace.resources.postgres.psql import psql_command as command_of
+    from millrace.postgres.psql import psql_command as command_of
 
     command = command_of(chosen_dsn(dsn), arguments or [])
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command.argv[0], command.argv, command.env)  # noqa: S606 - the user's own psql, instead of us
+    os.execve(command.argv[0], command.argv, command.env)  # noqa: S606 - the user's own psql replaces this process
 
 
 def add_declared_commands(arguments: Sequence[str]) -> None:
-    """Add the commands of the package of declarations to ours, if these arguments may be of one of them.
+    """Add the commands of the package of declarations to ours, if these arguments may name one of them.
 
-    Where its `commands.py` fails to load, say so and do without.
+    If its `commands.py` fails to load, say so and continue without them.
     """
     if arguments[:1] != ["dev"] or arguments[1:2] == ["psql"]:
         return

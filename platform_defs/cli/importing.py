@@ -8,14 +8,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from millrace.importer.file_rows import Format
+from millrace.importer.times import TimeForm, Unit
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import JsonText, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.importer.rows import Format
-from millrace.resources.importer.times import TimeForm, Unit
 
 if TYPE_CHECKING:
-    from millrace.resources.importer.importer import ImportProgress, ImportReport, ImportTrial
+    from millrace.importer.importer import ImportProgress, ImportReport, ImportTrial
 
 app = typer.Typer()
 
@@ -76,7 +76,7 @@ def import_command(
     ] = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Import an event log. Run again, it goes on where it was; no row is stored twice.
+    """Import an event log. A second run resumes where the first one ended; no row is stored twice.
 
     Exits with 3 if rows were rejected, with 1 if all were.
     """
@@ -89,10 +89,10 @@ def import_command(
         TimeRemainingColumn,
     )
 
-    from millrace.resources.importer.events import Columns
-    from millrace.resources.importer.importer import LogFile, import_events, try_import
+    from millrace.importer.imported_events import Columns
+    from millrace.importer.importer import ImportedLog, import_events, try_import
 
-    log = LogFile(
+    log = ImportedLog(
         file,
         decider,
         Columns(
@@ -143,7 +143,7 @@ def import_command(
 
 
 def _end(rows: int, rejected: int) -> None:
-    """End with what a script can tell apart: 0 if no row was rejected, 3 if some were, 1 if all were."""
+    """Exit with a code for scripts: 0 if no row was rejected, 3 if some were, 1 if all were."""
     if rejected:
         raise typer.Exit(1 if rejected == rows else 3)
 

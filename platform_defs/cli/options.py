@@ -1,4 +1,4 @@
-"""What several commands are given: the event store, a view, a reason, a read model."""
+"""The arguments that several commands take: the event store, a view, a reason, a read model."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millrace.assets.declarations import NAME_IT, ROOMS, Declarations, declared
-from millrace.resources.connecting import connect
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.dsn import current_dsn, drain_dsn
-from millrace.resources.postgres.logins import too_mighty
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.connecting import connect
+from millrace.postgres.dsn import current_dsn, drain_dsn
+from millrace.postgres.logins import too_mighty
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.declared.declaration import ReadModel
+    from millrace.read_models.declared.declaration import ReadModel
 
 DsnOption = Annotated[
     str | None, typer.Option(help="The event store; by default MILLRACE_DSN, or the running `millrace up`.")
@@ -26,14 +26,14 @@ Reason = Annotated[str | None, typer.Option(help="Why, for the audit log.")]
 
 
 def chosen_dsn(dsn: str | None) -> str:
-    """Return the DSN that was stated, or the one of the deployment at hand."""
+    """Return the stated DSN, or that of the deployment at hand."""
     return dsn or current_dsn(Settings())
 
 
 def rows_dsn(dsn: str | None) -> str:
     """Return the DSN of a command that reads or changes rows of read models: in the embedded store the drains' login.
 
-    Refuses a login with rights that others, who may hang a trigger on these rows, have not.
+    Refuses a login with more rights than the roles that may put a trigger on these rows.
     """
     chosen = dsn or drain_dsn(Settings())
     if why := too_mighty(chosen, beside_others=True):
@@ -49,7 +49,7 @@ def chosen_store(dsn: str | None) -> Iterator[PlatformStore]:
 
 
 def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> Declarations:
-    """Return what is declared for that store: none that `millrace up` declared in the home for one that was stated.
+    """Return the declarations for that store; for a stated one without those that `millrace up` noted in the home.
 
     Raises:
         MillraceError: Nothing names a package for the embedded store.
@@ -60,18 +60,18 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
     return declared(settings.declared_package, ROOMS if rooms is None else rooms)
 
 
-def taken_beside(dsn: str | None) -> Declarations:
-    """Return what is declared for that store, without what Dagster does not take, which are faults."""
-    known = declared_beside(dsn)
-    if not (known.reports or known.schedules):
-        return known
+def loadable_beside(dsn: str | None) -> Declarations:
+    """Return the declarations for that store; those that Dagster refuses are faults."""
+    declarations = declared_beside(dsn)
+    if not (declarations.reports or declarations.schedules):
+        return declarations
     from millrace.platform_defs.loading import loadable
 
-    return loadable(known, Settings())[0]
+    return loadable(declarations, Settings())[0]
 
 
 def agreed(question: str) -> bool:
-    """Ask a question; False where no answer can come."""
+    """Ask a question; False if no answer can come."""
     try:
         return typer.confirm(question)
     except typer.Abort:
@@ -82,6 +82,6 @@ def declared_model(name: str, dsn: str | None) -> "ReadModel":
     """Return a read model that is declared for that store.
 
     Raises:
-        MillraceError: There is none of this name; the text names those that there are.
+        MillraceError: No read model has this name; the text lists the declared ones.
     """
     return declared_beside(dsn, ["read_models"]).model(name)

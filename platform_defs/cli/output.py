@@ -1,4 +1,4 @@
-"""How a command shows rows: as a table, or as JSON; and how it complains."""
+"""How a command shows rows, as a table or as JSON, and errors."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from millrace.platform_defs.screen import Screen
-from millrace.resources.redact import escaped, masked, printable
+from millrace.redact import escaped, masked, printable
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, an object a line.")]
 
@@ -36,7 +36,7 @@ def table(title: str, columns: Sequence[str | Column], rows: Iterable[Sequence[o
 
 def cell(value: object) -> Text:
     """Return a cell of a table: a value as it is, None as nothing."""
-    # replaced here, too: a column is as wide as what is shown
+    # replace here, too: the shown text determines the width of a column
     return Text("" if value is None else printable(str(value)))
 
 
@@ -46,7 +46,7 @@ def in_utc(time: datetime) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print a value as one line of JSON; what would act on a terminal is escaped in it."""
+    """Print a value as one line of JSON, control characters escaped."""
     typer.echo(escaped(json_of(value)))
 
 
@@ -94,6 +94,6 @@ def json_of(value: object) -> str:
 
 
 def complain(text: str) -> None:
-    """Print an error; whatever connection string was given is masked in it."""
-    given = [value for name, value in os.environ.items() if name.endswith("_DSN")]
-    Screen(stderr=True).print(Text(masked(text, *sys.argv, *given), style="red"), soft_wrap=True)
+    """Print an error, with each connection string masked."""
+    dsns = [value for name, value in os.environ.items() if name.endswith("_DSN")]
+    Screen(stderr=True).print(Text(masked(text, *sys.argv, *dsns), style="red"), soft_wrap=True)

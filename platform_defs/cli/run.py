@@ -14,17 +14,17 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
+from millrace.errors import MillraceError, Unreachable
+from millrace.event_store.platform import PlatformStore
+from millrace.patience import ASK_S
 from millrace.platform_defs.cli.capture import CaptureName, capture_store, declared_capture
 from millrace.platform_defs.cli.options import DsnOption, Model, chosen_dsn, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.patience import ASK_S
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.consumers.declaration import Subscription
+    from millrace.handlers.declaration import Subscription
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -40,10 +40,10 @@ def sequencer_command(
     dsn: DsnOption = None,
 ) -> None:
     """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
+    from millrace.operations.alerts.alerter import alerting
     from millrace.platform_defs.beside_store import sources_of_alerts
     from millrace.platform_defs.metrics.serve import metrics_beside
-    from millrace.resources.alerts.alerter import alerting
-    from millrace.resources.sequencer import run_sequencer
+    from millrace.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings, store = Settings(), chosen_dsn(dsn)
@@ -61,14 +61,14 @@ def drain_command(
 ) -> None:
     """Keep a read model fresh without Dagster, until stopped with Ctrl-C or SIGTERM.
 
-    A restart of Postgres is waited for, and, without --once, one of Spark. With --once it ends with 1 where it cannot
+    It waits for a restart of Postgres, and, without --once, for one of Spark. With --once it exits with 1 if it cannot
     have all events, and says why.
     """
-    from millrace.resources.consumption.consumer import Consumer
-    from millrace.resources.consumption.limits import Limits
-    from millrace.resources.consumption.report import DrainReport
-    from millrace.resources.read_models.stored.versions import current_version
-    from millrace.resources.spark import spark_when_needed
+    from millrace.drain.limits import Limits
+    from millrace.drain.report import DrainReport
+    from millrace.drain.view_drain import ViewDrain
+    from millrace.read_models.stored.versions import current_version
+    from millrace.spark import spark_when_needed
 
     declared, builder, settings = declared_model(model, dsn), rows_dsn(dsn), Settings()
     report, archive, limits = DrainReport(), settings.archive_folder, Limits.of(settings)
@@ -77,14 +77,14 @@ def drain_command(
             try:
                 with spark_when_needed() as spark:
                     owner = f"drain {uuid4()}"
-                    with Consumer(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
+                    with ViewDrain(builder, declared, spark, owner, archive=archive, limits=limits) as consumer:
                         consumer.drain(budget_s=inf, idle_s=0 if once else inf, on_commit=report.add, stop=stop)
-                # it ends, too, where the events have another shape now
+                # the consumer also ends when an event's schema changed: then build with the new model
                 with chosen_store(builder) as store:
                     if stop.is_set() or (once and current_version(store.connection, declared) == consumer.model):
                         break
             except Unreachable as error:
-                # one that never built anything has not been reached at all
+                # before the first commit Spark may never have been reachable: do not wait for it
                 if once or not report.moved:
                     raise
                 Screen(stderr=True).print(Text(f"Waiting, and trying again: {error}"), soft_wrap=True)
@@ -96,7 +96,7 @@ def drain_command(
 
 
 def _require_all(store: PlatformStore, model: str, view: str) -> None:
-    """Raise what kept a drain that ended from events that its view wants."""
+    """Raise the reason for which a drain ended before its view had all events that it wants."""
     (info,), owners = store.view_info(view), store.lease_owners(view)
     if not info.enabled:
         why, hint = "the view is disabled", f"Enable it: millrace view enable {shlex.quote(view)}"
@@ -125,9 +125,9 @@ def handlers_command(
 ) -> None:
     """Call the handlers of subscriptions for each event, until stopped with Ctrl-C or SIGTERM.
 
-    A stop waits for the handlers that run, and gives back what none has begun.
+    A stop waits for the running handlers, and gives back the events that no handler has begun.
     """
-    from millrace.resources.consumers.consumer import consume
+    from millrace.handlers.consumer import consume
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # one subscription may be named twice, by its module and by itself
@@ -138,11 +138,11 @@ def handlers_command(
 
 @app.command("capture")
 def capture_command(name: CaptureName, dsn: DsnOption = None) -> None:
-    """Capture without Dagster, until stopped with Ctrl-C or SIGTERM. Of two that follow one capture, one waits.
+    """Capture without Dagster, until stopped with Ctrl-C or SIGTERM. A second process for the same capture waits.
 
-    A restart of the source or of the event store is waited for.
+    It waits for a restart of the source or of the event store.
     """
-    from millrace.resources.capture.follow import follow
+    from millrace.capture.follow import follow
 
     capture = declared_capture(name, dsn)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -161,8 +161,8 @@ def metrics_command(
     """Answer GET /metrics for Prometheus, until stopped with Ctrl-C or SIGTERM."""
     from millrace.platform_defs.metrics.serve import serving_metrics
 
-    with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as taken:
-        Screen().print(f"Metrics are at http://{host}:{taken}/metrics; Ctrl-C ends this.", soft_wrap=True)
+    with stop_on_signals() as stop, serving_metrics(chosen_dsn(dsn), port, host) as bound_port:
+        Screen().print(f"Metrics are at http://{host}:{bound_port}/metrics; Ctrl-C ends this.", soft_wrap=True)
         stop.wait()
 
 
@@ -176,12 +176,12 @@ def service_command(service: Annotated[str, typer.Argument(help="Its name, as `m
 
 
 def subscriptions_of(place: str) -> "Sequence[Subscription]":
-    """Return the subscriptions of a module, with those below a package, or the one that is named behind a colon.
+    """Return the subscriptions of a module or of all modules of a package, or the one named after a colon.
 
     Raises:
-        MillraceError: There are none, or the module fails to load; the text says why.
+        MillraceError: There is no subscription, or the module fails to load; the text says why.
     """
-    from millrace.resources.consumers.declaration import Subscription
+    from millrace.handlers.declaration import Subscription
 
     name, _, attribute = place.partition(":")
     module = _loaded(name)

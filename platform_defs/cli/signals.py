@@ -1,4 +1,4 @@
-"""Commands that run until somebody stops them."""
+"""Commands that run until they are stopped."""
 
 import signal
 import threading
@@ -9,16 +9,16 @@ from types import FrameType
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set; a second one ends the process at once.
+    """Yield an event that Ctrl-C and SIGTERM set; a second signal ends the process at once.
 
-    Their former handlers are back in the end.
+    The former signal handlers are restored at the end.
     """
     stop = threading.Event()
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         for number in before:
             signal.signal(number, signal.SIG_DFL)
-        # another thread sets it: the main one may hold the event's lock at this very moment
+        # set it in another thread: the main thread may hold the event's lock right now
         threading.Thread(target=stop.set).start()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -8,18 +8,18 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, taken_beside
+from millrace.drain.decision import due
+from millrace.errors import MillraceError
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, loadable_beside
 from millrace.platform_defs.cli.output import JsonOption, print_json, table
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.consumption.decision import due
-from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
 VIEWS = ("view", "mode", "lag", "oldest", "behind", "flight", "waits", "dead")
-# the columns of a terminal that the others take beside the view's name
+# the terminal columns that the fields beside the view's name take
 BESIDE_NAMES = 63
 
 
@@ -35,32 +35,32 @@ def up_command() -> None:
 @app.command("migrate")
 def migrate_command(dsn: DsnOption = None) -> None:
     """Bring the store's schema to this version; register declared events."""
-    from millrace.resources.event_store.migrations import migrate
-    from millrace.resources.events.registering import State, standing_of
+    from millrace.event_schemas.registering import State, states_in_store
+    from millrace.event_store.migrations import migrate
 
     report = migrate(chosen_dsn(dsn), log_partitions=Settings().log_partitions)
-    done = [*report.applied, *(["functions"] if report.functions_replaced else [])]
-    Screen().print(f"Schema version {report.version}; applied: {', '.join(done) or 'nothing, it was up to date'}.")
+    applied = [*report.applied, *(["functions"] if report.functions_replaced else [])]
+    Screen().print(f"Schema version {report.version}; applied: {', '.join(applied) or 'nothing, it was up to date'}.")
     with chosen_store(dsn) as store:
-        found = standing_of(store, declared_beside(dsn, ["events"]).events, keep=True)
+        found = states_in_store(store, declared_beside(dsn, ["events"]).events, keep=True)
     for each in found:
         if each.state is State.NEW:
             Screen().print(Text(f"Registered: {each.event}."), soft_wrap=True)
-    if wrong := [each.said for each in found if each.is_wrong]:
+    if wrong := [each.error for each in found if each.is_wrong]:
         raise MillraceError("\n".join(wrong))
 
 
 @app.command("status")
 def status_command(
     as_json: JsonOption = False,
-    watch: Annotated[float | None, typer.Option(help="Show it anew every so many seconds.", min=0.5)] = None,
+    watch: Annotated[float | None, typer.Option(help="Show it again after this many seconds.", min=0.5)] = None,
     dsn: DsnOption = None,
 ) -> None:
     """Show the lag of each view, the worst first, and what is wrong.
 
-    Wrong is what the SQL function `standing` says, a service of `millrace up` that is not up, a declaration that fails.
-    lag: events that the view wants and has not. oldest: the age of the first of them. behind: positions, wanted or not.
-    flight, waits, dead: its streams in flight, those that wait, and its dead letters.
+    Wrong is what the SQL function `standing` finds, a service of `millrace up` that is down, a declaration that fails.
+    lag: events that the view wants and lacks. oldest: the age of the first of them. behind: positions, wanted or not.
+    flight, waits, dead: its streams in flight, its streams that wait, and its dead letters.
     """
     if watch is None:
         _show_status(dsn, as_json=as_json)
@@ -74,26 +74,26 @@ def status_command(
 
 
 def behind(dsn: str | None) -> list[str]:
-    """Say of each view how much it would be given now; positions ahead would count events that it does not want."""
+    """Return for each view how many events it would get now; positions ahead would count unwanted events."""
     with chosen_store(dsn) as store:
         return [f"{poll.view}: {due(poll)}" for poll in store.poll_views()]
 
 
 def _show_status(dsn: str | None, *, as_json: bool) -> None:
     from millrace.assets.declarations import FILES, Fault, load_part
-    from millrace.platform_defs.local.supervisor import said_of_service, services_down
+    from millrace.platform_defs.local.supervisor import sentence_on_service, services_down
 
     with chosen_store(dsn) as store:
         rows, standing = store.view_info(), store.standing()
     rows.sort(key=lambda row: (-row.lag_seconds, -row.dead_letters, -row.lag, -row.behind, row.view))
-    problems = [*map(said_of_service, services_down(Settings().home))]
+    problems = [*map(sentence_on_service, services_down(Settings().home))]
     for one, after in zip_longest(standing, standing[1:]):
-        # of several in a row with one remedy, the last one has it
+        # consecutive findings with the same remedy: only the last one shows it
         same = not as_json and after is not None and after.remedy == one.remedy
         problems.append(f"{one.what}. {one.cause}" if same else str(one))
     try:
-        known = taken_beside(dsn)
-        faults = [*known.faults, *(load_part(known.package, part) for part in FILES)]
+        declarations = loadable_beside(dsn)
+        faults = [*declarations.faults, *(load_part(declarations.package, part) for part in FILES)]
         problems += [f"A declaration fails to load: {fault}" for fault in faults if isinstance(fault, Fault)]
     except MillraceError as error:
         problems.append(str(error))
@@ -123,7 +123,7 @@ def short(count: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return an age in five characters: in the largest unit that says more than 1."""
+    """Return an age in five characters: in the largest unit in which it is more than 1."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
         if seconds >= 2 * size:
             return f"{seconds // size:.0f} {unit}"
@@ -131,7 +131,7 @@ def age(seconds: float) -> str:
 
 
 def _apply_schema(settings: Settings) -> bool:
-    """Ask the running Dagster for a run, and return whether it takes it; a refusal is worth a line, not an end."""
+    """Ask the running Dagster for a run, and return whether it accepts; a refusal prints a line and is no error."""
     from dagster_graphql import DagsterGraphQLClient, DagsterGraphQLClientError
 
     headers = {"Authorization": f"Bearer {settings.ui_secret}"} if settings.ui_token else None

@@ -1,4 +1,4 @@
-"""The command that looks at a whole store: `millrace verify`."""
+"""The command that verifies a whole store: `millrace verify`."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +10,10 @@ from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared
 from millrace.platform_defs.cli.output import JsonOption, print_json
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.resources.verification.looks import Report
+    from millrace.operations.verification.checks import Report
 
 app = typer.Typer()
 
@@ -27,25 +27,19 @@ def verify_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Look whether the store keeps its promises; exit code 1 for a fault.
+    """Verify that the store keeps its promises; exit code 1 for a fault.
 
-    Positions, events, views, archive; and of each read model the rows of one log partition, beside a rebuild of it at
-    the same position. Written are only the tables of that rebuild, which go at the end; after a kill, within two hours.
+    Verified are positions, events, views and archive, and of each read model the rows of one log partition, against a
+    rebuild at the same position. Only that rebuild's tables are written, then dropped; after a kill, within two hours.
     """
-    from millrace.resources.archive.store import NO_TIME_LIMITS
-    from millrace.resources.spark import spark_when_needed
-    from millrace.resources.verification.looks import (
-        Report,
-        Watcher,
-        look_at_archive,
-        look_at_log,
-        look_at_views,
-    )
-    from millrace.resources.verification.models import look_at_models
+    from millrace.archive.store import NO_TIME_LIMITS
+    from millrace.operations.verification.checks import Report, Watcher, check_archive, check_log, check_views
+    from millrace.operations.verification.models import check_models
+    from millrace.spark import spark_when_needed
 
-    known, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
+    declarations, archive = declared_beside(dsn, ["read_models"]), Settings().archive_folder
     builder, report, errors = rows_dsn(dsn), Report(), Screen(stderr=True)
-    report.passed_over += [f"A declaration fails to load: {fault}" for fault in known.faults]
+    report.passed_over += [f"A declaration fails to load: {fault}" for fault in declarations.faults]
     with (
         chosen_store(builder) as store,
         stop_on_signals() as stop,
@@ -54,16 +48,16 @@ def verify_command(
     ):
         connection = store.connection
         if partition is not None:
-            store.available_offset_range(partition)  # refuses one that is not there
+            store.available_offset_range(partition)  # refuses an unknown partition
         connection.execute(NO_TIME_LIMITS)
         watcher = Watcher(lambda text: status.update(Text(text)), partial(errors.print, soft_wrap=True), stop)
         report.stopped = True
         try:
-            look_at_log(connection, report, watcher)
-            look_at_views(connection, report, watcher)
-            look_at_archive(connection, archive, report, watcher)
-            models = known.models.values()
-            look_at_models(builder, connection, models, spark, report, watcher, archive=archive, partition=partition)
+            check_log(connection, report, watcher)
+            check_views(connection, report, watcher)
+            check_archive(connection, archive, report, watcher)
+            models = declarations.models.values()
+            check_models(builder, connection, models, spark, report, watcher, archive=archive, partition=partition)
             report.stopped = stop.is_set()
         finally:
             status.stop()

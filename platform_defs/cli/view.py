@@ -9,6 +9,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.store import PushStore
 from millrace.platform_defs.cli.options import (
     DsnOption,
     Model,
@@ -21,11 +24,8 @@ from millrace.platform_defs.cli.options import (
 )
 from millrace.platform_defs.cli.output import table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.store import ReadModelStore
-from millrace.resources.signing import fault_of, made_secret
-from millrace.resources.subscriptions.store import PushStore
+from millrace.read_models.stored.store import ReadModelStore
+from millrace.signing import fault_of, made_secret
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -44,19 +44,19 @@ class SeekKind(StrEnum):
 
 @app.command("enable")
 def enable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
-    """Let a view be given events again."""
+    """Deliver events to a view again."""
     with chosen_store(dsn) as store:
-        changed = sum(_enable(store, each, True, reason) for each in _meant(store, view))
+        changed = sum(_enable(store, each, True, reason) for each in _views_of(store, view))
     Screen().print(Text(f"{view} is given events." if changed else f"{view} was enabled before; nothing was changed."))
 
 
 @app.command("disable")
 def disable_command(view: View, reason: Reason = None, dsn: DsnOption = None) -> None:
-    """Let a view be given no more events; what is in flight may still be acknowledged or committed."""
+    """Deliver no more events to a view; events in flight may still be acknowledged or committed."""
     with chosen_store(dsn) as store:
-        changed = sum(_enable(store, each, False, reason) for each in _meant(store, view))
-    said = f"{view} is given no more events, and its lag grows, until: millrace view enable {shlex.quote(view)}"
-    Screen().print(Text(said if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
+        changed = sum(_enable(store, each, False, reason) for each in _views_of(store, view))
+    message = f"{view} is given no more events, and its lag grows, until: millrace view enable {shlex.quote(view)}"
+    Screen().print(Text(message if changed else f"{view} was disabled before; nothing was changed."), soft_wrap=True)
 
 
 @app.command("secret")
@@ -65,7 +65,7 @@ def secret_command(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Where the secret is, for who sets up the receiver. Where the file is not there, a secret is made.",
+            help="The file of the secret, for the receiver's setup. If it does not exist, a secret is made.",
             metavar="FILE",
         ),
     ] = None,
@@ -76,7 +76,7 @@ def secret_command(
     reason: Reason = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Sign the pushes of a view as Standard Webhooks says, or rotate what they are signed with. It prints no secret."""
+    """Sign the pushes of a view as Standard Webhooks defines, or rotate their secret. It prints no secret."""
     if remove is (file is not None):
         raise MillraceError(
             "Name a file for the secret, or say --remove.",
@@ -86,23 +86,23 @@ def secret_command(
         pushes = PushStore(store.connection)
         if file is None:
             pushes.drop_push_secret(view, reason)
-            said = f"Pushes of {view} are not signed any more."
+            message = f"Pushes of {view} are not signed any more."
         else:
-            store.view_info(view)  # an unknown one leaves no file
+            store.view_info(view)  # refuse an unknown view before a file is made
             pushes.set_push_secret(view, _secret_in(file), keep_s, reason)
-            said = (
+            message = (
                 f"Pushes of {view} are signed with the secret in {file} within a minute, and for {keep_s} s with the one"
-                " before, too. Give the file to the receiver, and to nobody else."
+                " before, too. Give the file to the receiver alone."
             )
-    Screen().print(Text(said), soft_wrap=True)
+    Screen().print(Text(message), soft_wrap=True)
 
 
 def _secret_in(file: Path) -> str:
-    """Return the secret in a file; make both where the file is not there."""
+    """Return the secret in a file; make both if the file is missing."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        # of a call that was killed, or the user's own
+        # a killed call left it, or the user made it
         secret = file.read_text().strip()
         if fault := fault_of(secret):
             raise MillraceError(
@@ -128,9 +128,9 @@ def remove_command(
 ) -> None:
     """Remove a view; its progress, its locks and its dead letters are lost.
 
-    Refused while something of it is leased or in flight. Removes as well what show as-of or show diff made.
+    Refused while one of its leases is held or streams are in flight. Also removes tables of show as-of and show diff.
     """
-    from millrace.resources.read_models.stored.past import is_beside, remove_now
+    from millrace.read_models.stored.past import is_beside, remove_now
 
     with chosen_store(dsn) as store:
         if is_beside(store.connection, view):
@@ -138,7 +138,7 @@ def remove_command(
             Screen().print(Text(f"{view} is removed with its rows."))
             return
         if not yes:
-            # what is refused is refused before anybody is asked
+            # let the store refuse before asking for consent
             with store.connection.transaction(force_rollback=True):
                 store.unregister_view(view)
             (info,) = store.view_info(view)
@@ -149,7 +149,9 @@ def remove_command(
                 )
             )
             if not agreed("Remove it?"):
-                raise MillraceError(f"{view} was not removed: nobody said yes.", hint="Answer y, or give --yes.")
+                raise MillraceError(
+                    f"{view} was not removed: the question was not answered with yes.", hint="Answer y, or give --yes."
+                )
         store.unregister_view(view, reason)
     Screen().print(Text(f"{view} is removed with its progress."))
 
@@ -169,7 +171,7 @@ def seek_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Move a view to another position. Refused while something of it is leased or in flight."""
+    """Move a view to another position. Refused while one of its leases is held or streams are in flight."""
     with chosen_store(dsn) as store:
         seeks = store.seek_view(view, kind.value, position, timestamp, partition, dry_run=dry_run, reason=reason)
     title = f"{view}: {kind.value}" + (" (dry run, nothing was changed)" if dry_run else "")
@@ -183,8 +185,8 @@ def seek_command(
 
 @app.command("reset")
 def reset_command(model: Model, dsn: DsnOption = None) -> None:
-    """Remove a read model's tables and progress; the next drain builds it anew from the first event."""
-    from millrace.resources.read_models.stored.versions import reset_model
+    """Remove a read model's tables and progress; the next drain rebuilds it from the first event."""
+    from millrace.read_models.stored.versions import reset_model
 
     declared = declared_model(model, dsn)
     with chosen_store(dsn) as store:
@@ -194,14 +196,14 @@ def reset_command(model: Model, dsn: DsnOption = None) -> None:
 
 @app.command("approve")
 def approve_command(model: Model, reason: Reason = None, dsn: DsnOption = None) -> None:
-    """Let a changed read model serve that waits for it: as it is declared in the code at hand."""
-    from millrace.resources.read_models.stored.versions import approve_version
+    """Approve a changed read model that waits for it, as declared in the code at hand, so that it serves."""
+    from millrace.read_models.stored.versions import approve_version
 
     declared = declared_model(model, dsn)
     with chosen_store(rows_dsn(dsn)) as store:
         serves = approve_version(store.connection, declared, reason)
-    said = "serves" if serves else "is approved, and serves when it has caught up and nobody holds the view"
-    Screen().print(Text(f"Read model {model} {said}, as it is declared."), soft_wrap=True)
+    outcome = "serves" if serves else "is approved, and serves when it has caught up and no consumer holds the view"
+    Screen().print(Text(f"Read model {model} {outcome}, as it is declared."), soft_wrap=True)
 
 
 @app.command("unlock")
@@ -212,16 +214,16 @@ def unlock_command(
     reason: Reason = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Deliver what is in flight again at once, of a view or of one stream: its consumer hangs.
+    """Redeliver the events in flight of a view or of one stream at once: for a consumer that hangs.
 
-    Late answers are refused, and it is no failed attempt. Streams that wait for a retry wait no more.
+    Late answers are refused. It does not count as a failed attempt. Streams that wait for a retry are due at once.
     """
     with chosen_store(dsn) as store:
-        ended = sum(store.end_locks(each, decider, decider_id, reason=reason) for each in _meant(store, view))
+        ended = sum(store.end_locks(each, decider, decider_id, reason=reason) for each in _views_of(store, view))
     Screen().print(Text(f"{ended} locks of {view} are ended."))
 
 
-def _meant(store: PlatformStore, name: str) -> list[str]:
+def _views_of(store: PlatformStore, name: str) -> list[str]:
     """Return the views of all versions of a read model of this name, else the view of this name."""
     views = [version.view for version in ReadModelStore(store.connection).model_versions(name)]
     return views if views and (name in views or not store.is_registered(name)) else [name]

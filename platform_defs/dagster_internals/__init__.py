@@ -1,1 +1,1 @@
-"""What stands on private parts of Dagster, which an upgrade of it may break."""
+"""Code that depends on private parts of Dagster, which an upgrade of it may break."""

@@ -1,15 +1,15 @@
-"""Which runs may fill Dagster's places: what must go on has some that nothing else takes."""
+"""Which runs may fill Dagster's queue limits: the runs in MUST_GO_ON have places that no other run takes."""
 
 import dagster as dg
 
 OTHER_TAG = "millrace/other"
 BACKFILL_TAG = "dagster/backfill"
-# drains and captures, what keeps the store, the archive
+# drains, captures, maintenance of the store, the archive
 MUST_GO_ON = {"drain", "drain_views", "capture", "apply_schema", "archive", "prune_runs"}
 
 
 class ReservingRunCoordinator(dg.QueuedRunCoordinator):
-    """Dagster's own, which tags each run that may wait, so that `dagster.yaml` can limit these together."""
+    """Dagster's coordinator, which also tags each run that may wait, so that `dagster.yaml` limits these together."""
 
     def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
         """Put a run into the queue."""

@@ -1,4 +1,4 @@
-"""How Dagster's daemon starts a run: a code server that takes long is waited for."""
+"""How Dagster's daemon starts a run: it waits for a slow code server."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import grpc
 
 
 class PatientRunLauncher(dg.DefaultRunLauncher):
-    """Dagster's own, but for a code server that does not answer within a minute.
+    """Dagster's launcher, except for a code server that does not answer within a minute.
 
-    It has the request, and the process that it starts goes on: the run stays `STARTING`, so no second one is asked for.
+    That server has the request, and the process that it starts continues. The run stays `STARTING`: no retry starts.
     """
 
     def launch_run(self, context: Any) -> None:  # noqa: ANN401 - the type is private to Dagster

@@ -1,10 +1,10 @@
-"""Forgetting old runs, and old evaluations of checks: Dagster itself keeps both for ever.
+"""Prunes old runs, and old evaluations of checks: Dagster itself keeps both for ever.
 
-With a run Dagster forgets what it materialized, and shows as missing what nothing materialized since. So a run is kept
-while it has the newest materialization of an asset or of one of its partitions.
+When a run is deleted, Dagster forgets its materializations and shows assets without a newer one as missing. So a run is
+kept while it has the newest materialization of an asset or of one of its partitions.
 
-An evaluation of a check outlives its run, and some belong to no run at all. Dagster has no call that forgets them, so
-they are deleted from its tables, whose names are written here: dagster is pinned. The newest one of each check stays.
+An evaluation of a check outlives its run, and some belong to no run. Dagster has no call that deletes them, so they are
+deleted from its tables. Their names are written here: dagster is pinned. The newest evaluation of each check stays.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 CHUNK = 100
-# One that was planned and not evaluated may be the newest by its id: then the newest answer stays, too.
+# The newest row by id may be planned but not evaluated: then the newest evaluated row stays, too.
 FORGET_EVALUATIONS = text("""
 delete from asset_check_executions
 where coalesce(evaluation_event_timestamp, create_timestamp) < :before
@@ -25,7 +25,7 @@ where coalesce(evaluation_event_timestamp, create_timestamp) < :before
     where evaluation_event_storage_id is not null group by asset_key, check_name, partition
   )
 """)
-# those of runs go with their runs
+# the events of runs are deleted with their runs
 FORGET_THEIR_EVENTS = text("""
 delete from event_logs
 where dagster_event_type = 'ASSET_CHECK_EVALUATION' and run_id = '' and timestamp < :before
@@ -43,7 +43,7 @@ class PruneConfig(dg.Config):
 
 @dg.op(description="Deletes what is older than keep_days: finished runs with their events, evaluations of checks.")
 def prune_old_runs(context: dg.OpExecutionContext, config: PruneConfig) -> int:
-    """Delete old finished runs, oldest first, and then old evaluations; killed anywhere, the next one goes on."""
+    """Delete old finished runs, oldest first, then old evaluations; after a kill at any point the next run resumes."""
     before = datetime.now(UTC) - timedelta(days=config.keep_days)
     old = dg.RunsFilter(statuses=list(FINISHED), created_before=before)
     newest = runs_with_the_newest(context.instance)
@@ -51,7 +51,7 @@ def prune_old_runs(context: dg.OpExecutionContext, config: PruneConfig) -> int:
     while records := context.instance.get_run_records(old, limit=CHUNK, ascending=True, cursor=cursor):
         for record in records:
             if (run := record.dagster_run.run_id) in newest:
-                # what is deleted cannot be where the next page begins
+                # the next page cannot begin at a deleted run
                 cursor = run
             else:
                 context.instance.delete_run(run)
@@ -62,7 +62,7 @@ def prune_old_runs(context: dg.OpExecutionContext, config: PruneConfig) -> int:
 
 
 def forget_evaluations(instance: dg.DagsterInstance, before: datetime) -> int:
-    """Delete the evaluations of checks that are older, but the newest one of each check, and return how many."""
+    """Delete older evaluations, except the newest one of each check, and return their number."""
     # Dagster writes times in UTC, without a zone
     values = {"before": before.astimezone(UTC).replace(tzinfo=None)}
     with instance.event_log_storage.index_connection() as connection:  # type: ignore[attr-defined]
@@ -80,8 +80,8 @@ def runs_with_the_newest(instance: dg.DagsterInstance) -> set[str]:
         kind = dg.DagsterEventType.ASSET_MATERIALIZATION
         ids = sorted(instance.get_latest_storage_id_by_partition(key, kind).values())
         for first in range(0, len(ids), CHUNK):
-            wanted = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + CHUNK])
-            found |= {record.run_id for record in instance.fetch_materializations(wanted, limit=CHUNK).records}
+            chunk = dg.AssetRecordsFilter(key, storage_ids=ids[first : first + CHUNK])
+            found |= {record.run_id for record in instance.fetch_materializations(chunk, limit=CHUNK).records}
     return found
 
 

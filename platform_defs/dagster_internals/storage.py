@@ -1,4 +1,4 @@
-"""Dagster's Postgres storage with connections that are kept.
+"""Dagster's Postgres storage with pooled connections.
 
 dagster-postgres opens a connection for every statement, which costs the server fifteen times the CPU of the statements
 themselves when forty sensors tick. It has no option for that, so its private `_engine` is replaced: dagster is pinned.
@@ -11,7 +11,7 @@ from dagster_postgres import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_engine, pg_url_from_config
 from sqlalchemy.engine import make_url
 
-KEPT_CONNECTIONS = 4
+IDLE_CONNECTIONS = 4
 MOST_CONNECTIONS = 20
 
 
@@ -33,14 +33,14 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         engine = create_pg_engine(
             self.postgres_url,
             isolation_level="AUTOCOMMIT",
-            pool_size=KEPT_CONNECTIONS,
-            max_overflow=MOST_CONNECTIONS - KEPT_CONNECTIONS,
+            pool_size=IDLE_CONNECTIONS,
+            max_overflow=MOST_CONNECTIONS - IDLE_CONNECTIONS,
             pool_recycle=1800,
             # A restarted Postgres costs one reconnect and no failed run.
             pool_pre_ping=True,
         )
         for storage in (self._run_storage, self._event_log_storage, self._schedule_storage):
-            # Fails when a new dagster-postgres no longer has it, and not later by being slow.
+            # Fail at once when a new dagster-postgres has no `_engine`, instead of being slow later.
             if not hasattr(storage, "_engine"):
                 raise TypeError("dagster-postgres changed: see platform_defs/dagster_internals/storage.py")
             storage._engine = engine
@@ -51,7 +51,7 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         inst_data: Any,  # noqa: ANN401 - the type is private to Dagster
         config_value: Mapping[str, Any],
     ) -> Self:
-        """Build it from the `config` under `storage: custom:` in dagster.yaml."""
+        """Build the storage from the `config` under `storage: custom:` in dagster.yaml."""
         return cls(
             postgres_url=pg_url_from_config(config_value),
             should_autocreate_tables=config_value.get("should_autocreate_tables", True),

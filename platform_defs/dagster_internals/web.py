@@ -1,7 +1,7 @@
 """The UI: Dagster's webserver behind our gate; run as a module, it takes all the options of `dagster-webserver`.
 
-Dagster's command makes its app by a function of its own module, which is replaced here: dagster is pinned, and whoever
-starts this asks `gated` before it takes the UI for ready.
+Dagster's command makes its app by a function of its own module. That function is replaced here: dagster is pinned, and
+the process that starts the UI asks `gated` before it counts the UI as ready.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import requests
 
 from millrace.platform_defs.gate import App, Gate
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 FOREIGN = "no-name-of-this-ui.invalid"
 
@@ -20,17 +20,17 @@ def behind_gate(app: App, settings: Settings) -> Gate:
 
 
 def gated(url: str, token: str | None, *, timeout_s: float = 4) -> bool:
-    """Return whether the UI at an address answers us, and refuses a name that is none of its own."""
+    """Return whether the UI at an address answers us, and refuses a request for a foreign name."""
     bearer = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with requests.Session() as session:
-            # no proxy of the environment, and no password of a .netrc in the place of our header
+            # use no proxy of the environment, and no password of a .netrc instead of our header
             session.trust_env = False
-            ours = session.get(f"{url}/server_info", headers=bearer, timeout=timeout_s)
+            authorized = session.get(f"{url}/server_info", headers=bearer, timeout=timeout_s)
             foreign = session.get(f"{url}/server_info", headers={**bearer, "Host": FOREIGN}, timeout=timeout_s)
     except requests.RequestException:
         return False
-    return ours.ok and not foreign.ok
+    return authorized.ok and not foreign.ok
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""The local platform: what `millrace up` starts, watches and ends on one machine."""
+"""The local platform: the services that `millrace up` starts, watches and ends on one machine."""

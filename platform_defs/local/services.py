@@ -1,4 +1,4 @@
-"""Which services `millrace up` runs on this machine, and how each is called.
+"""Which services `millrace up` runs on this machine, and the name of each.
 
     spark      Spark Connect, warm across runs; not started if SPARK_REMOTE or SPARK_MASTER is set
     sequence   gives committed events their positions
@@ -6,12 +6,12 @@
     web        the UI
     daemon     sensors, schedules, run queue; the UI knows whether it lives
 
-Behind these come those of the package of declarations, if it has a `services.py`. Dagster is three services and not
-`dagster dev`: a crash of the UI then ends no run, it takes 130 MB less, and it is up three seconds earlier. All work in
-the folder that `millrace up` was started in, and find a package of declarations there.
+After these come the services of the package of declarations, if it has a `services.py`. Dagster is three services and
+not `dagster dev`: a crash of the UI then ends no run, Dagster takes 130 MB less, and is up three seconds earlier. All
+services work in the folder that `millrace up` was started in, and find a package of declarations there.
 
-Other accounts of this machine reach 127.0.0.1, too. Whoever reaches Spark or the code server runs code as we do: Spark
-wants a token, and the code server listens in a folder that only we may enter. The UI has its gate
+Other accounts of this machine reach 127.0.0.1, too. A client of Spark or of the code server can run code as we do:
+Spark requires a token, and the code server listens in a folder that only we may enter. The UI has its gate
 (`millrace.platform_defs.gate`).
 """
 
@@ -35,20 +35,21 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import URL
 
 from millrace.assets.declarations import Fault, fault_in, load_part
+from millrace.errors import MillraceError, Unreachable
+from millrace.handlers.receivers import SECRETS
 from millrace.platform_defs.dagster_internals.web import gated
 from millrace.platform_defs.local.answers import DaemonBeats, code_answers, sequencer_answers, spark_answers
 from millrace.platform_defs.local.supervisor import Service
 from millrace.platform_defs.local.surroundings import PROGRAMS, Surroundings
-from millrace.resources.connecting import connect
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.postgres.dsn import DATABASE
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import DRAIN, owned_database
-from millrace.resources.processes import folder_of_code
-from millrace.resources.redact import masked
-from millrace.resources.settings import PROJECT, THIS_MACHINE, Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import (
+from millrace.postgres.connecting import connect
+from millrace.postgres.dsn import DATABASE
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import DRAIN, owned_database
+from millrace.processes import folder_of_code
+from millrace.redact import masked
+from millrace.settings import PACKAGE, THIS_MACHINE, Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import (
     LOCAL_CONFIGURATION,
     ONE_MACHINE,
     REDACTION,
@@ -56,21 +57,20 @@ from millrace.resources.spark.session import (
     SPARK_TOKEN,
     local_master,
 )
-from millrace.resources.subscriptions.receivers import SECRETS
 
 LOOPBACK = "127.0.0.1"
-# of the ports for services, which end where those begin that Linux gives to whoever asks for any
+# the ports for services; they end where those begin that Linux gives to a program that asks for any
 FIRST_PORT, PORTS = 20_000, 12_768
 # A client shows its token to this name without TLS, and not to 127.0.0.1.
 LOOPBACK_OF_SPARK = "localhost"
-# What Spark's server has no use for: whoever has a session there reads its environment.
+# Not for Spark's server, which does not need them: each session there can read its environment.
 NOT_FOR_SPARK = ("MILLRACE_", "DAGSTER_", "SPARK_REMOTE", "SPARK_MASTER")
-# secrets that one service needs, and no run
+# secrets that one service needs, and no run needs
 OF_ALERTS = ("MILLRACE_ALERT_URL", "MILLRACE_ALERT_SECRET")
 NOT_FOR_ALL = {"MILLRACE_UI_TOKEN", *OF_ALERTS}
 # Linux allows 107 bytes for the path of a unix socket.
 SOCKET_PATH_BYTES = 103
-# the last line of a file that is written anew at each start
+# the last line of a file that each start writes anew
 SEAL = "# `millrace up` writes this file anew until somebody changes it; of the lines above: sha256 "
 logger = logging.getLogger(__name__)
 
@@ -87,41 +87,41 @@ SPARK_CONF = {
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where the servers are, those we start and those that were there."""
+    """Where the servers are: those that we start and those of the user."""
 
     # The event store as services and runs reach it.
     dsn: str
     dagster_dsn: str
     # Where the code server listens: in a folder that only we may enter.
     code_socket: Path
-    # None for a Spark that is not spoken to by Connect: SPARK_MASTER is set.
+    # None for a Spark without Connect: SPARK_MASTER is set.
     spark_remote: str | None
-    # None for a Spark that somebody else runs.
+    # None for a Spark that we do not run.
     spark_port: int | None
     java_home: Path | None
     # None where the event store is the user's.
     postgres: EmbeddedPostgres | None = None
-    # What Spark asks for, if it is ours: whoever may open a session there may do what we may.
+    # Required by Spark, if it is ours: a session there may do everything that we may.
     spark_token: str | None = field(default=None, repr=False)
 
     @property
     def operator_dsn(self) -> str:
-        """The event store as it is migrated, and as an operator reaches it."""
+        """The event store's DSN for migrations and for operators."""
         return self.dsn if self.postgres is None else self.postgres.dsn(DATABASE)
 
 
 def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> Endpoints:
-    """Settle databases, ports and Java, creating databases where they are ours.
+    """Settle databases, ports and Java; create the databases that are ours.
 
     Raises:
-        JavaNotFound: Spark is to run here and there is no Java for it.
+        JavaNotFound: Spark is to run here, but there is no Java for it.
         Unreachable: The user's Postgres does not answer.
     """
     remote, master = os.environ.get("SPARK_REMOTE"), os.environ.get("SPARK_MASTER")
     spark_port = None if remote or master else free_port()
     java_home = None if remote else find_java(settings.home / "java").home
     if spark_port is not None:
-        # all runs share one session, see resources/spark/session.py
+        # all runs share one session, see millrace/spark/session.py
         remote = shared_session(spark_port)
     if postgres is not None:
         postgres.create_database(DATABASE)
@@ -133,7 +133,7 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
     code_socket = settings.home / "code" / "socket"
     if len(os.fsencode(code_socket)) <= SOCKET_PATH_BYTES:
         code_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # also where somebody made it for others
+        # also if the folder was made with other permissions
         code_socket.parent.chmod(0o700)
     else:
         code_socket = folder_of_code() / "socket"
@@ -141,33 +141,33 @@ def find_endpoints(settings: Settings, postgres: EmbeddedPostgres | None) -> End
 
 
 def _schema_for_dagster(dsn: str) -> str:
-    """Give Dagster a schema of its own in the user's database."""
+    """Make a schema for Dagster in the user's database."""
     try:
         with connect(dsn) as connection:
-            # where an operator made it, nobody needs the right to make schemas
+            # if an operator made it, we need no right to make schemas
             if connection.execute("select from pg_namespace where nspname = 'dagster'").fetchone() is None:
                 connection.execute("create schema if not exists dagster")
     except psycopg.ProgrammingError as error:
         if error.sqlstate:
             raise
-        # it may be a password: it is not quoted
+        # it may be a password: do not quote it
         raise Unreachable("MILLRACE_DSN is unreadable.", hint="Set it to postgresql://… or key=value …") from None
     except psycopg.OperationalError as error:
         raise silent_postgres(error, dsn) from None
     parts = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
-    known = {key: parts.pop(key, None) for key in ("user", "password", "dbname")}
+    login = {key: parts.pop(key, None) for key in ("user", "password", "dbname")}
     url = URL.create(
         "postgresql",
-        username=known["user"],
-        password=known["password"],
-        database=known["dbname"],
+        username=login["user"],
+        password=login["password"],
+        database=login["dbname"],
         query={**parts, "options": f"{parts.get('options', '')} -csearch_path=dagster".strip()},
     )
     return url.render_as_string(hide_password=False)
 
 
 def silent_postgres(error: psycopg.OperationalError, dsn: str) -> Unreachable:
-    """Return the refusal of a user's Postgres that does not answer."""
+    """Return the error for a user's Postgres that does not answer."""
     return Unreachable(
         f"The Postgres of MILLRACE_DSN does not answer: {masked(str(error).strip(), dsn)}",
         hint="Start it or correct MILLRACE_DSN; without MILLRACE_DSN an embedded Postgres is used.",
@@ -175,14 +175,14 @@ def silent_postgres(error: psycopg.OperationalError, dsn: str) -> Unreachable:
 
 
 def shared_session(port: int) -> str:
-    """Return a `SPARK_REMOTE` for a server of our own, with one session for all who use it."""
+    """Return a `SPARK_REMOTE` for a server of our own, with one session for all its users."""
     return f"sc://{LOOPBACK_OF_SPARK}:{port}/;session_id={uuid4()}"
 
 
 def free_port() -> int:
-    """Find a port of 127.0.0.1 that is free now, below those that Linux gives to whoever asks for any.
+    """Find a port of 127.0.0.1 that is free now, below those that Linux gives to a program that asks for any.
 
-    While a service starts anew, it would else be another program's, which would be asked in its place.
+    Above, another program could take the port while a service restarts, and would be asked in its place.
     """
     while True:
         with socket.socket() as probe, suppress(OSError):
@@ -192,33 +192,33 @@ def free_port() -> int:
 
 
 def prepare_home(settings: Settings, endpoints: Endpoints) -> list[Path]:
-    """Put Dagster's instance and workspace files into `<home>/dagster`, and drop what a killed Spark spilled.
+    """Put Dagster's instance and workspace files into `<home>/dagster`, and drop the spill files of a killed Spark.
 
     Returns:
-        Those of the two files that somebody else wrote or changed: they stay as they are.
+        Those of the two files that were written or changed by others: they stay as they are.
     """
     shutil.rmtree(settings.home / "spark" / "local", ignore_errors=True)
     folder = settings.home / "dagster"
     folder.mkdir(parents=True, exist_ok=True)
     server = {"host": "localhost", "socket": str(endpoints.code_socket), "location_name": "millrace"}
     texts = {
-        folder / "dagster.yaml": (PROJECT / "platform_defs" / "dagster.yaml").read_text(),
+        folder / "dagster.yaml": (PACKAGE / "platform_defs" / "dagster.yaml").read_text(),
         # JSON is YAML.
         folder / "workspace.yaml": json.dumps({"load_from": [{"grpc_server": server}]}) + "\n",
     }
-    others = []
+    changed = []
     for path, text in texts.items():
         if os.path.lexists(path):
             before, mark, seal = path.read_text(errors="replace").rpartition(SEAL) if path.is_file() else ("", "", "")
-            # its last line does not say that we wrote all before it
+            # its last line does not confirm that we wrote all lines before it
             if not mark or seal.strip() != _digest(before):
-                others.append(path)
+                changed.append(path)
                 continue
-        # of its own: several processes may prepare one home
+        # a separate name for each process: several may prepare one home
         fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
         fresh.write_text(f"{text}{SEAL}{_digest(text)}\n")
         fresh.replace(path)
-    return others
+    return changed
 
 
 def _digest(text: str) -> str:
@@ -226,12 +226,12 @@ def _digest(text: str) -> str:
 
 
 def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
-    """Return the environment of all services: ours, with where the servers are, and without what one of them needs."""
+    """Return the environment of all services: ours, with the servers' addresses, and without one service's secrets."""
     found = {
         "MILLRACE_HOME": str(settings.home),
         "MILLRACE_DSN": endpoints.dsn,
         "MILLRACE_DAGSTER_DSN": endpoints.dagster_dsn,
-        # said, for with MILLRACE_DSN set it would mean nothing declared
+        # stated, because unset it would mean no declarations where MILLRACE_DSN is set
         "MILLRACE_DECLARATIONS": settings.declared_package,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
         "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
@@ -244,44 +244,44 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", os.defpath)]),
     }
-    ours = {
+    inherited = {
         name: value for name, value in os.environ.items() if name not in NOT_FOR_ALL and not name.startswith(SECRETS)
     }
-    return {**ours, **{name: value for name, value in found.items() if value}}
+    return {**inherited, **{name: value for name, value in found.items() if value}}
 
 
 def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
-    """List the services in the order of their start, those of the package of declarations behind ours.
+    """List the services in the order of their start, those of the package of declarations after ours.
 
     Raises:
-        MillraceError: The package names one of its services as another one is named.
+        MillraceError: A service of the package has the name of another service.
     """
     env = environment(settings, endpoints)
     here = Surroundings(endpoints.dsn, settings.home, Path.cwd(), env, endpoints.postgres)
-    # first, for they may add to the environment
+    # first, because they may add to the environment
     declared = declared_services(settings.declared_package, here)
     workspace = str(settings.home / "dagster" / "workspace.yaml")
-    # never the folder of Millrace: its `assets` would be found before the user's
+    # never the folder of Millrace: its `assets` would shadow the user's
     module = ("-m", "millrace.platform_defs.definitions", "-d", str(here.folder))
-    # its child ends when it has heard nothing of the proxy before it for a day, which is longer than any pause; what a
-    # dead proxy leaves, the supervisor ends
+    # the server's child ends after a day without a sign of the proxy before it, which is longer than any pause; the
+    # supervisor ends the processes that a dead proxy leaves
     alone = ("--heartbeat-ttl", "86400")
     code = ("code-server", "start", *module, "--socket", str(endpoints.code_socket), *alone)
     gated_ui = "millrace.platform_defs.dagster_internals.web"
     web = ("-m", gated_ui, "-w", workspace, "-h", LOOPBACK, "-p", str(settings.port))
     token = settings.ui_secret
     url = f"http://{LOOPBACK}:{settings.port}"
-    ours = [
+    built_in = [
         *([spark_service(settings, endpoints.spark_port, env)] if endpoints.spark_port else []),
         replace(
             here.run("sequence", "millrace", "run", "sequencer", ready=partial(sequencer_answers, endpoints.dsn)),
-            # runs, which do what users declare, need not know where alerts go
+            # runs execute users' code, and need not know where alerts go
             env={**env, **{name: os.environ[name] for name in OF_ALERTS if name in os.environ}},
         ),
         # Runs are its children: on TERM they release their leases, which may take a commit's time.
         replace(
             here.run("code", "dagster", *code, ready=partial(code_answers, endpoints.code_socket), stop_s=30),
-            # what URLs of pushes may name: runs push, and no other service
+            # secrets that URLs of pushes may name: only runs push
             env={**env, **{name: value for name, value in os.environ.items() if name.startswith(SECRETS)}},
         ),
         replace(
@@ -290,19 +290,19 @@ def services(settings: Settings, endpoints: Endpoints) -> list[Service]:
         ),
         here.run("daemon", "dagster-daemon", "run", "-w", workspace, ready=DaemonBeats(url, token)),
     ]
-    names = [service.name for service in (*ours, *declared)]
+    names = [service.name for service in (*built_in, *declared)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise MillraceError(
             f"There are two services named {min(twice)!r}.",
             hint=f"Give the one in {settings.declared_package}.services another name.",
         )
-    return [*ours, *declared]
+    return [*built_in, *declared]
 
 
 def declared_services(package: str | None, here: Surroundings) -> list[Service]:
     """Ask a package of declarations for its own services.
 
-    A `services.py` that fails costs its services only: the log says where it fails.
+    If `services.py` fails, only its services are missing: the log says where it fails.
     """
     module = load_part(package, "services")
     if package is None or module is None:
@@ -311,14 +311,14 @@ def declared_services(package: str | None, here: Surroundings) -> list[Service]:
     if not isinstance(module, Fault):
         try:
             return [*module.services(here)]
-        except Exception as error:  # noqa: BLE001  whatever a user's function does wrong
+        except Exception as error:  # noqa: BLE001  any error of a user's function
             fault = fault_in(package, "services", error)
     logger.error("The services of %s are not started: %s", package, fault)
     return []
 
 
 def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service:
-    """Describe the Spark Connect server on a port of 127.0.0.1; whoever speaks to it shows the token of `env`."""
+    """Describe the Spark Connect server on a port of 127.0.0.1; its clients show the token of `env`."""
     spec = find_spec("pyspark")
     spark_home = Path((spec and spec.origin) or "").parent
     folder = settings.home / "spark"
@@ -335,13 +335,13 @@ def spark_service(settings: Settings, port: int, env: dict[str, str]) -> Service
     pairs = (word for key, value in conf.items() for word in ("--conf", f"{key}={value}"))
     if not env.get(SPARK_TOKEN):
         raise ValueError(f"a Spark Connect server without {SPARK_TOKEN} would serve every account of this machine")
-    own = {name: value for name, value in env.items() if not name.startswith(NOT_FOR_SPARK)}
+    inherited = {name: value for name, value in env.items() if not name.startswith(NOT_FOR_SPARK)}
     return Service(
         name="spark",
         argv=(str(spark_home / "bin" / "spark-submit"), *server, *options, *pairs),
         # Spark looks up the machine's own name, which need not resolve
-        env={"SPARK_LOCAL_HOSTNAME": "localhost", **own, "SPARK_HOME": str(spark_home)},
-        # a session of its own: to be asked must not end with anybody's run
+        env={"SPARK_LOCAL_HOSTNAME": "localhost", **inherited, "SPARK_HOME": str(spark_home)},
+        # a separate session: the health check must not end with a run's session
         ready=partial(spark_answers, f"{LOOPBACK}:{port}", env[SPARK_TOKEN], str(uuid4())),
         cwd=folder,
     )

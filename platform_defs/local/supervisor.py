@@ -1,7 +1,7 @@
 """Local services: child processes that are started, watched, restarted and ended together.
 
-Every process of a service inherits one environment variable, `MILLRACE_SERVICE=<home>/run/<name>`. It finds
-what left its group, its session and its parent, also after the supervisor was killed, and nothing else.
+Every process of a service inherits one environment variable, `MILLRACE_SERVICE=<home>/run/<name>`. By it the
+supervisor finds exactly these processes, also those that left their group, session and parent, and after a kill.
 """
 
 import json
@@ -19,19 +19,19 @@ from typing import Any, Self
 
 import psutil
 
+from millrace.errors import MillraceError
+from millrace.patience import AWAY_S, BUSY_S, FAREWELL_S, GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, WATCH_S
 from millrace.platform_defs.local.asking import Asking
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import AWAY_S, BUSY_S, FAREWELL_S, GLANCE_S, PATIENCE_S, PAUSE_S, POLL_S, WATCH_S
-from millrace.resources.processes import alive, wait_ended
+from millrace.processes import alive, wait_ended
 
 MARK = "MILLRACE_SERVICE"
-# the folder of a home below which each service has one that is supervised by itself
+# the folder of a home that has a folder for each service that is supervised by itself
 WATCHED = "watched"
-# A service that was not ready in time gets twice as long the next time, up to this.
+# A service that was not ready in time gets twice as long the next time, up to this limit.
 LONGEST_READY_S = 10 * PATIENCE_S
 LOG_BYTES = 20_000_000
 QUOTED_LINES = 15
-# One that somebody stopped ends when it goes on.
+# A stopped process handles SIGTERM only after SIGCONT.
 ENDING = (signal.SIGTERM, signal.SIGCONT)
 
 
@@ -47,12 +47,12 @@ class Service:
         name: What its log and the terminal call it.
         argv: Its command line.
         env: Its whole environment.
-        ready: Tells whether it serves, without effects: asked until it does, and every ten seconds from then on. It is
-            asked in a thread, one question at a time. A service that says no three times in a row, or for ten seconds
-            nothing, is ended and started again; `CannotTell` counts as nothing.
+        ready: Returns whether it serves, without effects. It is called until it does, then every ten seconds, in a
+            thread, one call at a time. A service is ended and started again after three answers of no in a row; no
+            answer for ten seconds counts as a no, and `CannotTell` does not count.
         cwd: Its current folder; None for that of the supervisor.
-        ready_s: How long it may take until it is ready, in seconds; each time that it was not, it gets twice as long.
-        stop_s: How long it gets to end after SIGTERM, in seconds.
+        ready_s: Time limit until it is ready, in seconds; doubled each time that it was not.
+        stop_s: Time limit for its end after SIGTERM, in seconds.
     """
 
     name: str
@@ -66,14 +66,14 @@ class Service:
 
 @dataclass(frozen=True)
 class ServiceState:
-    """How a service is now.
+    """The current state of a service.
 
     Attributes:
         name: What its log and the terminal call it.
         state: `starting`, `ready`, `ending` (because it failed), `waiting` (before its next start) or `stopped`.
         pid: Its process, if it has one.
         restarts: How often it was started again.
-        cause: Why it is not ready, in a sentence; empty where it is, and while it starts for the first time.
+        cause: Why it is not ready, in a sentence; empty if it is ready, and while it starts for the first time.
     """
 
     name: str
@@ -89,15 +89,15 @@ class Supervisor:
     def __init__(self, home: Path, services: Sequence[Service]) -> None:
         self.home = home.resolve()
         self._children = [_Child(service, self.home) for service in services]
-        self._told: list[ServiceState] = []
+        self._written: list[ServiceState] = []
 
     def start(self, report: Callable[[str], None] = lambda _: None, stop: threading.Event | None = None) -> None:
         """End what a killed supervisor left here, then start each service when the one before is ready, or has failed.
 
-        One that failed is tried again by `poll`, while the others start. Once `stop` is set nobody is waited for.
+        `poll` retries a failed service while the others start. Once `stop` is set, it waits for no service.
 
         Raises:
-            ServiceFailed: A program is not there; all are stopped again.
+            ServiceFailed: A program is missing; all services are stopped again.
         """
         if ended := end_leftovers(self.home):
             report(f"Ended what the last run had left: {', '.join(ended)}.")
@@ -114,35 +114,35 @@ class Supervisor:
             raise
 
     def poll(self) -> list[str]:
-        """Ask each service if it is time, and start again what failed, each after its own growing delay.
+        """Ask each service if it is time, and restart each failed service after its own growing delay.
 
         Never waits for a service.
 
         Returns:
             A sentence for each change.
         """
-        sentences = [sentence for child in self._children for sentence in child.look()]
+        sentences = [sentence for child in self._children for sentence in child.advance()]
         states = self.states()
-        if states != self._told:
+        if states != self._written:
             file = _states_file(self.home)
             fresh = file.with_name(f"{file.name}.new")
-            told = {**_identity(os.getpid()), "services": [asdict(state) for state in states]}
-            # for `services_down`; a full disk is no reason to stop anything
+            record = {**_identity(os.getpid()), "services": [asdict(state) for state in states]}
+            # for `services_down`; a full disk must not stop a service
             with suppress(OSError):
-                fresh.write_text(json.dumps(told))
+                fresh.write_text(json.dumps(record))
                 fresh.replace(file)
-                self._told = states
+                self._written = states
         return sentences
 
     def states(self) -> list[ServiceState]:
-        """Return how each service is, as of the last `poll`."""
+        """Return the state of each service, as of the last `poll`."""
         return [
             ServiceState(child.service.name, child.state, child.pid, child.restarts, child.cause)
             for child in self._children
         ]
 
     def stop(self, report: Callable[[str], None] = lambda _: None) -> None:
-        """End every process of every service, the last started first; asks, waits, then kills."""
+        """End every process of every service, in reverse order of their start: ask, wait, then kill."""
         for child in reversed(self._children):
             if child.state != "stopped":
                 report(f"Stopping {child.service.name} ...")
@@ -150,16 +150,16 @@ class Supervisor:
         _states_file(self.home).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
-        """Start them.
+        """Start the services.
 
         Raises:
-            ServiceFailed: One of them is not ready; all are stopped again.
+            ServiceFailed: A service is not ready; all are stopped again.
         """
-        said: list[str] = []
-        self.start(said.append)
+        sentences: list[str] = []
+        self.start(sentences.append)
         if any(child.state != "ready" for child in self._children):
             self.stop()
-            raise ServiceFailed("\n".join(said))
+            raise ServiceFailed("\n".join(sentences))
         return self
 
     def __exit__(
@@ -179,7 +179,7 @@ class _Child:
         self._asking = Asking(service.ready)
         self._popen: subprocess.Popen[bytes] | None = None
         self._ending: threading.Thread | None = None
-        self._since = self._told_at = 0.0
+        self._since = self._reported_at = 0.0
         self._delay = PAUSE_S
         self._ready_s = service.ready_s
 
@@ -207,19 +207,19 @@ class _Child:
         self._asking.begin()
         self._record.write_text(json.dumps({**_identity(self._popen.pid), "argv": list(self.service.argv)}))
         self.state = "starting"
-        self._since = self._told_at = time.monotonic()
+        self._since = self._reported_at = time.monotonic()
 
     def _bound_log(self) -> None:
-        """Keep the end of a log that is too large beside it: the service goes on at the beginning of the file."""
+        """Move the end of a too large log to a file beside it: the service continues at the start of the log."""
         if not self.log.exists() or self.log.stat().st_size <= LOG_BYTES:
             return
-        # on a full disk the end is lost, too
+        # on a full disk that end is lost
         with suppress(OSError), self.log.open("rb") as log:
             log.seek(-LOG_BYTES, os.SEEK_END)
             self.log.with_name(f"{self.log.name}.1").write_bytes(log.read(LOG_BYTES))
         os.truncate(self.log, 0)
 
-    def look(self) -> list[str]:
+    def advance(self) -> list[str]:
         """Move to the next state if it is time."""
         self._bound_log()
         now = time.monotonic()
@@ -234,31 +234,31 @@ class _Child:
             meaning = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             return self._fail(f"ended with {meaning}")
         if self.state == "starting":
-            return self._look_at_starting(now)
-        self._asking.look(WATCH_S)
+            return self._advance_start(now)
+        self._asking.poll(WATCH_S)
         if self._asking.lost:
             return self._fail(f"did not answer {self._asking.misses} times in a row")
-        # one that stayed ready so long has earned a quick restart again
+        # a service that stayed ready this long gets a quick restart again
         if now - self._since > PATIENCE_S:
             self._delay, self._ready_s = PAUSE_S, self.service.ready_s
         return []
 
-    def _look_at_starting(self, now: float) -> list[str]:
-        if self._asking.look(POLL_S):
+    def _advance_start(self, now: float) -> list[str]:
+        if self._asking.poll(POLL_S):
             self.state, self._since, self.cause = "ready", now, ""
             return [f"{self.service.name} is ready again."] if self.restarts else []
-        taken = now - self._since
-        if taken >= self._ready_s:
+        seconds = now - self._since
+        if seconds >= self._ready_s:
             limit = self._ready_s
             self._ready_s = max(min(limit * 2, LONGEST_READY_S), limit)
             return self._fail(f"was not ready in {limit:g} s")
-        if now - self._told_at < WATCH_S:
+        if now - self._reported_at < WATCH_S:
             return []
-        self._told_at = now
-        return [f"{self.service.name} is still starting, for {taken:.0f} s of {self._ready_s:g} s."]
+        self._reported_at = now
+        return [f"{self.service.name} is still starting, for {seconds:.0f} s of {self._ready_s:g} s."]
 
     def _fail(self, failure: str) -> list[str]:
-        """End what is left of it, which may take long and holds nobody up."""
+        """End the rest of its processes in a thread: this may take long, and must not block other services."""
         log = f"Its log: {self.log}"
         if not self.restarts:
             with self.log.open("rb") as written:
@@ -277,7 +277,7 @@ class _Child:
         try:
             self.spawn()
         except (OSError, ServiceFailed) as error:
-            # A full disk, or a program that is just being installed: neither is a reason to stop the others.
+            # A full disk, or a program that is just being installed, must not stop the other services.
             self._end_processes()
             self.state, self._since, self.cause = "waiting", time.monotonic(), str(error)
             return [f"{error}; it is tried again in {self._delay:.0f} s."]
@@ -296,10 +296,10 @@ class _Child:
                     os.killpg(self._popen.pid, order)
             leader = [psutil.Process(self._popen.pid)] if self._popen.poll() is None else []
             strays = _descendants(leader, str(self.mark))
-            # Those in other groups are mostly ended by their parents, so the group goes first.
-            asked = [process for process in strays if _group_of(process) == self._popen.pid]
-            wait_ended([*leader, *asked], self.service.stop_s)
-            # what a dead service left has no reason to take long
+            # Parents mostly end their processes in other groups, so the group goes first.
+            signalled = [process for process in strays if _group_of(process) == self._popen.pid]
+            wait_ended([*leader, *signalled], self.service.stop_s)
+            # processes that a dead service left should end soon
             _end_all(lambda: _descendants(leader, str(self.mark)), strays, FAREWELL_S)
             self._popen.wait()
         self._popen = None
@@ -311,19 +311,19 @@ class _Child:
 
 
 def services_down(home: Path) -> list[ServiceState]:
-    """Return the services which are not ready of the supervisors that run in this home: of all, or of one each."""
+    """Return the services that are not ready, of all supervisors that run in this home."""
     down = []
     for file in (_states_file(home), *home.glob(f"{WATCHED}/*/{_states_file(home).name}")):
-        # nobody has written it, or another version of this code
+        # the file is missing, or another version of this code wrote it
         with suppress(OSError, ValueError, KeyError, TypeError):
-            told = json.loads(file.read_text())
-            states = [ServiceState(**state) for state in told["services"]]
-            down += [state for state in states if state.state != "ready" and _known(told)]
+            record = json.loads(file.read_text())
+            states = [ServiceState(**state) for state in record["services"]]
+            down += [state for state in states if state.state != "ready" and _process_of(record)]
     return down
 
 
-def said_of_service(state: ServiceState) -> str:
-    """Return what an operator has to know of a service that is not ready."""
+def sentence_on_service(state: ServiceState) -> str:
+    """Return a sentence for operators on a service that is not ready."""
     return f"The service {state.name} is not up, it is {state.state}. {state.cause}".strip()
 
 
@@ -332,31 +332,31 @@ def _states_file(home: Path) -> Path:
 
 
 def end_leftovers(home: Path) -> list[str]:
-    """End all that still runs of this home's services and return their names; the caller holds the home's lock."""
+    """End all processes left of this home's services, and return these names; the caller holds the home's lock."""
     run = home.resolve() / "run"
     names = []
     leaders = []
     for record in sorted(run.glob("*.json")):
         with suppress(ValueError, KeyError, TypeError):
-            process = _known(json.loads(record.read_text()))
+            process = _process_of(json.loads(record.read_text()))
             if process is not None:
                 leaders.append(process)
                 names.append(record.stem)
         record.unlink()
     strays = _descendants(leaders, f"{run}/")
     names += sorted({_mark_of(stray).removeprefix(f"{run}/") for stray in strays} - {"", *names})
-    # what a killed supervisor left may be finishing a run
+    # a process that a killed supervisor left may be finishing a run
     _end_all(lambda: _descendants(leaders, f"{run}/"), [*leaders, *strays], BUSY_S)
     return sorted(names)
 
 
 def _identity(pid: int) -> dict[str, object]:
-    """Return what tells a process from a later one: a pid is used again, a pid and its start time are not."""
+    """Return the identity of a process: pids are reused, but not with the same start time."""
     return {"pid": pid, "created": psutil.Process(pid).create_time()}
 
 
-def _known(identity: Mapping[str, Any]) -> psutil.Process | None:
-    """Return the process that was told by `_identity`, if it lives; the clock may have been set by a little."""
+def _process_of(identity: Mapping[str, Any]) -> psutil.Process | None:
+    """Return the process with an `_identity`, if it lives; tolerates a clock that was set by up to two seconds."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(identity["pid"])
         if abs(process.create_time() - identity["created"]) < 2 and alive(process):
@@ -365,17 +365,17 @@ def _known(identity: Mapping[str, Any]) -> psutil.Process | None:
 
 
 def _descendants(leaders: Sequence[psutil.Process], mark: str) -> list[psutil.Process]:
-    """Find what these processes started: their children, and every process with the mark."""
+    """Find these processes with all their children, and every process with the mark."""
     found = {process for process in leaders if alive(process)}
     for leader in leaders:
         with suppress(psutil.NoSuchProcess):
             found.update(leader.children(recursive=True))
-    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    spared = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
         of = _mark_of(process)
         if of == mark or (mark.endswith("/") and of.startswith(mark)):
             found.add(process)
-    return [process for process in found if process.pid not in own and alive(process)]
+    return [process for process in found if process.pid not in spared and alive(process)]
 
 
 def _mark_of(process: psutil.Process) -> str:
@@ -390,10 +390,10 @@ def _group_of(process: psutil.Process) -> int:
     return -1
 
 
-def _end_all(find: Callable[[], list[psutil.Process]], known: Sequence[psutil.Process], grace: float) -> None:
-    """Ask, then kill, until nothing is left: what is being ended may still be starting others."""
+def _end_all(find: Callable[[], list[psutil.Process]], strays: Sequence[psutil.Process], grace: float) -> None:
+    """Ask, then kill, again and again: a process that is ending may still start others."""
     for orders in (ENDING, (signal.SIGKILL,), (signal.SIGKILL,)):
-        living = [process for process in {*known, *find()} if alive(process)]
+        living = [process for process in {*strays, *find()} if alive(process)]
         for process in living:
             for order in orders:
                 with suppress(psutil.NoSuchProcess):
@@ -403,7 +403,7 @@ def _end_all(find: Callable[[], list[psutil.Process]], known: Sequence[psutil.Pr
 
 @contextmanager
 def _default_signals() -> Iterator[None]:
-    """Let a child be interruptible even if a shell started us with ignored signals, as it does after `&`."""
+    """Make a child interruptible even if a shell started us with ignored signals, as it does after `&`."""
     ignored = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
         ignored = []

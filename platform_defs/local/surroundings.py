@@ -1,14 +1,14 @@
-"""What a package of declarations is told when it says which processes of its own `millrace up` shall run."""
+"""The argument of a package's `services` function, which lists further processes for `millrace up` to run."""
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.local.supervisor import Service
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import owned_database
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import owned_database
 
 PROGRAMS = Path(sys.executable).parent
 
@@ -26,7 +26,7 @@ class Surroundings:
         dsn: The event store, as the login that drains it: a member of event_store_owner.
         home: Where the local servers keep their data.
         folder: Where `millrace up` was started, which is the current folder of every service.
-        env: The environment of every service, the platform's own too; what is added here, all of them get.
+        env: The environment of every service, the platform's own too; a variable added here is for all of them.
     """
 
     dsn: str
@@ -43,7 +43,7 @@ class Surroundings:
     def make_database(self, name: str) -> str:
         """Make a database beside the embedded event store, unless it is there, and return its DSN.
 
-        It is that of a login of its own, which owns the database, may capture it, and may enter no other one.
+        The DSN has a login of its own, which owns the database, may capture it, and may enter no other database.
 
         Raises:
             MillraceError: The event store is not the embedded one.
@@ -70,9 +70,9 @@ class Surroundings:
             name: What its log and the terminal call it; no other service has this name.
             program: A program beside this Python, such as `millrace` or `python`; else one of PATH, or a whole path.
             arguments: Its arguments.
-            ready: Tells whether it serves; the next service starts when it does. From then on it is asked every ten
-                seconds: three times no, and the process is ended and started again.
-            stop_s: How long it gets to end after SIGTERM, in seconds.
+            ready: Returns whether it serves; the next service starts when it does. From then on it is called every ten
+                seconds: after three answers of no in a row the process is ended and started again.
+            stop_s: Time limit for its end after SIGTERM, in seconds.
         """
         beside = PROGRAMS / program
         argv = (str(beside) if beside.exists() else program, *arguments)

@@ -19,28 +19,28 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import find_package
+from millrace.errors import MillraceError
+from millrace.operations.alerts.receiver import alert_summary
+from millrace.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
 from millrace.platform_defs.local.answers import postgres_answers
 from millrace.platform_defs.local.asking import Asking
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.platform_defs.screen import Screen
-from millrace.resources.alerts.receiver import said_of_alerts
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
-from millrace.resources.postgres.dsn import DATABASE
-from millrace.resources.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
-from millrace.resources.postgres.logins import let_readers_in, prepare_store, too_mighty
-from millrace.resources.processes import only_one, private_files
-from millrace.resources.redact import masked
-from millrace.resources.settings import EXAMPLE, NOTE, Settings
+from millrace.postgres.dsn import DATABASE
+from millrace.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
+from millrace.postgres.logins import let_readers_in, prepare_store, too_mighty
+from millrace.processes import only_one, private_files
+from millrace.redact import masked
+from millrace.settings import EXAMPLE, NOTE, Settings
 
 
 class CannotStart(MillraceError):
-    """Something here is in the way of `millrace up`."""
+    """Something on this machine prevents `millrace up`."""
 
 
 class _Stop(BaseException):
-    """Somebody asked us to stop, by Ctrl-C, SIGTERM or by closing the terminal."""
+    """A request to stop: Ctrl-C, SIGTERM or a closed terminal."""
 
 
 def up(
@@ -55,36 +55,36 @@ def up(
 
     Args:
         settings: Where, on which port, and on which Postgres; none means the embedded one.
-        status: Gives lines to show below the services; it may raise what psycopg raises.
-        started: Called when everything was started, in a thread, and again until it says that it did what it does.
-        make_services: Gives the services in the order of their start.
+        status: Returns lines to show below the services; it may raise errors of psycopg.
+        started: Called in a thread when everything was started, and again until it returns True.
+        make_services: Returns the services in the order of their start.
         console: Where to write; a terminal gets a live view, anything else a line now and then.
 
     Raises:
-        MillraceError: It cannot start, and why: it already runs in this home, the port is taken, there is no
-            Java, the program of a service is not there, the database does not fit. Everything is stopped again.
+        MillraceError: It cannot start; the text says why: it already runs in this home, the port is taken, Java or
+            the program of a service is missing, the database does not fit. Everything is stopped again.
     """
     out = console or Screen()
     # Dagster wants an absolute path, and services have other working directories.
     settings = settings.model_copy(update={"home": settings.home.expanduser().resolve()})
     try:
-        with private_files(), _stop_on_signals() as asked, ExitStack() as stack:
+        with private_files(), _stop_on_signals() as stop, ExitStack() as stack:
             stack.enter_context(_only_one(settings))
-            _say(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
+            _print_line(out, f"Millrace starts in {settings.home}; Ctrl-C stops it.")
             if ended := end_leftovers(settings.home):
-                _say(out, f"Ended what a killed run had left: {', '.join(ended)}.")
+                _print_line(out, f"Ended what a killed run had left: {', '.join(ended)}.")
             _require_free_port(settings.port, "MILLRACE_PORT")
             settings = _with_package(settings)
-            postgres = kept = None
+            postgres = keeper = None
             if settings.dsn is None:
                 postgres = EmbeddedPostgres(settings.home / "postgres", tcp_port=settings.postgres_port)
-                kept = _KeptPostgres(postgres)
+                keeper = _PostgresKeeper(postgres)
                 if postgres.pid() is None and settings.postgres_port is not None:
                     _require_free_port(settings.postgres_port, "MILLRACE_POSTGRES_PORT")
-                # the last one is called first
-                stack.callback(kept.stop)
-                stack.callback(_say, out, "Stopping postgres ...")
-                _say(out, "Starting postgres ...")
+                # callbacks run in reverse order
+                stack.callback(keeper.stop)
+                stack.callback(_print_line, out, "Stopping postgres ...")
+                _print_line(out, "Starting postgres ...")
                 postgres.start()
             endpoints = find_endpoints(settings, postgres)
             _migrate(endpoints.operator_dsn, settings.log_partitions)
@@ -93,27 +93,27 @@ def up(
                 if settings.postgres_port is not None:
                     let_readers_in(postgres, DATABASE, settings.postgres_port, password_file(settings))
             elif warning := too_mighty(endpoints.dsn):
-                _say(out, warning)
+                _print_line(out, warning)
             for file in prepare_home(settings, endpoints):
-                _say(out, f"{file} was changed and stays as it is; remove it to get ours back.")
+                _print_line(out, f"{file} was changed and stays as it is; remove it to get ours back.")
             supervisor = Supervisor(settings.home, make_services(settings, endpoints))
-            stack.callback(supervisor.stop, partial(_say, out))
-            supervisor.start(partial(_say, out))
-            for line in [*where_to_look(settings, endpoints), *open_to_others(settings)]:
-                _say(out, line)
+            stack.callback(supervisor.stop, partial(_print_line, out))
+            supervisor.start(partial(_print_line, out))
+            for line in [*address_lines(settings, endpoints), *open_to_others(settings)]:
+                _print_line(out, line)
             lines: list[str] = []
             if started is not None:
-                _beside(started, AWAY_S, asked)
+                _beside(started, AWAY_S, stop)
             if status is not None:
-                _beside(partial(_bring, status, lines), 2 * PAUSE_S, asked)
-            _watch(out, supervisor, kept, lines, asked)
+                _beside(partial(_bring, status, lines), 2 * PAUSE_S, stop)
+            _watch(out, supervisor, keeper, lines, stop)
     except _Stop:
-        _say(out, "Everything is stopped. `make run` goes on where this was.")
+        _print_line(out, "Everything is stopped. `make run` goes on where this was.")
 
 
-def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
+def address_lines(settings: Settings, endpoints: Endpoints) -> list[str]:
     """Return lines that tell a newcomer where things are."""
-    # whoever reads this on a screen or in a log need not see the token
+    # do not show the token to readers of the screen or the log
     opened_by = "/?token=<the value of MILLRACE_UI_TOKEN>" if settings.ui_token else ""
     reading = []
     if endpoints.postgres is not None and settings.postgres_port is not None:
@@ -126,19 +126,19 @@ def where_to_look(settings: Settings, endpoints: Endpoints) -> list[str]:
         *reading,
         f"  Spark     {endpoints.spark_remote or 'as set by SPARK_MASTER'}",
         f"  Logs      {settings.home / 'logs'}",
-        f"  Alerts    {said_of_alerts(settings)}",
+        f"  Alerts    {alert_summary(settings)}",
         f"  Declared  {settings.declared_package or 'nothing; set MILLRACE_DECLARATIONS'}",
         "",
     ]
 
 
 def password_file(settings: Settings) -> Path:
-    """Return where the password of the login that reads read models is."""
+    """Return the file with the password of the login that reads read models."""
     return settings.home / "reader.pgpass"
 
 
 def open_to_others(settings: Settings) -> list[str]:
-    """Say who else can use the UI."""
+    """Warn that other accounts can use the UI, unless it requires a token."""
     if settings.ui_token:
         return []
     return ["  Other accounts of this machine can use the UI. On a shared machine set MILLRACE_UI_TOKEN.", ""]
@@ -148,21 +148,21 @@ def _url(settings: Settings) -> str:
     return f"http://127.0.0.1:{settings.port}"
 
 
-def _say(out: Console, line: str) -> None:
-    # A closed terminal or pipe, which rich turns into SystemExit, is no reason to leave servers half stopped.
+def _print_line(out: Console, line: str) -> None:
+    # A closed terminal or pipe, which rich turns into SystemExit, must not leave servers half stopped.
     with suppress(OSError, SystemExit):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Turn the first request to stop into `_Stop` and ignore the next ones: stopping must come to its end.
+    """Turn the first request to stop into `_Stop` and ignore the next ones: stopping must complete.
 
-    The event says that somebody asked. An exception of a signal may come where Python only prints it, as when an object
-    is freed; who works for long looks at the event, too.
+    The event records the request. Python only prints an exception that a signal raises at some places, such as while an
+    object is freed. So long work also checks the event.
     """
-    asked = threading.Event()
-    # `nohup` ignores SIGHUP, and means it. A shell's `&` ignores SIGINT, and nobody means that.
+    requested = threading.Event()
+    # `nohup` ignores SIGHUP on purpose. A shell's `&` ignores SIGINT by accident.
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signals.append(signal.SIGHUP)
@@ -170,21 +170,21 @@ def _stop_on_signals() -> Iterator[threading.Event]:
     def stop(_signum: int, _frame: FrameType | None) -> None:
         for one in signals:
             signal.signal(one, lambda *_: None)
-        asked.set()
+        requested.set()
         raise _Stop
 
     before = [signal.signal(one, stop) for one in signals]
     try:
-        yield asked
+        yield requested
     finally:
-        asked.set()
+        requested.set()
         for one, handler in zip(signals, before, strict=True):
             signal.signal(one, handler)
 
 
 @contextmanager
 def _only_one(settings: Settings) -> Iterator[None]:
-    """Hold the home's lock; the kernel frees that of a killed process."""
+    """Hold the home's lock; the kernel releases the lock of a killed process."""
     settings.home.mkdir(parents=True, exist_ok=True)
     with only_one(
         settings.home / "up.lock",
@@ -198,7 +198,7 @@ def _only_one(settings: Settings) -> Iterator[None]:
 
 
 def _with_package(settings: Settings) -> Settings:
-    """Settle which package is declared, and note it for the commands that other terminals give in this home.
+    """Settle which package is declared, and note it for commands of other terminals in this home.
 
     Raises:
         CannotStart: The home has a store, and nothing names its package.
@@ -222,7 +222,7 @@ def _with_package(settings: Settings) -> Settings:
 
 def _require_free_port(port: int, variable: str) -> None:
     with socket.socket() as probe:
-        # As servers do, so that connections of the last run that are still closing are not in the way.
+        # As servers do, so that closing connections of the last run do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -234,7 +234,7 @@ def _require_free_port(port: int, variable: str) -> None:
 
 
 def _migrate(dsn: str, log_partitions: int) -> None:
-    from millrace.resources.event_store.migrations import migrate
+    from millrace.event_store.migrations import migrate
 
     try:
         migrate(dsn, log_partitions=log_partitions)
@@ -242,8 +242,8 @@ def _migrate(dsn: str, log_partitions: int) -> None:
         raise silent_postgres(error, dsn) from None
 
 
-class _KeptPostgres:
-    """The embedded Postgres, which is started again when it is gone or does not answer."""
+class _PostgresKeeper:
+    """The embedded Postgres; it is restarted when it is gone or does not answer."""
 
     def __init__(self, postgres: EmbeddedPostgres) -> None:
         self._postgres = postgres
@@ -253,18 +253,18 @@ class _KeptPostgres:
         self._failure = ""
 
     def poll(self) -> list[str]:
-        """Look after it without waiting for it; return a sentence for each change."""
+        """Check and restart the server without waiting for it; return a sentence for each change."""
         if self._reviving is not None:
             if self._reviving.is_alive():
                 return []
             self._reviving = None
             self._asking.begin()
             return [self._failure or "postgres is ready again."]
-        self._asking.look()
+        self._asking.poll()
         gone = self._postgres.pid() is None
         if not (gone or self._asking.lost) or time.monotonic() < self._revive_at:
             return []
-        # On a full disk it cannot start now, and can once there is room.
+        # On a full disk it cannot start now; retry until there is room.
         self._revive_at = time.monotonic() + BUSY_S
         self._reviving = threading.Thread(target=self._revive, args=(gone,), name="reviving postgres", daemon=True)
         self._reviving.start()
@@ -272,7 +272,7 @@ class _KeptPostgres:
         return [f"postgres {wrong}; starting it again. Its log: {self._postgres.log}"]
 
     def stop(self) -> None:
-        """Stop the server, and start it no more."""
+        """Stop the server, and restart it no more."""
         if self._reviving is not None:
             self._reviving.join()
         self._postgres.stop()
@@ -290,38 +290,38 @@ class _KeptPostgres:
 def _watch(
     out: Console,
     supervisor: Supervisor,
-    postgres: _KeptPostgres | None,
+    postgres: _PostgresKeeper | None,
     lines: Sequence[str],
-    asked: threading.Event,
+    stop: threading.Event,
 ) -> None:
-    """Keep everything running and shown, until `_Stop` comes, or somebody asked and it was lost.
+    """Keep everything running and shown, until `_Stop` comes, or `stop` is set and `_Stop` was lost.
 
-    Nothing here waits for a service, nor for Postgres: the lines below the services are brought by another thread.
+    Nothing here waits for a service or for Postgres: another thread updates the lines below the services.
     """
     view = Live(console=out, refresh_per_second=2, transient=True) if out.is_terminal else None
     shown: list[str] = []
     plain_at = 0.0
     with view or ExitStack():
         while True:
-            if asked.is_set():
+            if stop.is_set():
                 raise _Stop
             for sentence in [*supervisor.poll(), *(postgres.poll() if postgres else [])]:
-                _say(out, sentence)
+                _print_line(out, sentence)
             states = supervisor.states()
             if view:
                 view.update(_table(states, lines))
             elif time.monotonic() - plain_at >= WATCH_S:
                 plain = [", ".join(f"{s.name} {s.state}" for s in states), *lines]
-                # What did not change is not said again: this is somebody's log file.
+                # Print only lines that changed: the output may be a log file.
                 for line in plain:
                     if line not in shown:
-                        _say(out, line)
+                        _print_line(out, line)
                 shown, plain_at = plain, time.monotonic()
             time.sleep(LOOK_S)
 
 
 def _beside(work: Callable[[], bool], pause_s: float, stop: threading.Event) -> None:
-    """Do something in a thread, again and again until it says that it is done."""
+    """Call a function repeatedly in a thread until it returns True."""
 
     def run() -> None:
         while not (stop.is_set() or work()):
@@ -331,7 +331,7 @@ def _beside(work: Callable[[], bool], pause_s: float, stop: threading.Event) -> 
 
 
 def _bring(status: Callable[[], list[str]], lines: list[str]) -> bool:
-    """Put what the status is now in the place of the lines; there is no end to it."""
+    """Replace the lines by the current status; never done, so return False."""
     try:
         lines[:] = status()
     except (psycopg.Error, MillraceError) as error:

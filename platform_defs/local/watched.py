@@ -1,6 +1,6 @@
 """One service of `millrace up` below systemd, such as `millrace run service code`.
 
-systemd starts this process again if it ends, or has not said for `WatchdogSec` that it is at work.
+systemd restarts this process if it ends, or sends no sign of work for `WatchdogSec`.
 """
 
 import os
@@ -9,22 +9,22 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from millrace.errors import MillraceError
+from millrace.patience import LOOK_S
 from millrace.platform_defs.local.services import find_endpoints, prepare_home, services
 from millrace.platform_defs.local.supervisor import WATCHED, Supervisor
-from millrace.resources.errors import MillraceError
-from millrace.resources.patience import LOOK_S
-from millrace.resources.processes import private_files
-from millrace.resources.settings import Settings
+from millrace.processes import private_files
+from millrace.settings import Settings
 
 
-def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[str], None]) -> None:
+def watch(name: str, settings: Settings, stop: threading.Event, report: Callable[[str], None]) -> None:
     """Run a service until `stop` is set, then end it.
 
     Args:
-        name: What `millrace up` calls the service.
-        settings: With the event store; its files are in `<home>/watched/<name>`.
+        name: The service's name in `millrace up`.
+        settings: They name the event store; the service's files are in `<home>/watched/<name>`.
         stop: Ends it from another thread.
-        say: Is told each change, in a sentence.
+        report: Called with a sentence for each change.
 
     Raises:
         MillraceError: There is no such service, or no event store.
@@ -35,29 +35,29 @@ def watch(name: str, settings: Settings, stop: threading.Event, say: Callable[[s
         )
     endpoints = find_endpoints(settings, None)
     if endpoints.spark_port is not None:
-        # a Connect server of its own would be this process's alone; each run starts a Spark
+        # only this process could use a Connect server of its own; so each run starts a Spark
         endpoints = replace(endpoints, spark_remote=None, spark_port=None, spark_token=None)
-    known = {service.name: service for service in services(settings, endpoints)}
-    if name not in known:
-        raise MillraceError(f"There is no service {name!r}.", hint=f"There are: {', '.join(known)}.")
-    supervisor = Supervisor(settings.home / WATCHED / name, [known[name]])
+    by_name = {service.name: service for service in services(settings, endpoints)}
+    if name not in by_name:
+        raise MillraceError(f"There is no service {name!r}.", hint=f"There are: {', '.join(by_name)}.")
+    supervisor = Supervisor(settings.home / WATCHED / name, [by_name[name]])
     with private_files():
         prepare_home(settings, endpoints)
         try:
-            supervisor.start(say, stop)
-            _tell_systemd("READY=1")
+            supervisor.start(report, stop)
+            _notify_systemd("READY=1")
             while not stop.wait(LOOK_S):
                 for sentence in supervisor.poll():
-                    say(sentence)
-                _tell_systemd("WATCHDOG=1")
+                    report(sentence)
+                _notify_systemd("WATCHDOG=1")
         finally:
-            supervisor.stop(say)
+            supervisor.stop(report)
 
 
-def _tell_systemd(word: str) -> None:
-    """Tell it, if it listens: see sd_notify(3)."""
+def _notify_systemd(message: str) -> None:
+    """Notify systemd, if it listens: see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if address:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-            # a name that begins so is of no file
-            told.sendto(word.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
+            # a name that begins with @ is an abstract socket, not a file
+            notifier.sendto(message.encode(), address.replace("@", "\0", 1) if address.startswith("@") else address)

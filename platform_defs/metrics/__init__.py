@@ -1,1 +1,1 @@
-"""Metrics of a deployment, as Prometheus and those who speak its language collect them."""
+"""Metrics of a deployment, for Prometheus and compatible collectors."""

@@ -10,45 +10,45 @@ import dagster as dg
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from millrace.operations.alerts.findings import SUBJECT_BYTES, shortened
+from millrace.operations.metrics.families import gauge, seconds_since
+from millrace.patience import ASK_S, WATCH_S
 from millrace.platform_defs.liveness import beats, ticking
 from millrace.platform_defs.standing import DagsterStanding
-from millrace.resources.alerts.findings import SUBJECT_BYTES, kept
-from millrace.resources.metrics.families import gauge, seconds_since
-from millrace.resources.patience import ASK_S, WATCH_S
 
 logger = logging.getLogger(__name__)
 
-# so many of the newest are asked how long they waited
+# the newest runs whose waiting time is measured
 NEWEST_RUNS = 20
 
 
 class DagsterMetrics(Collector):
-    """Collects the metrics of the Dagster instance that DAGSTER_HOME names; what it says is up to 15 seconds old.
+    """Collects the metrics of the Dagster instance that DAGSTER_HOME names; they are up to 15 seconds old.
 
-    `millrace_dagster_up` is 0, and everything else missing, while its storage does not answer.
+    While its storage does not answer, `millrace_dagster_up` is 0, and every other metric is missing.
     """
 
     def __init__(self) -> None:
         self._standing: DagsterStanding | None = None
         self._worker = ThreadPoolExecutor(1, "dagster-metrics")
-        self._asked: Future[list[Metric]] | None = None
+        self._pending: Future[list[Metric]] | None = None
         self._until = 0.0
         self._turn = threading.Lock()
         self._was_up = True
 
     def collect(self) -> Iterator[Metric]:
-        """Ask Dagster's storage and return what it says."""
+        """Ask Dagster's storage and return its metrics."""
         with self._turn:
-            if self._asked is None or (self._asked.done() and time.monotonic() >= self._until):
-                self._asked = self._worker.submit(self._ask)
-                # a scrape every few seconds does not ask Dagster's database each time
+            if self._pending is None or (self._pending.done() and time.monotonic() >= self._until):
+                self._pending = self._worker.submit(self._read_metrics)
+                # frequent scrapes must not each ask Dagster's database
                 self._until = time.monotonic() + WATCH_S
-            asked = self._asked
+            pending = self._pending
         found: list[Metric] = []
         try:
-            # Dagster tries again for longer where its database went away
-            found = asked.result(ASK_S)
-        except Exception as error:  # noqa: BLE001  whatever the storage is and raises, or that it tries again for long
+            # Dagster itself retries for longer when its database is away
+            found = pending.result(ASK_S)
+        except Exception as error:  # noqa: BLE001  any error of any storage, or a timeout while it retries
             if self._was_up:
                 logger.warning("Dagster's storage does not answer: %s", type(error).__name__)
         self._was_up = bool(found)
@@ -59,14 +59,14 @@ class DagsterMetrics(Collector):
         """End without waiting for a storage that does not answer."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self) -> list[Metric]:
+    def _read_metrics(self) -> list[Metric]:
         if self._standing is None:
             self._standing = DagsterStanding(dg.DagsterInstance.get())
         return [*metrics_of(self._standing)]
 
 
 def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
-    """Return what there is to say of a Dagster instance."""
+    """Return the metrics of a Dagster instance."""
     now, instance = time.time(), standing.instance
     for status in (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED):
         yield gauge(
@@ -96,7 +96,7 @@ def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
         ["daemon"],
         [([name], now - at) for name, at in beats(instance).items()],
     )
-    # of several with one name the last one counts, which is the worst, here and below
+    # of several with the same name the last and worst one counts, here and below
     sensors = sorted((each.failures, each.name) for each in ticking(instance) if each.kind == "sensor")
     yield gauge(
         "dagster_sensor_failures",
@@ -109,5 +109,5 @@ def metrics_of(standing: DagsterStanding) -> Iterator[Metric]:
         "dagster_standing_seconds",
         "For how long something has been wrong in Dagster, by what it is, of what, and how bad.",
         ["kind", "name", "severity"],
-        {(kind, kept(name, SUBJECT_BYTES), severity): seconds for seconds, kind, name, severity in found}.items(),
+        {(kind, shortened(name, SUBJECT_BYTES), severity): seconds for seconds, kind, name, severity in found}.items(),
     )

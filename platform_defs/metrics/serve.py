@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
-from millrace.resources.errors import MillraceError
-from millrace.resources.metrics.store import StoreMetrics
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.operations.metrics.store import StoreMetrics
+from millrace.settings import Settings
 
 logger = logging.getLogger(__name__)
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -20,19 +20,19 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @contextmanager
 def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it names one.
+    """Serve the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it is set.
 
     Args:
         dsn: The event store.
         port: Where to listen; 0 for any free port.
-        host: The address to listen at. Whoever reaches it reads the names of views, captures and sensors; a request
-            names it by an address, `localhost`, or a name in MILLRACE_UI_HOSTS.
+        host: The address to listen at. Its clients can read the names of views, captures and sensors. The Host of a
+            request must be an address, `localhost`, or a name in MILLRACE_UI_HOSTS.
 
     Yields:
         The port.
 
     Raises:
-        MillraceError: The port is taken, or the address is none of this machine.
+        MillraceError: The port is taken, or the address is not of this machine.
     """
     with _collecting(dsn) as registry:
         try:
@@ -54,14 +54,14 @@ def serving_metrics(dsn: str, port: int, host: str = "127.0.0.1") -> Iterator[in
 
 @contextmanager
 def _collecting(dsn: str) -> Iterator[CollectorRegistry]:
-    """Yield the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it names one."""
+    """Yield the metrics of an event store, and of the Dagster instance that DAGSTER_HOME names, if it is set."""
     registry = CollectorRegistry()
     with ExitStack() as opened:
         store = StoreMetrics(dsn)
         opened.callback(store.close)
         registry.register(store)
         if os.environ.get("DAGSTER_HOME"):
-            # whoever watches a store without Dagster does not import it
+            # do not import Dagster to watch a store without it
             from millrace.platform_defs.metrics.dagster import DagsterMetrics
 
             dagster = DagsterMetrics()
@@ -71,11 +71,11 @@ def _collecting(dsn: str) -> Iterator[CollectorRegistry]:
 
 
 def _for_names(names: Collection[str], app: App) -> App:
-    """Answer for an app what is not sent to an address or one of these names: no page of a name that was bent to us."""
+    """Refuse requests that name neither an address nor one of these names: a foreign name may resolve to us."""
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         sent_to = environ.get("HTTP_HOST", "").lower()
-        if sent_to in names or _is_ours(sent_to, names):
+        if sent_to in names or _is_local(sent_to, names):
             return app(environ, start_response)
         start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"This is no name of these metrics. If it should be one, list it in MILLRACE_UI_HOSTS.\n"]
@@ -83,9 +83,9 @@ def _for_names(names: Collection[str], app: App) -> App:
     return answered
 
 
-def _is_ours(sent_to: str, names: Collection[str]) -> bool:
+def _is_local(host: str, names: Collection[str]) -> bool:
     try:
-        name = urlsplit(f"//{sent_to}").hostname or ""
+        name = urlsplit(f"//{host}").hostname or ""
         return name in names or bool(ipaddress.ip_address(name))
     except ValueError:
         return False
@@ -93,12 +93,12 @@ def _is_ours(sent_to: str, names: Collection[str]) -> bool:
 
 @contextmanager
 def metrics_beside(dsn: str, port: int | None) -> Iterator[None]:
-    """Serve metrics beside other work, if a port says where; that they cannot be served is logged, and no more."""
+    """Serve metrics beside other work, if there is a port; a failure to serve them is only logged."""
     with ExitStack() as opened:
         try:
             if port is not None:
-                taken = opened.enter_context(serving_metrics(dsn, port))
-                logger.info("metrics are at http://127.0.0.1:%s/metrics", taken)
+                bound_port = opened.enter_context(serving_metrics(dsn, port))
+                logger.info("metrics are at http://127.0.0.1:%s/metrics", bound_port)
         except MillraceError as error:
             logger.warning("%s", error)
         yield

@@ -14,21 +14,21 @@ create table event_store.deciders (
   constraint deciders_pkey primary key (decider, event, event_version),
   constraint deciders_names_fit check (octet_length(decider) <= 1024 and octet_length(event) <= 1024),
   constraint deciders_description_fits check (octet_length(description) <= 10000)
--- each append reads its row: what accepts has is read as it is, and not compressed or moved out, while the row fits a page
+-- each append reads its row: while the row fits a page, accepts stays in it, neither compressed nor moved out
 ) with (toast_tuple_target = 8160);
 comment on table event_store.deciders is
-'The kinds of event that each kind of entity (decider) may append. Rows stay, but for what operators change or release.';
+'The kinds of event that each kind of entity (decider) may append. Rows stay unless operators change or release them.';
 comment on column event_store.deciders.decider is 'A kind of entity that emits events, such as order.';
 comment on column event_store.deciders.event is 'The name of an event that this decider may append.';
 comment on column event_store.deciders.event_version is 'The version of the event''s schema.';
 comment on column event_store.deciders.description is 'What the event says, for people.';
 comment on column event_store.deciders.owner is
-'The role whose members, with those of event_store_owner, may append to the decider''s streams; null for every writer. '
+'Members of this role or of event_store_owner may append to the decider''s streams; null: every writer may. '
 'The same for all events of a decider.';
 comment on column event_store.deciders.accepts is
-'The predicate that data of the event must meet, compiled from its schema; null where every data does.';
+'The predicate that data of the event must meet, compiled from its schema; null where all data pass.';
 comment on column event_store.deciders.registered_by is
-'The role that registered the event first, the same for all versions: its members, or those of an owner, say its shapes.';
+'The role that first registered the event, the same for all versions: its members, or those of an owner, set its shapes.';
 
 create table event_store.event_schemas (
   decider text collate "C" not null,
@@ -43,7 +43,7 @@ comment on table event_store.event_schemas is
 'The JSON Schemas of events. An append reads them only to say why it is refused. Rows stay until operators withdraw them.';
 comment on column event_store.event_schemas.decider is 'The decider.';
 comment on column event_store.event_schemas.event is 'The event.';
-comment on column event_store.event_schemas.event_version is 'The version of the event that the schema is of.';
+comment on column event_store.event_schemas.event_version is 'The version of the event that the schema describes.';
 comment on column event_store.event_schemas.schema is 'The JSON Schema, with its annotations.';
 comment on column event_store.event_schemas.checks is
 'Each rule of the schema by itself: where it stands in the schema, where in the data, what it says, and its predicate.';
@@ -62,7 +62,7 @@ comment on table event_store.event_upcasts is
 'How data of one version of an event become data of the next. Rows stay until operators withdraw them.';
 comment on column event_store.event_upcasts.decider is 'The decider.';
 comment on column event_store.event_upcasts.event is 'The event.';
-comment on column event_store.event_upcasts.to_version is 'The version that data of the one before are moved to.';
+comment on column event_store.event_upcasts.to_version is 'The version that the moves make of data of the version before.';
 comment on column event_store.event_upcasts.moves is 'A list of moves, in their order.';
 comment on column event_store.event_upcasts.digest is 'SHA-256 of the moves as Postgres writes them, in hexadecimal.';
 
@@ -86,7 +86,7 @@ create table event_store.events (
   version bigint not null,
   metadata jsonb,
   constraint events_pkey primary key ("offset"),
-  -- the optimistic lock: of two writers that follow the same event one is first
+  -- the optimistic lock: of two writers that follow the same event one wins
   constraint events_stream_key unique (decider_id, decider, version),
   constraint events_event_id_key unique (event_id)
 );
@@ -108,18 +108,17 @@ comment on column event_store.events.previous_id is 'The event before this one i
 comment on column event_store.events.final is 'Whether the event closes its stream.';
 comment on column event_store.events.created_at is 'When the event was appended, by the store''s clock.';
 comment on column event_store.events."offset" is
-'Unique and increasing along each stream, with gaps. Drawn after the event before it was seen, or together with it and above it.';
+'Unique and increasing along each stream, with gaps. Drawn after its writer saw the event before it, or together with that one and above it.';
 comment on column event_store.events.transaction_id is
 'The appending transaction: how the sequencer knows that the event is committed.';
 comment on column event_store.events.version is 'The event''s number in its stream: 1, 2, 3 …';
 comment on column event_store.events.metadata is
 'What led to the event, a JSON object or null: correlation_id, causation_id, traceparent and user are texts, other keys '
-'are free. No part of the event: a retry may state others.';
+'are free. Not part of the event''s content: a retry may state others.';
 
 create sequence event_store.purge_seq;
 comment on sequence event_store.purge_seq is
-'Counts purges, also those that are not committed: who saw a stream and stores the next event learns by it whether somebody '
-'purged meanwhile.';
+'Counts purges, also uncommitted ones. A writer that saw a stream and stores its next event checks it for a purge in between.';
 
 create table event_store.purged_streams (
   decider text collate "C" not null,
@@ -131,7 +130,7 @@ create table event_store.purged_streams (
   constraint purged_streams_pkey primary key (decider_id, decider)
 );
 comment on table event_store.purged_streams is
-'The last purged event of each stream that lost events: what the next one follows where none is kept.';
+'The last purged event of each stream that lost events: the next event follows it where none is kept.';
 comment on column event_store.purged_streams.decider is 'The kind of entity.';
 comment on column event_store.purged_streams.decider_id is 'The entity.';
 comment on column event_store.purged_streams.last_event_id is 'Its event_id.';
@@ -153,7 +152,7 @@ comment on view event_store.streams is 'The head of each stream: its last event,
 comment on column event_store.streams.decider is 'The kind of entity.';
 comment on column event_store.streams.decider_id is 'The entity.';
 comment on column event_store.streams.last_event_id is
-'The event_id of the stream''s last event: what the next append states as previous_id.';
+'The event_id of the stream''s last event, which the next append states as previous_id.';
 comment on column event_store.streams.last_offset is 'The offset of the stream''s last event.';
 comment on column event_store.streams.version is 'How many events the stream had.';
 comment on column event_store.streams.final is 'Whether the last event closed the stream.';
@@ -206,9 +205,9 @@ create type event_store_private.batch_event as (
 comment on type event_store_private.batch_event is
 'One event of a batch as append_events holds it in memory; ordinal is its index in the batch, from 1.';
 
--- Of two batches that want the same streams one loses, and one that loses again and again must get its turn. A row is
--- locked and never changed: only the store's functions have the right to, and a bucket of streams needs no row of its own
--- for each stream.
+-- Of two concurrent batches over the same streams one loses, and a batch that keeps losing must get its turn. A row is
+-- locked and never changed: only the store's functions may lock it. A row stands for a bucket of streams, so that no
+-- stream needs a row of its own.
 create table event_store.append_turns (
   turn int not null,
   constraint append_turns_pkey primary key (turn)
@@ -237,11 +236,11 @@ comment on table event_store.log_partitions is
 comment on column event_store.log_partitions.partition is 'The log partition, from 0.';
 comment on column event_store.log_partitions.earliest_position is 'The first position that is still kept.';
 comment on column event_store.log_partitions.archived_position is
-'Every event below this position is kept outside, too: only these may be deleted.';
+'Every event below this position is also kept outside the database; only these may be deleted.';
 comment on column event_store.log_partitions.purged_position is
-'Every event below this position is deleted. A writer whose snapshot may be old learns by its change that events are gone.';
+'Every event below this position is deleted. A change tells a writer with an older snapshot that events are gone.';
 
--- whoever migrates or installs states the number
+-- the migrator or the installer states the number
 insert into event_store.log_partitions (partition)
 select generate_series(0, current_setting('event_store.log_partitions')::int - 1);
 
@@ -258,8 +257,8 @@ comment on column event_store.event_log.partition is 'The log partition.';
 comment on column event_store.event_log.position is 'The position within the log partition, without gaps.';
 comment on column event_store.event_log."offset" is 'The event at this position.';
 
--- The mark is read from the right end of the log's own index, three pages, and is no row of its own: that would be
--- updated with every batch, and under a held snapshot each reader would walk all its dead versions.
+-- The mark is read from the right end of the log's own index, three pages. A row for it would be updated with every
+-- batch, and while a session holds an old snapshot each reader would walk all dead versions of that row.
 create view event_store.partitions as
 select
   p.partition,
@@ -281,7 +280,7 @@ comment on column event_store.partitions.partition is 'The log partition, from 0
 comment on column event_store.partitions.high_water_mark is 'The position that the next event will get.';
 comment on column event_store.partitions.earliest_position is 'The first position that is still kept.';
 comment on column event_store.partitions.archived_position is
-'Every event below this position is kept outside, too: only these may be deleted.';
+'Every event below this position is also kept outside the database; only these may be deleted.';
 
 create table event_store.sequencer (
   singleton boolean not null default true,
@@ -291,23 +290,23 @@ create table event_store.sequencer (
   revision bigint not null default 0,
   marked_at timestamptz not null default '-infinity',
   is_marked boolean not null default true,
-  -- One row; the revision lets an index read begin at its newest version. Without it each call would walk the dead ones,
-  -- which nobody may remove while somebody holds an old snapshot.
+  -- One row; the revision lets an index read begin at its newest version. Without it each call would walk the dead
+  -- versions, which vacuum cannot remove while a session holds an old snapshot.
   constraint sequencer_pkey primary key (singleton, revision),
   constraint sequencer_has_one_row check (singleton)
 ) with (fillfactor = 50);
 comment on table event_store.sequencer is
-'Up to where events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
+'How far events are sequenced. The lock of its one row makes the sequencer the only writer of the log''s order.';
 comment on column event_store.sequencer.singleton is 'Always true: there is one row.';
 comment on column event_store.sequencer.snapshot is
 'Every event of a transaction visible in this snapshot has its position.';
 comment on column event_store.sequencer.cluster is
-'The system identifier of the cluster whose transaction ids these are: a restore into another one shows by it.';
-comment on column event_store.sequencer.sequenced_at is 'When somebody last looked for new events, to half a second.';
+'The system identifier of the cluster that gave out these transaction ids: it shows a restore into another cluster.';
+comment on column event_store.sequencer.sequenced_at is 'When a session last looked for new events, to half a second.';
 comment on column event_store.sequencer.revision is
 'Rises with every change, so that the newest version of the row is found first.';
 comment on column event_store.sequencer.marked_at is 'When the sequencer last added to log_marks.';
-comment on column event_store.sequencer.is_marked is 'Whether nothing was sequenced since.';
+comment on column event_store.sequencer.is_marked is 'Whether nothing was sequenced since marked_at.';
 insert into event_store.sequencer (snapshot, cluster)
 select pg_current_snapshot(), system_identifier from pg_control_system();
 
@@ -322,14 +321,14 @@ comment on sequence event_store.log_marks_mark_id_seq is 'Numbers the moments in
 create index log_marks_marked_at_idx on event_store.log_marks (marked_at, mark_id);
 comment on table event_store.log_marks is
 'Moments of the log: the high-water marks of all log partitions, read in one statement. So each transaction is below them as a whole, '
-'or not at all. Where the log grows there is one a minute, and after 90 days one an hour, beside those with a reason.';
+'or not at all. A log that grows has one a minute, after 90 days one an hour, and those with a reason.';
 comment on column event_store.log_marks.mark_id is 'The number of the moment.';
 comment on column event_store.log_marks.marked_at is
-'When that was, by the clock of the server: events below the marks were in the log by then, whatever created_at they have.';
+'When the moment was, by the server''s clock: events below the marks were in the log by then, whatever created_at they have.';
 comment on column event_store.log_marks.marks is 'The high-water mark of each log partition, that of log partition 0 first.';
-comment on column event_store.log_marks.reason is 'What it was recorded for (mark_log); null for the sequencer''s own.';
+comment on column event_store.log_marks.reason is 'Why it was recorded (mark_log); null for the sequencer''s own.';
 
--- Unlogged: to set it takes no transaction id and writes no WAL. After a crash nobody is known to sequence, which is so.
+-- Unlogged: setting it takes no transaction id and writes no WAL. After a crash it names no sequencer: none runs.
 create unlogged sequence event_store.attended_seq minvalue 0 start 0;
 comment on sequence event_store.attended_seq is
-'Until when a sequencer attends the log, in milliseconds since 1970, doubled; one more while it sleeps, so that an append wakes it.';
+'Until when a sequencer attends the log: milliseconds since 1970, doubled, plus one while it sleeps, so that an append wakes it.';

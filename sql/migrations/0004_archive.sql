@@ -7,10 +7,10 @@ create table event_store.archive (
   constraint archive_has_one_row check (singleton)
 );
 comment on table event_store.archive is
-'Which archive is this store''s: another store''s files are neither read nor removed.';
+'The archive that belongs to this store: files of another store are neither read nor removed.';
 comment on column event_store.archive.singleton is 'Always true: there is one row.';
 comment on column event_store.archive.archive_id is
-'What the root of the archive, and a backup, must bear to be taken for this store''s.';
+'The id that the root of the archive, and a backup, must bear to count as this store''s.';
 insert into event_store.archive default values;
 
 create table event_store.archive_locks (
@@ -22,7 +22,7 @@ create table event_store.archive_locks (
   constraint archive_locks_pkey primary key (partition),
   constraint archive_locks_partition_fkey foreign key (partition) references event_store.log_partitions (partition)
 ) with (fillfactor = 50);
-comment on table event_store.archive_locks is 'Who writes the archive of each log partition (lock_archive).';
+comment on table event_store.archive_locks is 'The process that writes the archive of each log partition (lock_archive).';
 comment on column event_store.archive_locks.partition is 'The log partition.';
 comment on column event_store.archive_locks.owner is 'The writer, as it calls itself.';
 comment on column event_store.archive_locks.pid is 'Its session: the lock ends with it.';
@@ -39,7 +39,7 @@ create table event_store.archive_fields (
   constraint archive_fields_follow_the_log_columns check (field_id >= 1000)
 );
 comment on table event_store.archive_fields is
-'Which number a field of data has as a column of the archive''s files. Rows are never changed or removed.';
+'The number that each field of data has as a column of the archive''s files. Rows are never changed or removed.';
 comment on column event_store.archive_fields.field is 'The field.';
 comment on column event_store.archive_fields.field_id is 'Its number: Parquet''s field_id, in each file.';
 

@@ -1,4 +1,4 @@
--- Exactly-once producers: who sends, up to where each was heard, what was answered, and the state that changes with it.
+-- Exactly-once producers: how far each is, the answer to each message, and the state that changes with it.
 
 create table event_store.producers (
   producer_id text collate "C" not null,
@@ -12,15 +12,15 @@ create table event_store.producers (
   constraint producers_epoch_is_positive check (epoch > 0)
 );
 comment on table event_store.producers is
-'The producers whose messages count exactly once. The lock of a row makes the transactions of one partition of a '
-'producer take turns. Only a registration changes it: what changes with each message is in producer_progress.';
+'The exactly-once producers. The lock of a row serializes the transactions of one partition of a '
+'producer. Only a registration changes a row: what changes with each message is in producer_progress.';
 comment on column event_store.producers.producer_id is 'The producer, as it calls itself.';
 comment on column event_store.producers.partition is
 'The partition of the producer''s source; each has its own sequence. Not a log partition.';
-comment on column event_store.producers.epoch is 'Rises with every registration, which fences the instances of before.';
+comment on column event_store.producers.epoch is 'Rises with every registration, which fences out earlier instances.';
 comment on column event_store.producers.registered_at is 'When the producer was registered last.';
 comment on column event_store.producers.owner is
-'The role whose members may register it and send as it; members of event_store_owner may, too.';
+'Members of this role or of event_store_owner may register it and send as it.';
 
 create table event_store.producer_progress (
   producer_id text collate "C" not null,
@@ -45,7 +45,7 @@ create table event_store.producer_progress (
   constraint producer_progress_counters_add_up check (received = duplicates + refused + opened)
 ) with (fillfactor = 50);
 comment on table event_store.producer_progress is
-'How far each producer is, and what became of its messages. Who changes it holds the lock of its row in producers.';
+'How far each producer is, and what became of its messages. A session that changes a row holds the lock of its row in producers.';
 comment on column event_store.producer_progress.producer_id is 'The producer.';
 comment on column event_store.producer_progress.partition is 'The partition of the producer''s source.';
 comment on column event_store.producer_progress.revision is
@@ -90,7 +90,7 @@ create table event_store.producer_results (
 create unique index producer_results_transaction_id_key on event_store.producer_results (transaction_id)
 where transaction_id is not null;
 comment on table event_store.producer_results is
-'What was answered to each message, until an operator purges old ones (purge_results): a duplicate gets the original answer.';
+'The answer to each message, until an operator purges old ones (purge_results): a duplicate gets the original answer.';
 comment on column event_store.producer_results.producer_id is 'The producer.';
 comment on column event_store.producer_results.partition is 'The partition of the producer''s source.';
 comment on column event_store.producer_results.sequence is 'The message.';
@@ -101,7 +101,7 @@ comment on column event_store.producer_results.appended is
 'Which of them were new: an event that was stored before has false.';
 comment on column event_store.producer_results.reason is 'Why it was abandoned.';
 comment on column event_store.producer_results.transaction_id is
-'The transaction that it was; null where one call did it all.';
+'Its transaction; null where one call did it all.';
 comment on column event_store.producer_results.ended_at is 'When it was committed or abandoned.';
 comment on column event_store.producer_results.digest is
 'A digest of the message, as its sender computed it; null if it sent none.';
@@ -119,17 +119,17 @@ create table event_store.producer_state (
   constraint producer_state_key_fits check (octet_length(key) between 1 and 1024)
 );
 comment on table event_store.producer_state is
-'What a producer keeps beside its events, such as a running total. It changes with the sequence and never otherwise.';
+'What a producer keeps beside its events, such as a running total. It changes only with the sequence.';
 comment on column event_store.producer_state.producer_id is 'The producer.';
 comment on column event_store.producer_state.partition is 'The partition of the producer''s source.';
 comment on column event_store.producer_state.key is 'The name of the value.';
 comment on column event_store.producer_state.value is 'The value; a JSON null is one, too.';
 comment on column event_store.producer_state.sequence is 'The message that set it.';
 
--- Unlogged: a crash of the server empties both at once. A transaction that was open then is unknown, and is begun
--- again.
+-- Unlogged: a crash of the server empties both tables at once. A transaction that was open then is unknown, and its
+-- producer begins it again.
 create unlogged table event_store.transactions (
-  -- a number would be given out again after that crash
+  -- a number would be given out again after such a crash
   transaction_id uuid not null default gen_random_uuid(),
   producer_id text collate "C" not null,
   partition int not null,
@@ -148,7 +148,7 @@ create unlogged table event_store.transactions (
     (state = 'open') = (ended_at is null) and (state = 'open') = (expires_at is not null)
   )
 ) with (fillfactor = 70);
--- no index has the state: where nothing is known of a table, it would look as good as the right one
+-- no index has the state: without statistics the planner would rate it as good as the right one
 create index transactions_producer_idx on event_store.transactions (producer_id, partition);
 create index transactions_expires_at_idx on event_store.transactions (expires_at);
 create index transactions_ended_at_idx on event_store.transactions (ended_at);
@@ -181,7 +181,7 @@ create unlogged table event_store.staged_changes (
   constraint staged_changes_key_fits check (octet_length(key) between 1 and 1024)
 );
 comment on table event_store.staged_changes is
-'What an open transaction is going to do: changes of state, and events. Nobody sees it before the commit.';
+'The changes of state and the events of an open transaction. They take effect at its commit.';
 comment on column event_store.staged_changes.transaction_id is 'The transaction.';
 comment on column event_store.staged_changes.ordinal is 'The order of the changes, from 1.';
 comment on column event_store.staged_changes.key is 'The name of the value that changes; null for events.';

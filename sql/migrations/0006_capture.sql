@@ -19,10 +19,10 @@ comment on table event_store.source_generations is
 comment on column event_store.source_generations.source_generation is 'Rises with every slot of any capture, from 1.';
 comment on column event_store.source_generations.capture is 'The capture.';
 comment on column event_store.source_generations.system_identifier is
-'The cluster of the source: positions and transaction ids mean something in it only.';
+'The cluster of the source: positions and transaction ids are valid only in it.';
 comment on column event_store.source_generations.database is 'The source database.';
 comment on column event_store.source_generations.slot is 'The replication slot.';
-comment on column event_store.source_generations.start_lsn is 'From where on the slot gives changes.';
+comment on column event_store.source_generations.start_lsn is 'The position from which the slot gives changes.';
 comment on column event_store.source_generations.began_at is 'When the capture began to read it.';
 
 create table event_store.capture_names (
@@ -31,8 +31,8 @@ create table event_store.capture_names (
   constraint capture_names_are_short check (capture ~ '^[a-z][a-z0-9_]{0,30}$')
 );
 comment on table event_store.capture_names is
-'The captures that are registered. The lock of a row makes its holder the only writer of that capture; it is never '
-'changed, so that whoever looks for it finds no dead versions.';
+'The captures that are registered. The lock of a row makes its holder the only writer of that capture. A row is never '
+'changed, so that a search for it meets no dead versions.';
 comment on column event_store.capture_names.capture is 'The capture''s name.';
 
 create table event_store.captures (
@@ -69,8 +69,8 @@ create table event_store.captures (
   )
 ) with (fillfactor = 50);
 comment on table event_store.captures is
-'The captures: how far each has stored and emitted the changes of its source, and who may go on. Who changes a row '
-'holds the lock of its name.';
+'The captures: how far each has stored and emitted the changes of its source, and which owner may continue. A session '
+'that changes a row holds the lock of its name.';
 comment on column event_store.captures.capture is 'The capture.';
 comment on column event_store.captures.revision is
 'Rises with each call that works on the capture, so that the newest version of the row is found first.';
@@ -88,15 +88,15 @@ comment on column event_store.captures.purged_lsn is
 comment on column event_store.captures.purged_idx is 'The number within its transaction of that change.';
 comment on column event_store.captures.truncating_key is
 'Up to which decider_id the rows of a TRUNCATE are emitted as deleted; null while none is under way.';
-comment on column event_store.captures.lease_owner is 'Who holds the lease; null for nobody.';
+comment on column event_store.captures.lease_owner is 'The holder of the lease; null where there is none.';
 comment on column event_store.captures.lease_token is
-'Rises with every lease. Whoever stores or emits states it, which fences out former owners.';
+'Rises with every lease. Each call that stores or emits states it, which fences out former owners.';
 comment on column event_store.captures.leased_until is 'When the lease expires; null where there is none.';
 comment on column event_store.captures.created_at is 'When the capture was registered.';
 comment on column event_store.captures.updated_at is 'When anything of it last changed.';
 comment on column event_store.captures.timelines is
 'The timelines of the source''s log, each but the last with the position where the log left it, such as 1 0/3000000, 2;'
-' null where it was not asked yet.';
+' null until the source was asked.';
 
 create table event_store.captured_tables (
   capture text collate "C" not null,
@@ -135,18 +135,18 @@ create table event_store.captured_tables (
   constraint captured_tables_stopped_are_not_published check (stopped_reason is null or published_xid is null)
 ) with (fillfactor = 50);
 comment on table event_store.captured_tables is
-'The tables of each capture, and how far the rows are read that they had before their changes were captured.';
+'The tables of each capture, and how far the backfill has read the rows from before their changes were captured.';
 comment on column event_store.captured_tables.capture is 'The capture.';
 comment on column event_store.captured_tables.schema_name is 'The schema in the source.';
 comment on column event_store.captured_tables.table_name is 'The table in the source.';
 comment on column event_store.captured_tables.decider is
 'The decider of the events of the table: each row is a stream.';
 comment on column event_store.captured_tables.key_columns is
-'The columns that name a row; empty where nothing does, and then no row is read; null while that is unknown.';
+'The columns that identify a row; empty where none do, and then no row is read; null while unknown.';
 comment on column event_store.captured_tables.fingerprint is
-'Tells two declarations of the table apart: another one is backfilled anew.';
+'Tells two declarations of the table apart: a changed one is backfilled anew.';
 comment on column event_store.captured_tables.published_xid is
-'A backfill reads in snapshots only that see every older transaction of the source; null while the publication may '
+'A backfill reads only in snapshots that see every older transaction of the source; null while the publication may '
 'not have the table yet.';
 comment on column event_store.captured_tables.backfill_offset is
 'The last offset that was given out when the backfill began: no two backfills have the same, which tells their events'
@@ -161,29 +161,29 @@ comment on column event_store.captured_tables.backfill_generation is
 'The generation that the finished backfill belongs to; null while it is to be done.';
 comment on column event_store.captured_tables.backfilled_at is 'When the last backfill ended.';
 comment on column event_store.captured_tables.unchanged_rows is
-'How many of the rows that the backfill has read were as their streams say.';
+'How many of the rows that the backfill has read matched their streams.';
 comment on column event_store.captured_tables.gone_rows is
-'How many streams the end of the backfill found whose rows are gone.';
+'How many streams without a row the end of the backfill found.';
 comment on column event_store.captured_tables.schemas is
 'The columns and the replica identity that the table had, each from a position of the log on: an array of {generation, '
 'lsn, idx, identity, columns} in the order of positions. One that no replay reaches any more is left out.';
 comment on column event_store.captured_tables.read_columns is
-'The columns that the rows have which the log of events holds, or which the backfill reads; null while unknown.';
-comment on column event_store.captured_tables.columns_lsn is 'From where in the source''s log read_columns are.';
+'The columns of the rows that the event log holds, or that the backfill reads; null while unknown.';
+comment on column event_store.captured_tables.columns_lsn is 'The position of the source''s log from which read_columns hold.';
 comment on column event_store.captured_tables.read_lsn is
-'The backfill began to read behind this position of the source''s log: it saw what changed the columns before.';
+'The backfill began to read behind this position of the source''s log: it saw every earlier change of the columns.';
 comment on column event_store.captured_tables.leaves is
-'The ids of its partitions that hold rows, when they were last looked at; null while that was never.';
+'The ids of its partitions that hold rows, when they were last looked up; null if never.';
 comment on column event_store.captured_tables.labels is
-'The labels of the enums of its columns when they were last looked at, by their ids; null while that was never.';
+'The labels of the enums of its columns, by the enums'' ids, when they were last looked up; null if never.';
 comment on column event_store.captured_tables.stopped_reason is
-'Why the table is not captured, and the remedy; null while it is. It is read anew once it is captured again.';
+'Why the table is not captured, and the remedy; null while it is. Its rows are read anew once it is captured again.';
 comment on column event_store.captured_tables.stopped_at is 'Since when it is not captured; null while it is.';
 comment on column event_store.captured_tables.is_new is
-'Whether no event told of the table before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
+'Whether the table had no event before the capture''s first slot, which was made after its publication, and its rows were not read anew since.';
 comment on column event_store.captured_tables.unread_reason is
-'Why its backfill does not go on, and the remedy; null if it does. Its changes are captured all the while.';
-comment on column event_store.captured_tables.unread_at is 'When its rows were last tried in vain; null if they can be read.';
+'Why its backfill does not proceed, and the remedy; null if it does. Its changes are captured all the while.';
+comment on column event_store.captured_tables.unread_at is 'When reading its rows last failed; null if they can be read.';
 
 create table event_store.unchanged_rows (
   backfill_offset bigint not null,
@@ -191,11 +191,11 @@ create table event_store.unchanged_rows (
   constraint unchanged_rows_pkey primary key (backfill_offset, decider_id)
 );
 comment on table event_store.unchanged_rows is
-'The rows that a backfill which is under way found as their streams say: they made no event, and are not gone. Empty '
+'The rows that a running backfill found to match their streams: they made no event, and are not gone. Empty '
 'when no table is read anew.';
 comment on column event_store.unchanged_rows.backfill_offset is 'The backfill.';
 comment on column event_store.unchanged_rows.decider_id is
-'The row''s key, a JSON array; empty for rows whose keys could not be read: then no stream counts as one without a row.';
+'The row''s key, a JSON array; empty for rows with unreadable keys: then no stream counts as one without a row.';
 
 create table event_store.verifications (
   backfill_offset bigint not null,
@@ -213,17 +213,17 @@ create table event_store.verifications (
     references event_store.captured_tables (capture, schema_name, table_name) on delete cascade
 );
 comment on table event_store.verifications is
-'The captured tables that are being compared with their streams (begin_verification), one verification of a table at a time. One '
-'that was killed stays until the next of its table begins.';
+'The captured tables that are being compared with their streams (begin_verification), one verification of a table at a time. A '
+'killed one stays until the next of its table begins.';
 comment on column event_store.verifications.backfill_offset is
-'Its number, an offset that was drawn when it began: what it finds is in unchanged_rows under it.';
+'Its number, an offset that was drawn when it began: its findings are in unchanged_rows under this number.';
 comment on column event_store.verifications.capture is 'The capture.';
 comment on column event_store.verifications.schema_name is 'The schema in the source.';
 comment on column event_store.verifications.table_name is 'The table in the source.';
-comment on column event_store.verifications.source_generation is 'The slot that was read when it began; with another one it is over.';
+comment on column event_store.verifications.source_generation is 'The slot that was read when it began; a change of the slot ends it.';
 comment on column event_store.verifications.published_xid is
-'It reads in snapshots only that see every older transaction of the source.';
-comment on column event_store.verifications.repairs is 'Whether what differs becomes events; otherwise it is only counted.';
+'It reads only in snapshots that see every older transaction of the source.';
+comment on column event_store.verifications.repairs is 'Whether differences become events; if not, they are only counted.';
 comment on column event_store.verifications.finishing_key is
 'Up to which decider_id streams were searched for rows that are gone; null before that.';
 comment on column event_store.verifications.began_at is 'When it began.';
@@ -237,7 +237,7 @@ create type event_store_private.read_row as (
   fault text
 );
 comment on type event_store_private.read_row is
-'A row of a captured table as it was read, and the event that it would be; number is its place among those of a call.';
+'A row of a captured table as it was read, and the event that it would be; number is its place among the rows of a call.';
 
 create table event_store.capture_sessions (
   capture text collate "C" not null,
@@ -248,13 +248,13 @@ create table event_store.capture_sessions (
   constraint capture_sessions_capture_fkey foreign key (capture) references event_store.capture_names (capture) on delete cascade
 );
 comment on table event_store.capture_sessions is
-'The sessions of a capture''s owner: whoever takes it over ends those of one that hangs (end_capture_sessions).';
+'The sessions of a capture''s owner: the next owner ends those of one that hangs (end_capture_sessions).';
 comment on column event_store.capture_sessions.capture is 'The capture.';
 comment on column event_store.capture_sessions.pid is 'The session.';
 comment on column event_store.capture_sessions.session_began_at is
 'When it began, which tells it from a later one of the same pid; null where Postgres hides it.';
 comment on column event_store.capture_sessions.name is
-'Its application_name, by which it is told from a later one of the same pid.';
+'Its application_name, which tells it from a later one of the same pid.';
 
 -- Changes ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ create table event_store.wal_events (
   fault text,
   raw bytea,
   relation bytea,
-  stored_at timestamptz not null default now(), -- a volatile default would have COPY store row by row
+  stored_at timestamptz not null default now(), -- a volatile default would make COPY store row by row
   constraint wal_events_pkey primary key (source_generation, commit_lsn, commit_idx),
   constraint wal_events_are_counted check (commit_idx >= 0),
   constraint wal_events_action_is_known check (
@@ -285,7 +285,7 @@ create table event_store.wal_events (
 );
 comment on table event_store.wal_events is
 'The changes of captured tables as the source''s log has them, in the order of its commits. They come by COPY and are'
-' never changed; store_changes says up to where they are whole.';
+' never changed; store_changes says up to where they are complete.';
 comment on column event_store.wal_events.source_generation is 'The slot that it came from.';
 comment on column event_store.wal_events.commit_lsn is 'Where the transaction''s commit is in the source''s log.';
 comment on column event_store.wal_events.commit_idx is 'The number of the change within its transaction, from 0.';
@@ -345,7 +345,7 @@ comment on column event_store.quarantined_changes.commit_idx is
 comment on column event_store.quarantined_changes.xid is
 'The transaction in the source; null for a row that a backfill read.';
 comment on column event_store.quarantined_changes.committed_at is
-'When the source committed it; null for what is no message of its log.';
+'When the source committed it; null for a change that is no message of its log.';
 comment on column event_store.quarantined_changes.decider is 'The decider of the table.';
 comment on column event_store.quarantined_changes.decider_id is
 'The row''s key, a JSON array; null while it is unknown.';
@@ -374,22 +374,21 @@ create table event_store.capture_gaps (
 );
 create unique index capture_gaps_open_key on event_store.capture_gaps (capture) where resolved_by_generation is null;
 comment on table event_store.capture_gaps is
-'Where changes of a source are lost for events: the tables were read anew after it, what happened in between is '
-'unknown.';
+'Gaps in the changes of a source. Its tables were read anew after a gap; what happened in between is unknown.';
 comment on column event_store.capture_gaps.gap_id is 'Rises with time.';
 comment on sequence event_store.capture_gaps_gap_id_seq is 'Numbers capture_gaps.';
 comment on column event_store.capture_gaps.capture is 'The capture.';
 comment on column event_store.capture_gaps.source_generation is 'The slot that was lost; null where there was none.';
 comment on column event_store.capture_gaps.from_lsn is 'Up to here all is stored; null where nothing was.';
-comment on column event_store.capture_gaps.to_lsn is 'From here on the source has its log; null where nobody knows.';
+comment on column event_store.capture_gaps.to_lsn is 'From here on the source has its log; null where that is unknown.';
 comment on column event_store.capture_gaps.reason is 'Why, as a sentence.';
 comment on column event_store.capture_gaps.detected_at is 'When it was found.';
 comment on column event_store.capture_gaps.resolved_by_generation is
-'The slot that goes on after it, with a backfill of all tables; null while the gap is open.';
+'The slot that continues after it, with a backfill of all tables; null while the gap is open.';
 
--- Events in the shape of a change, from events alone: what purge_wal_events removes is missing nowhere. One in
--- another shape, which a restore may bring, is null where it cannot be read: it fails no reader of the others. The
--- patterns say [0-9]: in a database whose collation is ICU's, \d takes every script's digits, and a cast none of these.
+-- Events in the shape of a change, from events alone: they need nothing that purge_wal_events removes. One in another
+-- shape, which a restore may bring, is null where it cannot be read and fails no reader of the others. The patterns say
+-- [0-9]: in a database with an ICU collation \d matches the digits of every script, which a cast refuses.
 create view event_store.change_events as
 select
   e."offset" as seq,
@@ -405,8 +404,8 @@ select
   e.data -> 'record' as record,
   e.data -> 'changes' as changes,
   e.event as action,
-  -- Silently null where it is no time. pg_input_is_valid is of PostgreSQL 16, so the pattern is asked first, and then
-  -- whether the month has that day: 30 February would fail whoever reads the view. No source commits after 9999.
+  -- Silently null where it is no time. pg_input_is_valid needs PostgreSQL 16, so the pattern is checked first, then
+  -- whether the month has that day: 30 February would fail each reader of the view. No source commits after 9999.
   case
     when e.data ->> 'committed_at' ~ '^(?!0000)[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])[ T]([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-4])(:?[0-5][0-9])?)$'
       then case
@@ -433,7 +432,7 @@ comment on column event_store.change_events.source_table_oid is 'The table''s OI
 comment on column event_store.change_events.source_table_schema is 'The table''s schema in the source.';
 comment on column event_store.change_events.source_table_name is 'The table''s name in the source.';
 comment on column event_store.change_events.record_pk is 'The row''s key, a JSON array.';
-comment on column event_store.change_events.record is 'The row after the change; of a deleted one, before.';
+comment on column event_store.change_events.record is 'The row after the change; for a deleted row, before it.';
 comment on column event_store.change_events.changes is 'The old values of the columns that changed.';
 comment on column event_store.change_events.action is
 'inserted, updated, deleted, truncated, schema_changed or backfilled.';

@@ -1,4 +1,4 @@
-"""Files that are small and decode to much: what Millrace never writes is refused, and the rest takes bounded memory."""
+"""Small files that decode to much: refused if Millrace never writes the like, else read in bounded memory."""
 
 import subprocess
 import sys
@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.archive.bounded import BATCH_BYTES, CHUNK_BYTES, VALUE_BYTES, TooLarge, bounded_batches
-from millrace.resources.archive.page_headers import UnreadableHeader, page_sizes
+from millrace.archive.bounded import BATCH_BYTES, CHUNK_BYTES, VALUE_BYTES, TooLarge, bounded_batches
+from millrace.archive.page_headers import UnreadableHeader, page_sizes
 
 READ = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from millrace.resources.archive.bounded import bounded_batches
+from millrace.archive.bounded import bounded_batches
 rows = 0
 try:
     for batch in bounded_batches(Path(sys.argv[1])):
@@ -45,7 +45,7 @@ def write(path: Path, values: list[str | None], **options: object) -> Path:
 
 
 def number(value: int, width: int = 1) -> bytes:
-    """Write a number as Thrift does, in at least so many bytes."""
+    """Write a number as Thrift does, in at least `width` bytes."""
     out, value = bytearray(), value << 1
     while value > 127 or len(out) < width - 1:
         out.append(value & 127 | 128)
@@ -54,23 +54,23 @@ def number(value: int, width: int = 1) -> bytes:
 
 
 def lie(path: Path, truth: int, lie: int) -> None:
-    """Write a lie in the place of each time that a file states a number."""
+    """Replace each occurrence of a number in a file by a false one."""
     content, said = path.read_bytes(), number(truth)
     assert said in content
     path.write_bytes(content.replace(said, number(lie, len(said))))
 
 
-# what a small file decodes to (200 MB or more), how it is written, whether its footer lies about the column, what
-# becomes of it, and within how much memory
+# values that a small file decodes to (200 MB or more), how the file is written, whether its footer lies about the
+# column, the outcome, the memory limit, and the expected error
 LARGE: tuple[tuple[list[str | None], dict[str, object], bool, str, int, str], ...] = (
-    # a value that is repeated is decoded bit by bit
+    # a repeated value is decoded in small batches
     (["x" * 967_000] * 300, {}, False, "300", 6 * BATCH_BYTES, ""),
     # Millrace never writes such a value
     (["x" * (VALUE_BYTES + 1)] * 12, {}, False, "TooLarge 0", 6 * BATCH_BYTES, "A value of column data has 16,777,217 bytes"),
-    # a column that is refused before it is decoded, also where the footer says otherwise
+    # a column is refused before it is decoded, even if the footer lies about its size
     (["x" * (CHUNK_BYTES + MIB)], {}, False, "TooLarge 0", MIB, "Column data has"),
     (["x" * (CHUNK_BYTES + MIB), "y"], {}, True, "TooLarge 0", MIB, r"Column data has 269,\d{3},\d{3} bytes at once"),
-    # many pages that are too large together
+    # many pages with too large a total
     (["x" * 9 * MIB] * 30, {"use_dictionary": False, "write_batch_size": 1}, True, "TooLarge 0", MIB, "Column data has"),
 )  # fmt: skip
 
@@ -114,7 +114,7 @@ def test_what_is_no_header_of_a_page_is_damage(tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", [str(uuid4()) for _ in range(100)], use_dictionary=False)
     chunk = pq.ParquetFile(whole).metadata.row_group(0).column(1)
     content, begin = whole.read_bytes(), chunk.data_page_offset
-    # nothing said, a number without an end, structs in structs, a list, a negative size, a text of gigabytes
+    # an empty header, a number without an end, structs in structs, a list, a negative size, a text of gigabytes
     headers = (b"", b"\xff" * 40, b"\x1c" * 40, b"\x19" * 40, b"\x15\x00\x15\x01\x15\x04", b"\x18\xff\xff\xff\xff\x07")
     for n, torn in enumerate(headers):
         path = tmp_path / str(n)
@@ -160,7 +160,7 @@ def test_the_pages_of_every_kind_of_file_are_found(tmp_path: Path) -> None:
             for chunk in (metadata.row_group(g).column(c) for g in range(2) for c in range(metadata.num_columns)):
                 begin = chunk.dictionary_page_offset or chunk.data_page_offset
                 sizes = [*page_sizes(file, begin, chunk.total_compressed_size)]
-                # the footer counts the headers, too, with their statistics
+                # the footer's size includes the page headers with their statistics
                 assert 0 < chunk.total_uncompressed_size - sum(sizes) < 500 * len(sizes)
                 assert len(sizes) > 1
         assert sum(map(len, bounded_batches(path))) == 5000

@@ -1,4 +1,4 @@
-"""Fields of `data` with columns of their own: which these are, and what a file says of them."""
+"""Fields of `data` with their own columns: which fields are chosen, and what a file states about them."""
 
 import json
 from pathlib import Path
@@ -7,21 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import fields as of_file
-from millrace.resources.archive import files
-from millrace.resources.archive.fields import (
-    MOST_COLUMNS,
-    MOST_FIELDS,
-    Fields,
-    FoundField,
-    chosen_fields,
-    stated_fields,
-)
-from millrace.resources.archive.files import SCHEMA, range_fields, read_range
-from millrace.resources.archive.listing import archived
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_log_source import LogRange
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive import fields as of_file
+from millrace.archive import files
+from millrace.archive.fields import MOST_COLUMNS, MOST_FIELDS, Fields, FoundField, chosen_fields, stated_fields
+from millrace.archive.files import SCHEMA, range_fields, read_range
+from millrace.archive.listing import archived
+from millrace.archive.writer import archive_partition
+from millrace.event_store.platform import PlatformStore
+from millrace.spark.log_source import LogRange
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import ids_of_one_partition, register_orders
 
@@ -32,15 +25,15 @@ def short(*names: str) -> list[FoundField]:
 
 NAMES = [f"f{n:04}" for n in range(MOST_FIELDS)]
 ODD = ["", "x" * 101, "ü" * 51, "line\nbreak", "nul\x01", "Case", "case", "STRASSE", "straße"]
-# what was found, whether there are arrays, and the fields with columns and the others, where they are known
+# the fields found, whether there are arrays, the fields that get columns, and the others (None: unknown)
 CHOSEN: tuple[tuple[list[FoundField], bool, Fields], ...] = (
     ([], False, Fields((), ())),
     ([*short("b", "a"), FoundField("nested", short=False)], False, Fields(("a", "b"), ("nested",))),
     # the most frequent ones
     (short(*reversed(NAMES)), False, Fields(tuple(NAMES[-MOST_COLUMNS:]), tuple(NAMES[:-MOST_COLUMNS]))),
-    # names that a reader may confuse, or that are none
+    # names that a reader may confuse, or that are invalid
     (short(*ODD, "ключ", "a.b", "a b", "`"), False, Fields(tuple(sorted(["ключ", "a.b", "a b", "`"])), tuple(sorted(ODD)))),
-    # in an array a field may be an element, so none is known to be absent
+    # a path may lead into an array, so no field is known to be absent
     (short("a"), True, Fields(("a",), None)),
 )  # fmt: skip
 
@@ -54,7 +47,7 @@ def test_frequent_short_scalars_get_columns() -> None:
 def test_a_file_holds_the_paths_that_it_can_tell() -> None:
     fields, beside_arrays = Fields(("a",), ("nested",)), Fields(("a",), None)
     assert [path for path in (["a"], ["nowhere"]) if not fields.hold(path)] == []
-    # of the last a reader may take it for the other one
+    # a reader may confuse "A" with "a"
     assert [path for path in (["nested"], ["a", "b"], ["A"]) if fields.hold(path)] == []
     assert (beside_arrays.hold(["a"]), beside_arrays.hold(["1"]), Fields().hold(["a"])) == (True, False, False)
 
@@ -121,7 +114,7 @@ def test_fields_are_told_whoever_looked(log: PlatformStore, dsn: str, monkeypatc
     from adbc_driver_postgresql import dbapi
 
     monkeypatch.setattr(files, "SMALL_RANGE", 1)
-    monkeypatch.setattr(files, "LOOKED_AT", 2)  # the first and the third event
+    monkeypatch.setattr(files, "SAMPLE_STEP", 2)  # the first and the third event
     long = json.dumps("x" * 2000)
     told = ['{"a": 1, "n": [1]}', '{"b\\"c": null, "a": {"n": 1}, "ü": {}}', '{"a": "x"}', f'{{"a": {long}, "": 0}}']
     append(log, *told, '{"d": 1}', '["a"]', "{}", '"d"', "[]")
@@ -137,10 +130,10 @@ def test_fields_are_told_whoever_looked(log: PlatformStore, dsn: str, monkeypatc
         others = ("", 'b"c', "n", "ü")
         assert read(0, 4) == (Fields(("a",), others), ["1", '{"n": 1}', "x", "x" * 2000])
         assert read(0, 5) == (Fields(("a", "d"), others), ["1", '{"n": 1}', "x", "x" * 2000, None])
-        # an array that nobody looked at
+        # an array in an event that the writer did not look at
         assert read(2, 7) == (Fields(("a", "d"), None), ["x", "x" * 2000, None, None, None])
         assert range_fields(cursor, LogRange(0, 5, 6)).stated == Fields((), None)
-        assert range_fields(cursor, LogRange(0, 5, 6)).known is None
+        assert range_fields(cursor, LogRange(0, 5, 6)).known_fields is None
 
 
 def test_more_fields_than_a_file_names_are_unknown_whenever_they_come() -> None:

@@ -1,6 +1,6 @@
-"""Archive and tail as one DataFrame: the log, each event once, with the source's values, from the listed files alone.
+"""Archive and tail as one DataFrame: each event of the log once, as in Postgres, from the listed files alone.
 
-Spark's own reader takes files that have columns of all wanted fields, tasks of ours the others.
+Spark's own reader reads files that have columns for all wanted fields; our tasks read the others.
 """
 
 import io
@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import files
-from millrace.resources.archive.fields import stated_fields
-from millrace.resources.archive.files import file_checksum, path_of, read_file, write_file
-from millrace.resources.archive.folder import ForeignArchive
-from millrace.resources.archive.history import LogIncomplete, history_frame, log_history, read_history
-from millrace.resources.archive.listing import ArchivedFile, archived
-from millrace.resources.archive.spark_reader import FileUnreadable
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.whole_files import fields_of
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.build_errors import Fault, build_errors, fault_of
-from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive import files
+from millrace.archive.fields import stated_fields
+from millrace.archive.files import file_checksum, path_of, read_file, write_file
+from millrace.archive.history import history_frame, log_history, read_history
+from millrace.archive.listing import ArchivedFile, archived
+from millrace.archive.spark_reader import FileUnreadable
+from millrace.archive.store import ArchiveStore
+from millrace.archive.whole_files import fields_of
+from millrace.archive.writer import archive_partition
+from millrace.drain.build_errors import Blame, blame_of, build_errors
+from millrace.errors import ForeignArchive, LogIncomplete
+from millrace.event_store.platform import PlatformStore
+from millrace.spark.log_source import COLUMNS, LogRange
 from tests.archive.test_fields import append
 from tests.archive.test_json_fields import NUMBERS, ODD
 from tests.long import LONG
@@ -40,7 +40,7 @@ from tests.support.sql_calls import BatchEvent, append_events
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# keys of objects: as documents have them, and as those who attack do
+# keys of objects: usual ones and hostile ones
 HOSTILE = ["a", "b", "A", "a.b", "data", "data:a", "1", "-1", "", " ", "`", '"', "\\", "\\u0061", "ключ", "\U0001f600", "{", "null", "*"]  # fmt: skip
 
 EVER = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
@@ -67,7 +67,7 @@ def test_archive_and_tail_are_the_log_once(
     fill(store)
     log = in_order(read(dsn))
     assert positions(log) == ALL
-    # nothing, full files, everything
+    # archived so far: nothing, full files, everything
     for tail in (None, False, True):
         if tail is not None:
             archive(dsn, tmp_path, max_events=2, tail=tail)
@@ -121,7 +121,7 @@ def test_what_nobody_has_is_an_error(store: PlatformStore, dsn: str, tmp_path: P
 
 
 def readers(frame: "DataFrame") -> tuple[bool, bool]:
-    """Return whether Spark reads some of it by itself, and whether tasks of ours do."""
+    """Return whether Spark's own reader reads some files, and whether our tasks do."""
     with redirect_stdout(io.StringIO()) as said:
         frame.explain()
     plan = said.getvalue().lower()
@@ -129,13 +129,13 @@ def readers(frame: "DataFrame") -> tuple[bool, bool]:
 
 
 def random_text(dice: random.Random, depth: int = 0) -> str:
-    """Return a document as text, with keys that may be there twice."""
+    """Return a document as text; a key may occur twice."""
     odd = [json.dumps(each) for each in ODD if depth < 9 or not isinstance(each, dict | list)]
     odd += [*NUMBERS, '"\\u0061"', "1e899", "-1e-890", "0.10", "-0", '"1e400"', "  7 "]
     if depth > 2 or dice.random() < (0.1 if depth == 0 else 0.7):
         return dice.choice(odd)
     keys = [dice.choice(HOSTILE) for _ in range(dice.randint(0, 8))]
-    # at the top some keys have scalars alone, so that they get columns
+    # at the top level some keys have only scalars, so they get columns
     members = [f"{json.dumps(key)}: {random_text(dice, depth + 1 + 9 * (key in SCALARS))}" for key in keys]
     return "{" + ", ".join(members) + "}"
 
@@ -146,9 +146,9 @@ def test_each_field_of_hostile_documents_is_what_postgres_says(
 ) -> None:
     dice = random.Random(seed)
     if seed:
-        # most events are not looked at before their file is written
+        # the writer looks at only a part of the events before it writes their file
         monkeypatch.setattr(files, "SMALL_RANGE", 3)
-        monkeypatch.setattr(files, "LOOKED_AT", 4)
+        monkeypatch.setattr(files, "SAMPLE_STEP", 4)
     register_orders(store)
     # short and long files, with and without arrays and fields of every kind
     append(store, *(random_text(dice) for _ in range((10, 60, 60, 60)[seed])))
@@ -181,12 +181,12 @@ def test_spark_reads_all_columns_alone(store: PlatformStore, dsn: str, tmp_path:
     ]
     for each in options:
         frame = read_history(spark, dsn, root, **each)
-        # of no decider nothing is read
+        # with an empty list of deciders no file is read
         assert readers(frame) == (each.get("deciders") != [], False)
         columns = [(name, COLUMNS[name][0]) for name in each.get("columns", COLUMNS)]
         assert frame.dtypes == [*columns, *((name, "string") for name in each.get("extract", {}))]
         assert collected(frame) == in_order(read(dsn, **each))
-    # below a pattern Spark finds no colon: tasks of ours read it
+    # Spark cannot match a path with both a pattern and a colon: our tasks read the file
     for other, spark_reads in (("_x:y", True), ("[x]/x:y", False)):
         shutil.copytree(root, tmp_path / other)
         frame = read_history(spark, dsn, tmp_path / other)
@@ -197,7 +197,7 @@ def test_spark_reads_all_columns_alone(store: PlatformStore, dsn: str, tmp_path:
 def test_files_without_columns_are_read(store: PlatformStore, dsn: str, tmp_path: Path, spark: "SparkSession") -> None:
     fill(store)
     archive(dsn, tmp_path, max_events=2)
-    # as it was written before fields had columns
+    # a file as written before fields had columns
     old = archived(store.connection, 0).files[0]
     rewritten = write_file(tmp_path, old.range, [*read_file(tmp_path / old.path, old.range)])
     ArchiveStore(store.connection).list_archive_file(
@@ -207,19 +207,19 @@ def test_files_without_columns_are_read(store: PlatformStore, dsn: str, tmp_path
     frame = read_history(spark, dsn, tmp_path, **options)
     assert readers(frame) == (True, True)
     assert collected(frame) == in_order(read(dsn, **options))
-    # without fields Spark reads it, too
+    # Spark reads the old file too if no fields are wanted
     assert not readers(read_history(spark, dsn, tmp_path, columns=["offset"]))[1]
 
 
 def forged(path: Path, wanted: LogRange) -> None:
-    """Replace a file by one that reads as well, with as many rows, and another text."""
+    """Replace a file by a readable one with as many rows and another text."""
     table = pq.read_table(path)
     at = table.schema.names.index("decider_id")
     pq.write_table(table.set_column(at, "decider_id", pa.array(["another"] * wanted.size)), path)
 
 
 def bomb(path: Path, wanted: LogRange) -> None:
-    """Replace a file by a small one whose texts decode to gigabytes."""
+    """Replace a file by a small one with texts that decode to gigabytes."""
     table = pq.read_table(path)
     text = pa.array(["x" * 967_000] * wanted.size)
     pq.write_table(pa.concat_tables([table.set_column(8, "data", text)] * 4), path, compression="zstd")
@@ -240,20 +240,20 @@ def test_only_the_listed_file_is_read(store: PlatformStore, dsn: str, tmp_path: 
         attack(path, file.range)
         with pytest.raises(FileUnreadable, match=str(path)):
             fields_of(tmp_path, file)
-        # read by Spark, by tasks, and of a day
+        # read by Spark, by our tasks, and with a time range
         ways: list[dict[str, Any]] = [{}, {"extract": {"deep": ["n", "m"]}}, {"between": EVER}]
         for options in ways if attack is forged else ways[:1]:
             with pytest.raises(build_errors(), match="is not the file that was written") as failed:
                 history_frame(spark, dsn, log_history(store.connection, tmp_path), **options)
-            assert fault_of(failed.value) is Fault.SERVER
+            assert blame_of(failed.value) is Blame.SERVER
         path.write_bytes(content)
-    # of the same size: not even that it has no event of a day is believed
+    # a forged file of the same size: even its claim to have no event of a day is not believed
     path.write_bytes(content.replace(b"placed", b"plaxed"))
     assert path.read_bytes() != content
     with pytest.raises(build_errors(), match="another checksum"):
         history_frame(spark, dsn, log_history(store.connection, tmp_path), between=BEFORE)
     path.write_bytes(content)
-    # it is there when the read is planned; no setting of Spark makes it pass over a file that is gone
+    # the file exists when the read is planned; no setting of Spark makes the read skip a missing file
     settings = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
     for name in settings:
         spark.conf.set(name, "true")
@@ -262,7 +262,7 @@ def test_only_the_listed_file_is_read(store: PlatformStore, dsn: str, tmp_path: 
         path.unlink()
         with pytest.raises(build_errors()) as failed:
             frame.collect()
-        assert fault_of(failed.value) is Fault.SERVER
+        assert blame_of(failed.value) is Blame.SERVER
     finally:
         for name in settings:
             spark.conf.unset(name)

@@ -1,4 +1,4 @@
-"""Fields of many texts at once: what Postgres' `#>>` says of the same values, mostly without parsing."""
+"""Fields of many texts at once: the same values as Postgres' `#>>`, mostly without parsing."""
 
 import json
 from typing import Any
@@ -7,11 +7,11 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.archive.json_fields import PlainTexts, field, fields
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.json_fields import PlainTexts, field, fields
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import rows
 
-# what JSON may hold, as jsonb prints it
+# values of JSON, as jsonb prints them
 ODD: list[Any] = [
     {}, [], None, True, False, 0, -0.0, "", "null", "1", '{"a": 1}', " \u007f\u2028\U0001f600\b\f\n\r\t\"\\/\u0001\u001f",
     {"a": None}, {"a": {"b": None}}, {"a": {"b": [1, {"c": "d"}, None]}}, {"a": '{"b": 1}'}, {"a": [[1, 2], [3]]}, {"a": "1"},
@@ -25,7 +25,7 @@ PATHS = [
     ["b"], ["b", "B", "2"], ["b", "B"], ["missing", "a"],
 ]  # fmt: skip
 
-# what looks like the text around a value, and what the text is made of
+# texts that look like the text around a value, and the characters of JSON
 PIECES = [
     '"', "\\", "{", "}", "[", "]", ",", ":", " ", '"a": ', ', "a": 1', '{"a": ', "a", "b", "ü", "\U0001f600", "\n", "null",
 ]  # fmt: skip
@@ -47,7 +47,7 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return members.map(_object) | members.map(_object) | lists
 
 
-# JSON texts, with numbers as nobody's float writes them
+# JSON texts, with numbers that no float prints
 anything = st.recursive(scalars, _nested, max_leaves=5)
 documents = st.lists(st.tuples(keys, anything), max_size=3).map(_object) | anything
 
@@ -69,7 +69,7 @@ def by_postgres(store: PlatformStore, found: list[str], paths: list[list[str]]) 
 
 
 def unparsed(found: list[str], path: list[str]) -> list[bool]:
-    """In which texts a value is known without parsing."""
+    """Return for each text whether the value is known without parsing."""
     _, unknown = PlainTexts(pa.array(found, pa.string())).values(path)
     return [not each for each in unknown.tolist()]
 
@@ -82,7 +82,7 @@ def unparsed(found: list[str], path: list[str]) -> list[bool]:
 def test_any_texts_are_as_postgres_has_them(store: PlatformStore, found: list[str], paths: list[list[str]]) -> None:
     stored, expected = by_postgres(store, found, paths)
     assert [values.to_pylist() for values in fields(pa.array(stored, pa.string()), paths)] == expected
-    # also what is known without parsing, each by itself
+    # values known without parsing are right too, each taken alone
     for path, values in zip(paths, expected, strict=True):
         plain, unknown = PlainTexts(pa.array(stored, pa.string())).values(path)
         known = [(a, b) for a, b, c in zip(plain.to_pylist(), values, unknown.tolist(), strict=True) if not c]

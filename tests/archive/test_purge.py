@@ -1,4 +1,4 @@
-"""Giving up history: only what is archived, checked and needed by nobody, and interrupted anywhere it goes on."""
+"""Purging history: only archived, checked events that nothing needs; after an interruption anywhere it resumes."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,14 +7,13 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.archive import purge as retention
-from millrace.resources.archive.files import ArchiveDamaged
-from millrace.resources.archive.listing import archived
-from millrace.resources.archive.purge import EventsLeft, purge_before
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.errors import HistoryNeeded
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive import purge as retention
+from millrace.archive.listing import archived
+from millrace.archive.purge import EventsLeft, purge_before
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import archive_partition
+from millrace.errors import ArchiveDamaged, HistoryNeeded
+from millrace.event_store.platform import PlatformStore
 from tests.support.command_line import millrace
 from tests.support.factories import Connect, append_to, ids_of_one_partition, register_orders, rows, set_clock, value
 
@@ -63,7 +62,7 @@ def test_what_is_old_and_archived_goes_and_the_rest_stays(old: PlatformStore, tm
 
 
 def test_what_is_not_archived_stays_whatever_its_age(old: PlatformStore, tmp_path: Path) -> None:
-    ArchiveStore(old.connection).mark_archived(0, 10)  # somebody says so, and there is no file
+    ArchiveStore(old.connection).mark_archived(0, 10)  # marked archived, but there is no file
     purge_before(old.connection, tmp_path, datetime(2100, 1, 1, tzinfo=UTC))
     assert kept(old) == [(0, 9)]
 

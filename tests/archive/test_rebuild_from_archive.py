@@ -1,4 +1,4 @@
-"""Rebuilds from archive and tail: the rows of a clean run, from just the leased range, whatever happens meanwhile."""
+"""Rebuilds from archive and tail: the rows of a clean run, from the leased range only, whatever happens meanwhile."""
 
 import logging
 import threading
@@ -12,26 +12,24 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from millrace import carried, read_model, sum_
+from millrace.archive.history import LogHistory, log_history
+from millrace.archive.listing import archived
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import log_partition_key
+from millrace.drain import rebuild as rebuilding
+from millrace.drain import staging
+from millrace.drain.commit import Commit
+from millrace.drain.report import PartitionsFailed
+from millrace.drain.view_drain import ViewDrain
+from millrace.errors import ArchiveDamaged, ForeignArchive, HistoryNeeded, LogIncomplete
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.archive.files import ArchiveDamaged
-from millrace.resources.archive.folder import ForeignArchive
-from millrace.resources.archive.history import LogHistory, LogIncomplete, log_history
-from millrace.resources.archive.listing import archived
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption import rebuild as rebuilding
-from millrace.resources.consumption import staging
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import HistoryNeeded
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import count
-from millrace.resources.read_models.stored.tables import HistoryMissing
-from millrace.resources.read_models.stored.versions import ensure_version, is_ready_to_serve, unbuilt_partitions
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import count
+from millrace.read_models.stored.tables import HistoryMissing
+from millrace.read_models.stored.versions import ensure_version, is_ready_to_serve, unbuilt_partitions
 from tests.support.building import drains
 from tests.support.building.drains import Everything, all_events, busiest, close, drain, fill, rows_of, thing, things
 from tests.support.building.oracle import expected_rows
@@ -55,7 +53,7 @@ def archive(dsn: str, root: Path, *, tail: bool = False, partitions: range = ran
 
 
 def purge(store: PlatformStore) -> None:
-    """Give up what is archived of each log partition."""
+    """Purge the archived events of each log partition."""
     for info in store.partition_info():
         held = archived(store.connection, info.partition)
         if held.archived_position > held.earliest_position:
@@ -66,7 +64,7 @@ def purge(store: PlatformStore) -> None:
 def rebuild(
     dsn: str, spark: "Callable[[], SparkSession]", root: Path | None, *partitions: int, model: ReadModel = Everything
 ) -> Commit:
-    with Consumer(dsn, model, spark, "rebuilder", archive=root) as consumer:
+    with ViewDrain(dsn, model, spark, "rebuilder", archive=root) as consumer:
         return consumer.rebuild(*partitions)
 
 
@@ -89,7 +87,7 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     refused = []
 
     def purging() -> "SparkSession":
-        """Extend the archive and try to give up all of it, while the rebuild knows what it will read."""
+        """Extend the archive and try to purge all of it, after the rebuild has planned its reads."""
         archive(dsn, tmp_path, tail=True, partitions=range(partition, partition + 1))
         with pytest.raises(HistoryNeeded, match="rebuilder reads it from 2") as refusal:
             ArchiveStore(things.connection).raise_low_water_mark(
@@ -108,7 +106,7 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     assert len(commit.leases) > 1
     assert commit.events == sum(lease.to_position for lease in commit.leases)
     assert close(rows_of(things.connection, Everything)) == expected
-    # and it goes on from there
+    # drains continue from there
     fill(things, 20, seed=2)
     events += all_events(things)[-20:]
     drain(dsn, spark)
@@ -122,7 +120,7 @@ def test_a_shortened_log_is_rebuilt_whole_from_archive_and_tail(
     key = log_partition_key(partition)
     assert defs.resolve_job_def("rebuild").execute_in_process(partition_key=key).success
     assert close(rows_of(things.connection, Everything)) == close(expected_rows(Everything, events))
-    # and one that writes it records the moment
+    # a run that writes the archive records the moment
     assert defs.resolve_job_def("archive").execute_in_process(partition_key=key).success
     mark = things.marks_at(datetime.now(UTC))
     assert mark is not None
@@ -141,7 +139,7 @@ def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "S
     events += all_events(things)[-4:]
 
     before = rows_of(things.connection, Narrow)
-    with pytest.raises(HistoryMissing), Consumer(dsn, Everything, lambda: spark, "no archive"):
+    with pytest.raises(HistoryMissing), ViewDrain(dsn, Everything, lambda: spark, "no archive"):
         pass
     assert rows_of(things.connection, Narrow) == before
     commits: list[Commit] = []
@@ -152,7 +150,7 @@ def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "S
         if len(commits) == 2:
             stop.set()
 
-    with Consumer(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
+    with ViewDrain(dsn, Everything, lambda: spark, "first", archive=tmp_path) as consumer:
         assert consumer.model.version == 2
         consumer.drain(budget_s=patience(), idle_s=0, on_commit=two, stop=stop)
         unbuilt = unbuilt_partitions(things.connection, consumer.model)
@@ -160,10 +158,10 @@ def test_a_new_version_of_a_short_log(things: PlatformStore, dsn: str, spark: "S
         assert not is_ready_to_serve(things.connection, consumer.model)
     assert rows_of(things.connection, Narrow) == before
 
-    # where that one ended, another one goes on; what it cannot rebuild it names
+    # a second rebuild resumes where the first ended, and names each log partition that it cannot rebuild
     damaged = next(tmp_path.glob(f"p{unbuilt[0]:04}/*.parquet"))
     damaged.rename(tmp_path / "kept")
-    with Consumer(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
+    with ViewDrain(dsn, Everything, lambda: spark, "next", archive=tmp_path) as consumer:
         with pytest.raises(PartitionsFailed, match=f"p{unbuilt[0]:02}: .*is not there"):
             consumer.drain(budget_s=patience(), idle_s=0, on_commit=commits.append)
         assert unbuilt_partitions(things.connection, consumer.model) == unbuilt[:1]
@@ -181,7 +179,7 @@ def test_what_comes_later_is_not_in_it(things: PlatformStore, dsn: str, spark: "
     listed: list[LogHistory] = []
 
     def later(store: PlatformStore, root: Path, partitions: list[int]) -> LogHistory:
-        """Return what archive and log hold when both went on since the lease."""
+        """Return archive and log after both have grown since the lease."""
         fill(things, 60, seed=2)
         things.sequence_events()
         archive(dsn, root, tail=True)
@@ -225,7 +223,7 @@ def test_a_rebuild_names_the_streams_that_its_columns_do_not_hold(
     monkeypatch: pytest.MonkeyPatch,
     at_a_time: int,
 ) -> None:
-    # what a task tells of at once; the next build tells of more
+    # the number of failing streams that a task names at once; the next build names more
     monkeypatch.setattr(staging, "MOST_MISREAD", at_a_time)
     good, *bad = ids_of_one_partition(things.connection, 4, partition=3)
     for made in (partial(thing, worth=1), poison, partial(thing, worth=1)):
@@ -298,7 +296,7 @@ def test_a_log_that_nobody_has_whole_is_an_error_where_needed(
     for root in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ForeignArchive):
             rebuild(dsn, lambda: spark, root, partition)
-    # nothing is held back
+    # no lease is left
     assert rows(things.connection, "select * from event_store.checkpoints where lease_owner is not null") == []
 
 
@@ -308,7 +306,7 @@ def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "Spa
         append_events(things, [thing(good), thing(bad, worth="a lot"), thing(bad, worth=1), thing(good), thing(good)])
     drain(dsn, spark)
     things.connection.execute("update event_store.stream_locks set parked_at = now(), locked_until = 'infinity'")
-    # as if the event had been good before, and the function that looks at it changed
+    # as if the event had been good before, and the function that reads it changed
     things.connection.execute("delete from event_store.stream_locks where decider_id = %s", (streams[7][0],))
     things.discard_dead_letter("everything", "thing", streams[6][0], "a test")
     drain(dsn, spark)
@@ -323,10 +321,10 @@ def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "Spa
     assert rows_of(things.connection, Everything) == expected
     assert rows(things.connection, "select * from event_store.stream_locks") == []
 
-    # in another version, too
+    # in another version of the model too
     changed = replace(Everything, columns={**Everything.columns, "again": count()})
     with (
-        Consumer(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer,
+        ViewDrain(dsn, changed, lambda: spark, "next", archive=tmp_path) as consumer,
         pytest.raises(PartitionsFailed, match=f"only the archive has.*{streams[7][0]}"),
     ):
         consumer.drain(budget_s=patience(), idle_s=0)
@@ -336,7 +334,7 @@ def test_what_was_given_up_stays_so(things: PlatformStore, dsn: str, spark: "Spa
 
 @read_model(view="per_patient", deciders=["thing"], key=["patient"])
 class PerPatient:
-    """One row per patient, whom the first event of a visit names."""
+    """One row per patient; the first event of a visit names the patient."""
 
     patient = carried("data.patient")
     seen = count()
@@ -356,7 +354,7 @@ def test_what_is_purged_still_names_keys(
     archive(dsn, tmp_path, tail=True)
     purge(things)
     for each in (model, replace(model, columns={**model.columns, "again": count()})):
-        with Consumer(dsn, each, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
+        with ViewDrain(dsn, each, lambda: spark, "rebuilder", archive=tmp_path) as consumer:
             consumer.rebuild(*range(16))
         assert rows_of(things.connection, model) == [("ann", 1, 2)]
     (row,) = rows(things.connection, "select patient, seen from read_models.per_patient_state_v2")

@@ -1,4 +1,4 @@
-"""Parts of archived files as tasks read them: each row once, whatever the row groups, the shares and the cuts."""
+"""Parts of archived files as tasks read them: each row once for all row groups, shares and cuts."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.archive.fields import Fields
-from millrace.resources.archive.files import SCHEMA, path_of, write_file
-from millrace.resources.archive.listing import ArchivedFile
-from millrace.resources.archive.spark_reader import FilePart, FileUnreadable, Wanted, rows_of, shared
-from millrace.resources.event_log_source import LogRange
+from millrace.archive.fields import Fields
+from millrace.archive.files import SCHEMA, path_of, write_file
+from millrace.archive.listing import ArchivedFile
+from millrace.archive.spark_reader import FilePart, FileUnreadable, RowSelection, rows_of, shared
+from millrace.spark.log_source import LogRange
 
-WANTED = Wanted(None, None, ("position",), ())
-# of one log partition, with these row groups
+SELECTION = RowSelection(None, None, ("position",), ())
+# files of one log partition with the sizes of their row groups
 FILES = {LogRange(0, 0, 10): [4, 3, 3], LogRange(0, 10, 11): [1], LogRange(0, 11, 30): [1, 17, 1]}
 
 
@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_row_between_the_cuts_is_read_by_one_task(root: Path, begin: int, end: int, most: int) -> None:
     files = [ArchivedFile(held, path_of(held), 1, "") for held in FILES]
     tasks = shared(root, {file: Fields() for file in files if file.range.from_position < end}, {0: (begin, end)}, most)
-    batches = [batch for task in tasks for part in task for batch in rows_of(part, WANTED)]
+    batches = [batch for task in tasks for part in task for batch in rows_of(part, SELECTION)]
     assert sorted(offset for batch in batches for offset in batch.column(0).to_pylist()) == list(range(begin, end))
     assert all(task for task in tasks)
 
@@ -56,19 +56,19 @@ def test_tasks_share_what_there_is_evenly(root: Path) -> None:
 
 def test_filters_leave_rows_out(root: Path) -> None:
     part = FilePart(str(root / path_of(LogRange(0, 0, 10))), 10, 0, 10, 0, 10)
-    wanted = Wanted(None, ("odd",), ("position",), ())
-    assert [offset for batch in rows_of(part, wanted) for offset in batch.column(0).to_pylist()] == [1, 3, 5, 7, 9]
+    selection = RowSelection(None, ("odd",), ("position",), ())
+    assert [offset for batch in rows_of(part, selection) for offset in batch.column(0).to_pylist()] == [1, 3, 5, 7, 9]
 
 
 def test_a_torn_file_is_an_error_that_names_it(root: Path, tmp_path: Path) -> None:
     path = str(root / path_of(LogRange(0, 0, 10)))
     with pytest.raises(FileUnreadable, match=r"event_log: .*p0000-.* has 10 events, and 11 are listed"):
-        list(rows_of(FilePart(path, 11, 0, 11, 0, 11), WANTED))
+        list(rows_of(FilePart(path, 11, 0, 11, 0, 11), SELECTION))
     torn = tmp_path / "torn.parquet"
     content = bytearray(Path(path).read_bytes())
     content[len(content) // 8] ^= 0xFF
     torn.write_bytes(content)
-    everything = Wanted(None, None, tuple(SCHEMA.names), ())
+    everything = RowSelection(None, None, tuple(SCHEMA.names), ())
     for broken in (torn, tmp_path / "gone.parquet"):
         with pytest.raises(FileUnreadable, match=f"event_log: {broken} cannot be read"):
             list(rows_of(FilePart(str(broken), 10, 0, 10, 0, 10), everything))

@@ -1,4 +1,4 @@
-"""The archive in Parquet: exactly the log, whatever is killed, torn, foreign or at it twice."""
+"""The archive in Parquet: exactly the log, despite kills, torn or foreign files and concurrent writers."""
 
 import json
 import os
@@ -14,22 +14,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.archive import files as archive_files
-from millrace.resources.archive.files import ArchiveDamaged, path_of, range_of, read_range, write_file
-from millrace.resources.archive.folder import ForeignArchive, claim_folder, database_name
-from millrace.resources.archive.listing import ArchivedPartition, archived, require_files
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import ArchiveReport, archive_partition, plan
-from millrace.resources.event_log_source import COLUMNS, LogRange
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
+from millrace.archive import files as archive_files
+from millrace.archive.files import path_of, range_of, read_range, write_file
+from millrace.archive.folder import claim_folder, database_name
+from millrace.archive.listing import ArchivedPartition, archived, require_files
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import ArchiveReport, archive_partition, plan
+from millrace.errors import ArchiveDamaged, ForeignArchive
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.spark.log_source import COLUMNS, LogRange
 from tests.archive.test_fields import append
 from tests.support import factories
 from tests.support.building.event_log_reads import append_json
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, register_orders, start
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_small_tail_is_written_when_asked_for(log: PlatformStore, dsn: str, tm
     grow(log, 4)
     assert extend(dsn, tmp_path, tail=True).archived_position == 14
     assert listed(log) == [(0, 4), (4, 8), (8, 12), (12, 14)]
-    # a replaced file is there for its readers until a later run
+    # a replaced file stays for its readers until a later run
     assert (8, 10) in files(tmp_path)
     extend(dsn, tmp_path)
     assert files(tmp_path) == listed(log)
@@ -136,7 +137,7 @@ def test_values_of_every_kind_come_back(log: PlatformStore, dsn: str, tmp_path: 
     extend(dsn, tmp_path, max_events=1000)
     assert archived(log.connection, 0).archived_position == 16
     assert_archive_is_the_log(log, tmp_path)
-    # readers that know columns by numbers find them where a name has changed
+    # readers that identify columns by number find a renamed column
     kept = pq.read_schema(next(tmp_path.rglob("*.parquet")))
     assert [number_of(kept.field(name)) for name in COLUMNS] == list(range(1, 16))
 
@@ -169,10 +170,10 @@ def test_what_was_purged_stays_in_the_archive_and_the_rest_goes_on(
     ArchiveStore(log.connection).raise_low_water_mark(0, 9)
     ArchiveStore(log.connection).purge_events(0)
     grow(log, 3)
-    # the last small file holds an event that is purged: it cannot be written again, so it stays
+    # the last small file holds a purged event: the file cannot be written again, so it stays
     assert extend(dsn, tmp_path).archived_position == 13
     assert listed(log) == [(0, 4), (4, 8), (8, 10), (10, 13)]
-    assert require_files(tmp_path, archived(log.connection, 0), 13) == 2  # of what the log still holds
+    assert require_files(tmp_path, archived(log.connection, 0), 13) == 2  # of the events still in the log
 
 
 def test_a_plan_fills_files_and_leaves_a_small_rest() -> None:
@@ -203,9 +204,9 @@ def test_killed_anywhere_the_next_run_sweeps(log: PlatformStore, dsn: str, tmp_p
     killed = f"""
 import os, signal
 from pathlib import Path
-from millrace.resources.archive import writer as archive
-from millrace.resources.archive import files as archive_files
-from millrace.resources.archive.store import ArchiveStore
+from millrace.archive import writer as archive
+from millrace.archive import files as archive_files
+from millrace.archive.store import ArchiveStore
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def after(work):
     def wrapped(*a, **k):
@@ -220,7 +221,7 @@ archive.archive_partition({dsn!r}, Path({str(tmp_path)!r}), 0, max_events=4, min
     done = subprocess.run([sys.executable, "-c", killed], cwd=PROJECT, timeout=patience(), check=False)
     assert done.returncode == -signal.SIGKILL
     assert_archive_is_the_log(log, tmp_path)
-    # who planned to read what was replaced still finds it
+    # a reader that planned to read the replaced file still finds it
     wait_until(lambda: not archive_partition(dsn, tmp_path, 0, max_events=4, min_events=4).busy, "the lock is free")
     assert replaced.exists()
     extend(dsn, tmp_path)
@@ -324,7 +325,7 @@ def test_a_copy_of_the_database_takes_the_folder_over_first(
 ) -> None:
     extend(dsn, tmp_path)
     before = {path.name: path.read_bytes() for path in (tmp_path / "p0000").iterdir()}
-    copy = postgres.dsn(spares())  # databases of tests have the identity of one template, as a dump that is loaded has
+    copy = postgres.dsn(spares())  # test databases share the template's identity, like a loaded dump
     with psycopg.connect(copy, autocommit=True) as connection:
         register_orders(PlatformStore(connection))
         grow(PlatformStore(connection), 4)
@@ -335,7 +336,7 @@ def test_a_copy_of_the_database_takes_the_folder_over_first(
     assert {path.name: path.read_bytes() for path in (tmp_path / "p0000").iterdir()} == before
     assert_archive_is_the_log(log, tmp_path)
 
-    # as a folder that an earlier version made, or whose database is gone
+    # like a folder made by an earlier version, or a folder of a dropped database
     marker.write_text(json.dumps({"archive": json.loads(marker.read_text())["archive"]}))
     assert extend(copy, tmp_path).written == 4
     with pytest.raises(ForeignArchive, match="another database"):

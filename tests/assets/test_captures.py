@@ -1,4 +1,4 @@
-"""Captures as Dagster runs them: real runs and ticks on an instance, a real source, a real store."""
+"""Captures in Dagster: real runs and ticks on an instance, a real source, a real store."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -9,13 +9,13 @@ import pytest
 
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.declarations import Declarations
+from millrace.capture import drain as pipeline
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.store import CaptureStore
+from millrace.event_store.migrations import validate
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.names import PARTITION_TAG
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import validate
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import rows
@@ -53,7 +53,7 @@ def tick(instance: Instance, captured: Captured, capture: Capture | None = None)
 
 
 def forget(captured: Captured) -> None:
-    """Let nobody have asked for a run."""
+    """Reset the store to no requested run."""
     captured.store.execute("delete from event_store.drains")
 
 
@@ -98,7 +98,7 @@ def test_a_materialization_shows_numbers_that_plot(instance: Instance, captured:
     assert (shown(first, WAL_EVENTS)["changes"], shown(first, CHANGE_EVENTS)["backfilled"]) == (0, 1)
     captured.source.run("insert into items values (2), (3)", "delete from items where id = 1")
     with psycopg.connect(captured.source.dsn) as writer:
-        # the slot cannot move past its id
+        # the slot cannot advance past this transaction id
         writer.execute("select pg_current_xact_id()")
         second = run(instance, captured)
     log, events = shown(second, WAL_EVENTS), shown(second, CHANGE_EVENTS)
@@ -221,12 +221,12 @@ def test_an_idle_slot_is_moved_on(instance: Instance, captured: Captured, monkey
         "create table other (t text)", "insert into other select repeat('x', 900) from generate_series(1, 2000)"
     )
     assert reason(tick(instance, captured)) == "shop: nothing is due"
-    monkeypatch.setattr("millrace.resources.capture.health.IDLE_LAG_BYTES", 1_000_000)
+    monkeypatch.setattr("millrace.capture.health.IDLE_LAG_BYTES", 1_000_000)
     assert requested(tick(instance, captured)) == ["shop"]
     forget(captured)
     monkeypatch.undo()
-    # where it would have to read much for a look, that the log has grown is enough
-    monkeypatch.setattr("millrace.resources.capture.health.DEAR_BYTES", 0)
+    # where reading the log would cost too much, its growth is enough to start a run
+    monkeypatch.setattr("millrace.capture.health.DEAR_BYTES", 0)
     assert requested(tick(instance, captured)) == ["shop"]
     monkeypatch.undo()
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
@@ -240,7 +240,7 @@ def test_an_idle_slot_is_moved_on(instance: Instance, captured: Captured, monkey
 def checks(
     instance: Instance, captured: Captured, capture: Capture | None = None
 ) -> dict[str, dg.AssetCheckEvaluation]:
-    """Run the hourly job and return the checks that failed, all of which it has run."""
+    """Run the hourly job, which runs every check, and return the checks that failed."""
     job = definitions(captured, capture).resolve_job_def("apply_schema")
     result = job.execute_in_process(instance=instance)
     evaluations = {check.check_name: check for check in result.get_asset_check_evaluations()}
@@ -249,7 +249,7 @@ def checks(
 
 
 def test_a_check_says_of_each_slot_what_is_wrong(instance: Instance, captured: Captured) -> None:
-    for _ in range(2):  # before its first run, too
+    for _ in range(2):  # also before the first run
         assert checks(instance, captured) == {}
         captured.drain()
     captured.source.run("insert into items select n, repeat('x', 900) from generate_series(1, 2000) n")

@@ -1,4 +1,4 @@
-"""What a user declared is found once; what fails costs only itself; what cannot be is refused with the files."""
+"""A user's declarations are each found once; a failing one is alone left out; contradictions are refused."""
 
 import importlib
 import sys
@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, declared, load_part
+from millrace.errors import InvalidSetting, MillraceError
 from millrace.platform_defs.cli.options import declared_model
 from millrace.platform_defs.loading import build_defs, loadable
-from millrace.resources.errors import MillraceError
-from millrace.resources.settings import EXAMPLE, NOTE, InvalidSetting, Settings
+from millrace.settings import EXAMPLE, NOTE, Settings
 from tests.support import command_line
 
 MODEL = """
@@ -47,7 +47,7 @@ def weekly():
     return dg.RunRequest(tags=all_of_them)
 """
 EVENT = """
-from millrace.events import event
+from millrace.event_schemas import event
 from pydantic import BaseModel
 
 @event(decider="d", version={version}, name={name!r})
@@ -108,7 +108,7 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     assert found.faults == ()
     assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
     dg.Definitions.validate_loadable(build_defs(declarations=found))
-    # reports are imported for who asks for them
+    # reports are imported only on request
     declare(reports__days="raise AssertionError")
     assert declared(package, ["read_models"]).faults == ()
 
@@ -155,7 +155,7 @@ def test_the_package_is_the_named_one_else_that_nearby(tmp_path: Path, monkeypat
         project = below.parent / "pyproject.toml"
         project.write_text("[tool.millrace]\ndeclarations = 'mine'\n") if kind == "project" else project.unlink()
         (home / NOTE).write_text("mine\n")
-        # what was declared in a home says nothing of another store
+        # a package noted in a home does not apply to another store
         assert (package(), package(own)) == ("mine", "mine" if kind == "project" else None)
         assert (package(declarations="other"), package(own, EXAMPLE)) == ("other", EXAMPLE)
         with pytest.raises(InvalidSetting, match=r"(?s)is that of the package mine, and the example would be.*HOME"):
@@ -208,7 +208,7 @@ def test_a_package_that_cannot_be_used_is_refused_with_its_remedy(declare: Decla
     for package, refusal in refusals.items():
         with pytest.raises(InvalidDeclarations, match=refusal):
             declared(package)
-    # as a whole, with the line
+    # the package itself, with the line
     with pytest.raises(InvalidDeclarations, match=r"(?s)fails to load.*__init__.py:2: ZeroDivisionError"):
         declared(declare("fails_here", read_models__a=SORTED_MODEL, __init__="\n1 / 0\n"))
 
@@ -253,7 +253,7 @@ def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], sai
     assert {*found.models, *found.captures, *reports, *(event.event for event in found.events)} == {
         *({"a", "other", "c", "days", "happened"} - {gone})
     }
-    # the location loads with the rest
+    # the code location loads with the other declarations
     assert dg.AssetKey(["read_models", "other"]) in all_keys(build_defs(declarations=found))
 
 
@@ -302,7 +302,7 @@ def test_what_dagster_refuses_costs_itself_alone(declare: Declare, dsn: str, mon
         "archive_hourly": "schedule archive_hourly is left out",
     }
     assert "'mine'" in said["needs_its_own"]
-    # and so do the terminal and a check in CI
+    # the terminal and a check in CI do so, too
     monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
     for command, code in (("status", 0), ("check", 1)):
         assert command_line.millrace(command, dsn=dsn, code=code).count("is left out") == 3
@@ -335,7 +335,7 @@ def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
         (MODEL.format(view="b", name="B").replace("count()", "count(events=7)"), 9, "TypeError"),
         (MODEL.format(view="b", name="B").replace('key=["k"]', 'key=["other"]'), 4, "InvalidReadModel: "),
         ("import sys\nsys.exit('no')\n", 2, "SystemExit: no"),
-        # in what the file imports
+        # the fault is in a module that the file imports
         ("from declared_here.shared import words\n", 2, "ValueError: no"),
     ],
 )
@@ -368,7 +368,7 @@ def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare:
 def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n",
-        # a file that is named as a decider of another one
+        # a file with the name of a decider in another file
         events__a=EVENT.format(version=1, name=None, type="int"), events__d="1 / 0\n",
     )  # fmt: skip
     found = declared(package)
@@ -395,7 +395,7 @@ def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) ->
     assert "b.py:1: ModuleNotFoundError" in str(result.metadata["fails"].value)
     check_of_d = {key.name for key in graph.asset_check_keys if key.asset_key == dg.AssetKey(["events", "d"])}
     assert check_of_d == {"schemas_match_code", "declaration_loads"}
-    # only what loads is rebuilt, and checked for its lag
+    # only models that load are rebuilt, and checked for their lag
     assert defs.resolve_job_def("rebuild").asset_layer.executable_asset_keys == {dg.AssetKey(["read_models", "a"])}
 
 
@@ -429,7 +429,7 @@ def test_schedules_of_ones_own_are_loaded_and_start_jobs_of_ours(declare: Declar
     defs = build_defs(declarations=found)
     dg.Definitions.validate_loadable(defs)
     schedule = defs.resolve_schedule_def("sundays")
-    # somebody switches it on
+    # an operator has to switch it on
     assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
     with dg.build_schedule_context(repository_def=defs.get_repository_def()) as context:
         (request,) = schedule.evaluate_tick(context).run_requests or []

@@ -1,7 +1,7 @@
-"""Drains and rebuilds as Dagster runs them: real runs on an instance, a real Postgres, a real Spark.
+"""Drains and rebuilds in Dagster: real runs on an instance, a real Postgres, a real Spark.
 
-Here are the runs, and what Dagster shows of a read model's log partitions: red where a drain made no progress, green
-where it did. Not here: the store's own assets and checks (`test_event_store.py`), what is built (`consumption`).
+Here are the runs, and how Dagster shows a read model's log partitions: red where a drain made no progress, green
+where it did. Not here: the store's own assets and checks (`test_event_store.py`), the built rows (`consumption`).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,23 +13,23 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from millrace.assets.consumption import DrainProgress
 from millrace.assets.declarations import Declarations, declared
+from millrace.assets.drains import DrainProgress
 from millrace.assets.lineage import COLUMN_LINEAGE
 from millrace.assets.partitions import VIEW_EVENTS, log_partitions
 from millrace.assets.partitions import log_partition_key as key
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
 from millrace.assets.shown_partitions import ShownPartitions
+from millrace.drain.limits import Limits
+from millrace.drain.loop import Drain
+from millrace.drain.report import PartitionsFailed
+from millrace.errors import MillraceError, PartitionLeased, UnknownView
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import MillraceError, PartitionLeased, UnknownView
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import first, last, min_
-from millrace.resources.read_models.stored import tables
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import first, last, min_
+from millrace.read_models.stored import tables
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import pump, register_shop_without_schemas
 from tests.support.running.in_process import failed_with
@@ -57,7 +57,7 @@ def shop(store: PlatformStore) -> PlatformStore:
 
 
 def place(store: PlatformStore, number: int) -> None:
-    """Append two events for each of so many new orders."""
+    """Append two events for each of `number` new orders."""
     append_events(
         store,
         (
@@ -96,7 +96,7 @@ def drain_together(instance: Instance, dsn: str) -> Run:
 
 @pytest.fixture
 def rebuild(instance: Instance, dsn: str) -> Run:
-    """Return what rebuilds log partitions of orders, and does not wait for leases."""
+    """Return a function that rebuilds log partitions of orders, and does not wait for leases."""
 
     def rebuild(model: ReadModel = ORDERS, **which: Any) -> Result:  # noqa: ANN401 - arguments of Dagster
         job = definitions(dsn, {"orders": model}).resolve_job_def("rebuild")
@@ -162,12 +162,12 @@ def test_a_drain_builds_shows_and_serves(instance: Instance, shop: PlatformStore
     ensure_version(shop.connection, ORDERS)
     job = build_defs().resolve_job_def("apply_schema")
     dead = instance.create_run_for_job(job_def=job, status=dg.DagsterRunStatus.FAILURE)
-    # given back at once by the next drain
+    # the next drain releases this lease at once
     assert shop.claim_batch("orders", dead.run_id, lease_s=3600)
     assert drain().success
     assert orders(shop) == 40
     assert (progress(instance)["events"], progress(instance)["lag"]) == (80, 0)
-    # also those that had nothing for this model: they are up to date
+    # also partitions without events for this model: they are up to date
     assert states(instance) == {"MATERIALIZED": ALL}
     assert said_of_columns(instance, dg.AssetKey(["read_models", "orders_by_status"]))["status"] == ["status"]
     assert shop.lease_owners("orders") == []
@@ -203,7 +203,7 @@ def test_failing_streams_leave_a_drain_green_and_are_counted(
 def test_log_partitions_whose_events_all_failed_are_not_green(
     instance: Instance, shop: PlatformStore, drain: Run
 ) -> None:
-    # of more with one cause, that would be the cause of the log partitions: these are red
+    # one failing stream only: with several of one cause the log partitions would fail, and be red
     append_events(shop, [BatchEvent("order", "bad", "order_line_added", uuid4(), {"amount": "a lot"}, uuid4())])
     assert drain().success
     waiting = {lag.partition for lag in shop.view_lag("orders") if lag.lag}
@@ -215,7 +215,7 @@ def test_what_cannot_be_built_is_red_alone(instance: Instance, shop: PlatformSto
     place(shop, 40)
     shop.sequence_events()
     ensure_version(shop.connection, ORDERS)
-    # stands for whatever is wrong with one log partition and is not the fault of an event
+    # stands for any fault of one log partition that no event causes
     shop.connection.execute(
         "create function refuse() returns trigger language plpgsql as"
         " $$ begin raise exception 'could not extend file: No space left on device' using errcode = '53100'; end $$"
@@ -239,7 +239,7 @@ def test_what_cannot_be_built_is_red_alone(instance: Instance, shop: PlatformSto
     assert planned.run_id == red.run_id
     assert shop.lease_owners("orders") == []
 
-    # one run for a range, in which another one fails
+    # one run for a range, in which another log partition fails
     shop.connection.execute("drop function refuse() cascade")
     lease = shop.claim_partition("orders", beside, "somebody else", 600)
     result = rebuild(tags=both)
@@ -263,7 +263,7 @@ def test_drains_show_only_what_changed_or_was_not_shown(
 ) -> None:
     place(shop, 40)
     with monkeypatch.context() as patch:
-        # stands for a process that dies between the commit in Postgres and what Dagster is told of it
+        # stands for a process that dies between the commit in Postgres and its report to Dagster
         patch.setattr(ShownPartitions, "make_green", lambda *_: None)
         assert drain().success
     assert states(instance) == {"MISSING": ALL}
@@ -275,7 +275,7 @@ def test_drains_show_only_what_changed_or_was_not_shown(
     place(shop, 1)
     assert drain_together({"orders": ORDERS}).success
     assert said_of_columns(instance)["customer_id"] == ["data.customer_id"]
-    # of those that are written together, the newest one alone
+    # of materializations that are written together, only the newest has it
     told = [COLUMN_LINEAGE in one.metadata for one in materializations(instance) if one]
     assert told == [True, True, *[False] * (len(ALL) - 1)]
 
@@ -300,7 +300,7 @@ def test_a_drain_that_cannot_begin_is_red_where_events_wait(
     shop.connection.execute("update event_store.checkpoints set position = 0 where position = 1000000")
     assert drain_together({"orders": ORDERS, "shipments": SHOP["shipments"]}).success
     assert states(instance) == {"MATERIALIZED": ALL}
-    # nothing that this one wants came: it is up to date
+    # no event that this model wants came: it is up to date
     assert states(instance, dg.AssetKey(["read_models", "shipments"])) == {"MATERIALIZED": ALL}
 
 
@@ -330,12 +330,12 @@ def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(shop: PlatformSto
 
 def test_a_drain_pushes_as_the_settings_say(shop: PlatformStore, drain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_PUSH_ALLOW", "127.0.0.1")
-    # nobody listens there
+    # no server listens there
     shop.register_view("strangers", "-infinity", edge_function_url="http://127.0.0.1:1/")
     place(shop, 1)
     pump(shop, "strangers")
     drain(view="strangers")
-    # it was sent to the listed address, and the event waits
+    # the push went to the listed address, and the event waits
     waits = shop.connection.execute("select last_error from event_store.stream_locks where view = 'strangers'")
     assert waits.fetchall() == [("No answer.",)]
 
@@ -377,7 +377,7 @@ def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: Plat
     assert set(instance.get_dynamic_partitions("views")) == set(TOGETHER)
     for view in ("orders", "customers"):
         assert (progress(instance, view)["events"], progress(instance, view)["lag"]) == (80, 0)
-    # nothing that it wants came: no progress is claimed for it
+    # no event that `shipments` wants came: no progress is shown for it
     assert instance.get_materialized_partitions(VIEW_EVENTS) == {"orders", "customers"}
     assert states(instance) == {"MATERIALIZED": ALL}
     assert shop.owned_leases(first.run_id) == {}
@@ -389,7 +389,7 @@ def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: Plat
     assert drain_together().success
     assert orders(shop) == 40
     shop.end_drain(ALL_VIEWS, "another run")
-    # one whose leases nobody gave back
+    # a killed run that did not release its leases
     job = definitions(dsn, TOGETHER).resolve_job_def(SHARED_JOB)
     killed = instance.create_run_for_job(job_def=job, status=dg.DagsterRunStatus.FAILURE).run_id
     assert shop.claim_views(["orders", "customers"], killed, lease_s=600)
@@ -399,12 +399,12 @@ def test_one_run_drains_all_views_alone(instance: Instance, dsn: str, shop: Plat
     changed = replace(ORDERS, columns={**ORDERS.columns, "again": ORDERS.columns["status"]})
     assert drain_together({**TOGETHER, "orders": changed}).success
     assert shop.connection.execute("select count(again) from read_models.orders").fetchall() == [(41,)]
-    # a version that is built shows under the declared name
+    # the progress of a version that is built shows under the declared name
     assert progress(instance)["lag"] == 0
 
 
 def test_a_failing_view_leaves_the_run_green(instance: Instance, shop: PlatformStore, drain_together: Run) -> None:
-    # so many orders that fail, and no other: they share the cause
+    # only orders that fail, and all with one cause
     place(shop, 8)
     wrong = replace(ORDERS, columns={**ORDERS.columns, "channel": min_("data.channel", type="timestamp")})
     result = drain_together({"orders": wrong, "customers": TOGETHER["customers"]})
@@ -412,7 +412,7 @@ def test_a_failing_view_leaves_the_run_green(instance: Instance, shop: PlatformS
     said = [record.user_message for record in instance.all_logs(result.run_id)]
     assert any("orders goes on without this run: " in one and "'web'" in one for one in said)
     assert instance.get_materialized_partitions(VIEW_EVENTS) == {"customers"}
-    # the store knows it as a failed try, and that of all views ended well
+    # the store records a failed attempt of the view, and a success of the drain of all views
     states = shop.drain_states(ALL_VIEWS, "orders", "customers")
     assert {name: state.failures for name, state in states.items()} == {ALL_VIEWS: 0, "orders": 1, "customers": 0}
     assert "'web'" in (states["orders"].error or "")
@@ -429,7 +429,7 @@ def test_the_page_and_a_check_tell_of_indexes(
     page = newest(instance)
     assert page["indexes"] == ["order_id", "customer_id", "status, placed_at"]
     assert (page["bytes"] >= 4 * 8192, page["dagster/row_count"]) == (True, orders(shop))
-    # of a large table it is an estimate
+    # the row count of a large table is an estimate
     monkeypatch.setattr(tables, "_COUNTED_BYTES", 0)
     assert check_indexes().passed
     first, second = sorted(f"orders_state_{one.digits}" for one in indexed.indexes)
@@ -463,7 +463,7 @@ def test_a_version_that_waits_fails_a_check(instance: Instance, dsn: str, shop: 
     drain()
     assert check_approval().passed
     drain(waits)
-    for _ in range(2):  # it is compared once
+    for _ in range(2):  # compared only once
         failed = check_approval()
         assert not failed.passed
         assert failed.metadata["table"].value == "read_models.orders_diff_1"

@@ -1,4 +1,4 @@
-"""The event store's own assets, checks and archive as Dagster runs them: real runs on an instance, a real Postgres."""
+"""The event store's own assets, checks and archive in Dagster: real runs on an instance, a real Postgres."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -8,18 +8,18 @@ import dagster as dg
 import psycopg
 from pydantic import BaseModel
 
+from millrace.archive.listing import archived
 from millrace.assets.archive import KEY
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partitions
-from millrace.events import event
+from millrace.event_schemas import event
+from millrace.event_schemas.model import declared_event
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import archive_schedule
-from millrace.resources.archive.listing import archived
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.model import declared_event
-from millrace.resources.producers import ProducerStore
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import Settings
+from millrace.producers import ProducerStore
+from millrace.read_models.stored.versions import ensure_version
+from millrace.settings import Settings
 from tests.support.building.event_log_reads import fill
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append, move_clock, pump
@@ -55,14 +55,14 @@ def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn
     assert isinstance(schema, dg.TableSchema)
     assert [column.name for column in schema.columns] == ["partition", "position", "offset"]
     assert schema.columns[0].description == "The log partition."
-    # those that are refused are shown
+    # refused deciders are shown
     refused = shown["deciders"]["refused"].value
     assert isinstance(refused, dict)
     assert list(refused) == ["event emptied version 1 of decider cart"]
     assert "event has another schema" in str(refused)
     found = store.connection.execute("select event from event_store.event_schemas order by 1").fetchall()
     assert found == [("emptied",), ("paid",)]
-    # what became of all messages, and one that nobody ends
+    # the outcomes of all messages, and an open one that is never ended
     names = ("producers", "received", "committed", "duplicates", "open")
     assert [shown["producers"][name].value for name in names] == [2, 3, 2, 0, 1]
     failed = {each.check_name: each for each in result.get_asset_check_evaluations() if not each.passed}
@@ -82,7 +82,7 @@ def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn:
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
         assert len(checks) == 14
-        # these events are not as the shop's
+        # these events differ from the shop's declarations
         return {check.check_name for check in checks if not check.passed} - {"names_are_known"}
 
     assert failing() == set()
@@ -93,10 +93,10 @@ def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn:
     pump(store, "mails")
     (event, *_) = store.stream_events("mails")
     store.fail_event("mails", event.decider_id, event.offset, "no such address")
-    append(store, "o-new")  # with nothing new, a call locks nothing
+    append(store, "o-new")  # without new events a call locks nothing
     with psycopg.connect(dsn) as forgotten:
         forgotten.execute("select event_store_platform.sequence_events()")
-        # it would be ended in the middle of the checks
+        # else the timeout ends this session in the middle of the checks
         forgotten.execute("set local idle_in_transaction_session_timeout = 0")
         move_clock(store.connection, by_s=40)
         assert failing() == {"offsets_are_dense", "leases_are_in_time", "no_dead_letters", "log_is_not_held_up"}
@@ -123,7 +123,7 @@ def test_the_archive_is_extended(instance: dg.DagsterInstance, store: PlatformSt
 
 
 def schedule_tick(dsn: str, defs: dg.Definitions) -> dg.RunRequest | None:
-    """Return what the schedule asks for; at most one run."""
+    """Return the run that the schedule requests, if any."""
     context = dg.build_schedule_context(
         resources={"postgres": postgres_at(dsn)}, scheduled_execution_time=NOW, repository_def=defs.get_repository_def()
     )

@@ -7,13 +7,13 @@ from pydantic import BaseModel, Field
 
 from millrace import count, read_model, stream_id
 from millrace.assets.declarations import Declarations
-from millrace.assets.events import event_specs
-from millrace.events import default, event, register_events
+from millrace.assets.declared_events import event_specs
+from millrace.event_schemas import default, event, register_events
+from millrace.event_schemas.model import declared_event
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import schemas_check
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.model import declared_event
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.elsewhere import postgres_at
 
 

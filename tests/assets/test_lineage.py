@@ -1,4 +1,4 @@
-"""Where columns come from, in Dagster, for the example shop."""
+"""Column lineage in Dagster, for the example shop."""
 
 import dagster as dg
 import pytest
@@ -7,7 +7,7 @@ from millrace import computed, count, field, first, last, read_model, rollup, ro
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.lineage import EVENTS
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.read_models.shown.lineage import origins
+from millrace.read_models.shown.lineage import origins
 
 SHOP = declared("millrace.examples.shop")
 
@@ -40,7 +40,7 @@ def test_each_column_of_each_read_model_leads_to_a_field_of_events(defs: dg.Defi
             assert EVENTS.to_user_string() in {asset for asset, _ in deps(defs, name, column)}
     ordered = ("events/order", "order_placed.customer_id")
     assert deps(defs, "orders", "customer_id") == {*of("data.customer_id"), ordered}
-    # each event that has the field, of each decider, but no event that the column does not look at
+    # each event that has the field, of each decider, but no event that the column ignores
     paid = {("events/payment", f"payment_{what}.customer_id") for what in ("requested", "received", "failed")}
     assert deps(defs, "customers", "customer_id") == {*of("decider", "decider_id", "data.customer_id"), ordered, *paid}
     assert deps(defs, "customers", "paid") == {*of("data.amount"), ("events/payment", "payment_received.amount")}

@@ -1,4 +1,4 @@
-"""The process of a run ends with its run, whoever ended that."""
+"""The process of a run ends with its run, however the run ended."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Subscriptions in Dagster: consumers of the log that nothing there runs, with the lag that everything shows."""
+"""Subscriptions in Dagster: consumers of the log that Dagster does not run, with their lag."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,11 +11,11 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.subscriptions import LATE_S, subscription_objective
 from millrace.assets.verdicts import LAG_CHECK
+from millrace.event_store import Delivery
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.declaration import subscription
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.consumers.declaration import subscription
-from millrace.resources.event_store import Delivery
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, pump, register_orders, set_clock
 from tests.support.running import in_process
@@ -72,7 +72,7 @@ def test_the_lag_is_that_of_the_store(instance: dg.DagsterInstance, dsn: str, st
     first = tick(instance, dsn)
     assert first.skip_reason == dg.SkipReason("none of 1 subscriptions is behind; never consumed: unread")
     assert observed(first)["mails"]["lag"] == 0
-    # as the daemon does with what a tick observed
+    # as the daemon stores the observations of a tick
     for seen in first.asset_events:
         instance.report_runless_asset_event(seen)
     (record,) = instance.fetch_observations(MAILS, limit=2).records
@@ -107,7 +107,7 @@ def test_a_room_of_subscriptions_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_subscription_is_red_after_five_minutes(instance: dg.DagsterInstance, dsn: str, store: PlatformStore) -> None:
     def shown(cursor: str | None) -> tuple[dg.SensorResult, list[bool]]:
-        """Return what the sensor says, and whether the hourly checks of both pass."""
+        """Return the result of the sensor, and whether the hourly checks of both pass."""
         results = [lag_check(subscription_objective(each))(postgres=postgres_at(dsn)) for each in (send, read)]
         return tick(instance, dsn, cursor, "watch_freshness"), [cast("dg.AssetCheckResult", r).passed for r in results]
 

@@ -1,6 +1,6 @@
-"""A check's verdict is seen on the page of its read model, whatever a drain or a rebuild materializes beside it.
+"""A check's verdict shows on the page of its read model, even after a drain or a rebuild materializes the model.
 
-Asked is what Dagster's page asks: `executionForLatestMaterialization`, which shows nothing else.
+The tests query what Dagster's page shows: `executionForLatestMaterialization`.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ import pytest
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.assets.verdicts import APPROVAL_CHECK, LAG_CHECK, NAMES_CHECK, repeat_verdicts
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
@@ -29,7 +29,7 @@ GREY, RED, GREEN = None, "FAILED", "SUCCEEDED"
 
 
 def on_the_page(instance: dg.DagsterInstance, check: str = LAG_CHECK) -> str | None:
-    """Return the status of a check that the page shows; None where it is grey."""
+    """Return the status of a check on the page; None if it is grey."""
     key = dg.AssetCheckKey(ASSET, check)
     found = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
     if key not in found:
@@ -57,7 +57,7 @@ def materialize(instance: dg.DagsterInstance) -> None:
 
 @pytest.fixture
 def watch(store: PlatformStore, instance: dg.DagsterInstance, dsn: str) -> Callable[[], None]:
-    """Return what lets the sensor look once."""
+    """Return a function that ticks the sensor once."""
     assert store.poll_views() == []
     return lambda: in_process.tick(instance, dsn, DECLARED, "watch_freshness") and None
 
@@ -96,7 +96,7 @@ def test_a_check_that_is_under_way_speaks_itself(instance: dg.DagsterInstance, w
     materialize(instance)
     watch()
     assert on_the_page(instance) == "IN_PROGRESS"
-    # it ends without having judged
+    # the run ends without a verdict
     instance.report_run_canceled(run)
     assert on_the_page(instance) is GREY
     watch()
@@ -109,7 +109,7 @@ def test_a_rebuild_hides_nothing(instance: dg.DagsterInstance, dsn: str, store: 
     append_events(store, [BatchEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
     judge(instance, passed=False)
     if not is_whole:
-        # no version of this model can be made: the run fails before it materializes anything
+        # no version of this model can be made: the run fails before any materialization
         store.register_view("orders", "-infinity")
     defs = build_defs(declarations=DECLARED, resources={"postgres": postgres_at(dsn)})
     from_the_page = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection={ASSET})

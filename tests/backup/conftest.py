@@ -6,9 +6,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.backup.backup import backup
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.backup.backup import backup
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import pump, set_clock
 from tests.support.filled_store import fill
 

@@ -7,15 +7,15 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import ForeignBackup, read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.backup.state_tables import STATE_TABLES
-from millrace.resources.errors import Conflict
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.archive.writer import archive_partition
+from millrace.backup.backup import backup
+from millrace.backup.manifest import ForeignBackup, read_manifest
+from millrace.backup.restore import restore
+from millrace.backup.state_tables import STATE_TABLES
+from millrace.errors import Conflict
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.backups import files, tables
 from tests.support.factories import append, append_to, assert_log_holds_every_event_once, pump, purge, rows, value
@@ -41,7 +41,7 @@ def test_a_restored_store_goes_on_as_the_first(
     results = []
     for store in (filled, restored):
         connection = store.connection
-        factories.set_clock(connection, "2100-01-01 00:00:00+00")  # leases of before have ended
+        factories.set_clock(connection, "2100-01-01 00:00:00+00")  # earlier leases have ended
         highest = value(connection, 'select max("offset") from event_store.events')
         tokens = value(connection, "select max(lease_token) from event_store.checkpoints")
         head = store.head("order", "o-1")
@@ -77,7 +77,7 @@ def test_odd_values_come_back(
     store.register_decider_event(odd, odd, "")
     kinds: list[Json] = ["", None, {"": [odd, 10**30, 1.5]}, [], odd]
     append_events(store, (BatchEvent(odd, odd, odd, uuid4(), data, uuid4()) for data in kinds))
-    # none of them fits, and a restore judges nothing
+    # none of the events fits the schema; a restore does not validate data
     store.register_event_schema(odd, odd, {"type": "object", "required": [odd], "properties": {odd: {"const": odd}}})
     store.register_event_upcast(odd, odd, 2, [{"move": "default", "path": [odd], "value": {odd: 1.5}}])
     store.register_view(odd, "2026-03-02T01:00:00Z", deciders=[odd, "x", "{a,b}", "null"], events=[odd])
@@ -171,7 +171,7 @@ def test_views_of_models_do_not_come(
 
 def test_a_restored_store_takes_backups_of_its_own(saved: Path, target: str) -> None:
     with psycopg.connect(target, autocommit=True) as connection:
-        # each database has an identity of its own; those of tests are copies of one
+        # each database has its own identity; test databases are copies of one
         connection.execute("update event_store.archive set archive_id = gen_random_uuid()")
     restore(target, saved)
     with pytest.raises(ForeignBackup, match="another event store"):
@@ -181,7 +181,7 @@ def test_a_restored_store_takes_backups_of_its_own(saved: Path, target: str) -> 
 # Each column of its tables ----------------------------------------------------------------------------------
 
 
-# what a store finds by itself, and why
+# columns that a store derives by itself
 LEFT_OUT = {"checkpoints": {"revision"}, "stream_locks": {"revision"}}
 
 

@@ -1,12 +1,12 @@
-"""What a backup keeps of change capture, and how a restored store goes on."""
+"""The state of change capture in a backup, and captures of a restored store."""
 
 from pathlib import Path
 from typing import LiteralString
 
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.restore import restore
-from millrace.resources.capture.store import CaptureStore, Requeued
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.backup import backup
+from millrace.backup.restore import restore
+from millrace.capture.store import CaptureStore, Requeued
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing.captures import Source, deleted, events, faulty, held, inserted, source, updated
 from tests.support.factories import rows
 
@@ -30,7 +30,7 @@ def test_captures_begin_anew(source: Source, dsn: str, restored: PlatformStore, 
     store = CaptureStore(restored.connection)
     for query in KEPT:
         assert rows(restored.connection, query) == rows(source.store.connection, query)
-    # the source goes on: 1 is deleted, 4 is new
+    # the source continues: 1 is deleted, 4 is new
     again = Source(store)
     assert again.lease.source_generation is None
     assert again.begin() == 4
@@ -40,7 +40,7 @@ def test_captures_begin_anew(source: Source, dsn: str, restored: PlatformStore, 
     again.commit(updated(4), deleted(3), faulty(4))
     again.emit()
     assert dict(events(store))["[3]"] == "deleted"
-    # numbers go on above those of before
+    # numbers continue above the backed-up ones
     assert store.record_gap("c", None, None, "x") > 2
     (first, *_) = store.quarantined_changes("c")
     store.repair_change(first.quarantine_id, "[2]", '{"record": {"id": 2, "v": "repaired"}}')

@@ -1,16 +1,16 @@
-"""A backup is one consistent cut, whoever appends, consumes or commits meanwhile."""
+"""A backup is one consistent cut beside concurrent appends, consumers and commits."""
 
 import threading
 from pathlib import Path
 from typing import LiteralString
 from uuid import uuid4
 
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.errors import MessageDiffers
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
+from millrace.backup.backup import backup
+from millrace.backup.manifest import read_manifest
+from millrace.backup.restore import restore
+from millrace.errors import MessageDiffers
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
 from tests.support import factories
 from tests.support.backups import tables
 from tests.support.factories import Connect, append_to, assert_dense_and_ordered, register_orders, rows, start, value
@@ -26,7 +26,7 @@ def test_what_has_no_position_is_not_in_it(
     store.sequence_events()
     before = tables(store)
     sequencing = connect(autocommit=False)
-    sequencing.execute("select from event_store.sequencer for update")  # somebody is at it, and does not get on
+    sequencing.execute("select from event_store.sequencer for update")  # a sequencer that does not finish
     append_to(store, "o-1", "o-1", "o-3")
     backup(dsn, tmp_path)
     restore(target, tmp_path)
@@ -63,7 +63,7 @@ def test_a_backup_during_appends_is_a_consistent_cut(
 
     for result in factories.at_once([produce, produce, consume, save]):
         result.result()
-    restore(target, tmp_path)  # whose last step checks that marks, events, streams and positions fit each other
+    restore(target, tmp_path)  # the last step of a restore checks that marks, events, streams and positions fit
     assert_dense_and_ordered(factories.read_log(restored.connection))
     for view_position, mark in rows(
         restored.connection,
@@ -131,12 +131,12 @@ def test_a_duplicate_is_known(
     store = ProducerStore(restored.connection)
     assert store.begin_transaction("orders.csv", 0, 1, 0).result == {"total": 7}
     assert store.begin_transaction("orders.csv", 0, 1, 1).outcome == "abandoned"
-    # what was open is not in it
+    # the backup has no open transaction
     assert rows(restored.connection, "select from event_store.transactions") == []
     registered = store.register_producer("orders.csv")
     assert (registered.epoch, registered.next_sequence) == (2, 2)
     assert store.ingest_events("orders.csv", 0, 2, 2, state={"total": 9}).status == "committed"
-    # another message under an old number is refused as before
+    # a different message under a used number is refused as before
     assert store.ingest_events("readings", 0, readings, 0, digest=b"first").status == "duplicate"
     factories.refusal(MessageDiffers, lambda: store.ingest_events("readings", 0, readings, 0, digest=b"other"))
 

@@ -1,4 +1,4 @@
-"""A backup that somebody else wrote: its checksums are right, and it opens nothing."""
+"""A forged backup with right checksums gives no access to anything."""
 
 import hashlib
 import shutil
@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.backup.manifest import MANIFEST
-from millrace.resources.backup.restore import restore
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.manifest import MANIFEST
+from millrace.backup.restore import restore
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
 from tests.support.backups import rewrite, tables
 from tests.support.factories import append_to, refusal, register_orders
 
@@ -25,8 +25,8 @@ RESTORE = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from millrace.resources.backup.restore import restore
-from millrace.resources.errors import MillraceError
+from millrace.backup.restore import restore
+from millrace.errors import MillraceError
 for folder in sys.argv[2:]:
     try:
         restore(sys.argv[1], Path(folder))
@@ -48,7 +48,7 @@ def another_column(body: Body) -> None:
     body["tables"][0]["columns"].append("transaction_id")
 
 
-# where a manifest is changed, and to what
+# a place in the manifest, and its false value
 LIES: tuple[tuple[tuple[str | int, ...], object], ...] = (
     (("tables", 0, "path"), "/etc/passwd"),
     (("tables", 0, "path"), "state/../../deciders.parquet"),
@@ -79,7 +79,7 @@ def test_a_manifest_asks_for_no_more_than_it_has(saved: Path, restored: Platform
     append_to(register_orders(restored), "o-1")
 
 
-# how many bytes a value has, how often, and what is said: each decodes to 260 MB or more
+# bytes of a value, number of repetitions, expected error: each decodes to 260 MB or more
 LARGE = (
     (967_000, 270, "has a row that no store has"),
     (17_000_000, 16, "A value of column description has 17,000,000 bytes"),
@@ -89,7 +89,7 @@ LARGE = (
 def test_a_small_file_that_decodes_to_much_takes_little(
     saved: Path, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
-    """Not here: each way in which a file may decode to much (`archive/test_bounded.py`)."""
+    """Not here: every way in which a file may decode to much (`archive/test_bounded.py`)."""
     folders = [tmp_path / str(number) for number in range(len(LARGE))]
     for folder, (size, times, _) in zip(folders, LARGE, strict=True):
         shutil.copytree(saved, folder)
@@ -105,7 +105,7 @@ def test_a_small_file_that_decodes_to_much_takes_little(
 
 
 def repeated(folder: Path, size: int, times: int, body: Body) -> None:
-    """Write the deciders of a backup anew: so many, each with a description of this size."""
+    """Rewrite the deciders of a backup: `times` deciders, each with a description of `size` bytes."""
     (found,) = (each for each in body["tables"] if each["table"] == "deciders")
     text = {name: pa.array([None] * times, pa.string()) for name in found["columns"]}
     text |= {name: pa.array([f"d{n}" for n in range(times)]) for name in ("decider", "event")}

@@ -1,4 +1,4 @@
-"""Backups and restores killed anywhere: the one before is whole, and the next goes on."""
+"""Backups and restores killed anywhere: the previous one stays whole, and the next one succeeds."""
 
 import json
 import subprocess
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import psycopg
 
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import NoBackup, read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import PROJECT
+from millrace.backup.backup import backup
+from millrace.backup.manifest import NoBackup, read_manifest
+from millrace.backup.restore import restore
+from millrace.event_store.platform import PlatformStore
 from tests.support.backups import files, tables
 from tests.support.factories import append_to, refusal
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 
 BACKUP_KILLED_AT = {
     "after the tables": "backup.write_log = die",
@@ -29,13 +29,13 @@ RESTORE_KILLED_AT = {
     "before it is finished": "BackupStore.finish_restore = die",
     "before the commit": "BackupStore.finish_restore = after(BackupStore.finish_restore)",
 }
-# each piece of work is done in a fork that kills itself at its point; this process has no threads
+# each task runs in a fork that kills itself at the given point; this process has no threads
 PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
-from millrace.resources.backup import backup
-from millrace.resources.backup import log_files, restore
-from millrace.resources.backup.store import BackupStore
+from millrace.backup import backup
+from millrace.backup import log_files, restore
+from millrace.backup.store import BackupStore
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 def second(work, number=2):
     calls = []

@@ -7,14 +7,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.backup.backup import LOCK, Busy, backup
-from millrace.resources.backup.manifest import MANIFEST, ForeignBackup, NoBackup, read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.errors import BackupDamaged, NotEmpty, SchemaMismatch
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import only_one
+from millrace.backup.backup import LOCK, Busy, backup
+from millrace.backup.manifest import MANIFEST, ForeignBackup, NoBackup, read_manifest
+from millrace.backup.restore import restore
+from millrace.errors import BackupDamaged, NotEmpty, SchemaMismatch
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import only_one
 from tests.support.backups import files, tables
 from tests.support.factories import append, append_to, refusal, register_orders
 from tests.support.sql_calls import get_events
@@ -103,10 +103,10 @@ def test_a_backup_that_ends_meanwhile_disturbs_no_restore(
         backup(dsn, saved)
         return migrate(dsn_of_target, log_partitions=log_partitions)
 
-    monkeypatch.setattr("millrace.resources.backup.restore.migrate", migrate_while_a_backup_is_taken)
+    monkeypatch.setattr("millrace.backup.restore.migrate", migrate_while_a_backup_is_taken)
     assert restore(target, saved).events == first.events
     assert tables(restored) == before
-    # what nobody reads any more goes with the next one
+    # the next backup removes the files that no backup reads any more
     last = backup(dsn, saved)
     assert last.events == first.events + 3
     assert files(saved) == {each.path for each in last.entries}

@@ -1,4 +1,4 @@
-"""What a restore loads must be whole, leaves no rights, and lets nobody append meanwhile."""
+"""A restore loads only a whole backup, leaves no rights behind, and blocks appends meanwhile."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millrace.resources.archive.files import file_checksum
-from millrace.resources.backup.backup import backup
-from millrace.resources.backup.manifest import read_manifest
-from millrace.resources.backup.restore import restore
-from millrace.resources.backup.store import BackupStore
-from millrace.resources.errors import BackupDamaged, Malformed, SchemaMismatch
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.files import file_checksum
+from millrace.backup.backup import backup
+from millrace.backup.manifest import read_manifest
+from millrace.backup.restore import restore
+from millrace.backup.store import BackupStore
+from millrace.errors import BackupDamaged, Malformed, SchemaMismatch
+from millrace.event_store.platform import PlatformStore
 from tests.support.backups import rewrite, tables
 from tests.support.factories import append, refusal, register_orders, rows, value
 from tests.support.logins import logins
@@ -43,7 +43,7 @@ def test_what_is_loaded_must_be_whole(saved: Path, restored: PlatformStore, targ
 def test_a_time_limit_ends_none(
     filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
-    # what runs under a limit fails
+    # a statement under a time limit would fail
     limits = "-c statement_timeout=1h -c idle_in_transaction_session_timeout=1h"
     unlimited = (
         "current_setting('statement_timeout') = '0' and current_setting('idle_in_transaction_session_timeout') = '0'"
@@ -102,7 +102,7 @@ def test_a_backup_without_later_columns_is_restored(
 
 
 Versions = list[tuple[int, int | None]]
-# versions and those before them in the order of their offsets, up to which version is purged, and what is said
+# (version, previous version) in the order of offsets, the version up to which is purged, and the expected error
 STREAMS: tuple[tuple[Versions, int, str | None], ...] = (
     ([(1, None), (3, 1)], 0, "stream (order, o-1) has 2 events of versions 1 to 3, purged up to 0"),
     ([(2, 1)], 0, "stream (order, o-1) has 1 events of versions 2 to 2, purged up to 0"),
@@ -114,7 +114,7 @@ STREAMS: tuple[tuple[Versions, int, str | None], ...] = (
     ([(2, 1), (1, None)], 0, "at offset 1 is version 2 of its stream"),
     ([(1, None), (2, 1)], 0, None),
     ([(3, 2), (4, 3)], 2, None),
-    # what was purged is there again, from the archive: some of it, or all
+    # purged events are back from the archive: some or all of them
     ([(3, 2), (4, 3)], 3, None),
     ([(3, 2), (4, 3)], 4, None),
     ([(1, None), (2, 1)], 2, None),
@@ -124,7 +124,7 @@ STREAMS: tuple[tuple[Versions, int, str | None], ...] = (
 def load(
     connection: psycopg.Connection, events: Versions, purged: int = 0, offsets: Sequence[int] = range(1, 9)
 ) -> None:
-    """Restore one stream, whose events have these offsets in the order of its log partition."""
+    """Restore one stream with these offsets in the order of its log partition."""
     with connection.transaction():
         BackupStore(connection).begin_restore()
         if purged:
@@ -165,7 +165,7 @@ def test_a_stream_must_have_all_its_versions_at_rising_offsets(restored: Platfor
             assert found == [version for version, _ in events]
             assert rows(restored.connection, kept) == ([(events[0][0] - 1,)] if events[0][0] > 1 else [])
             raise psycopg.Rollback
-    # whatever its positions say
+    # regardless of the positions
     refused = refusal(BackupDamaged, lambda: load(restored.connection, [(1, None), (2, 1)], offsets=(2, 1)))
     assert "at offset 1 is version 2 of its stream" in str(refused.detail)
 
@@ -204,7 +204,7 @@ def test_a_restore_that_is_not_finished_cannot_be_committed(restored: PlatformSt
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             owner.execute(insert)
         owner.rollback()
-        # whatever is rolled back to, and whenever it is checked
+        # a rollback to a savepoint and an early constraint check change nothing
         owner.execute("savepoint before")
         BackupStore(owner).begin_restore()
         owner.execute("rollback to before")
@@ -220,7 +220,7 @@ def test_a_restore_that_is_not_finished_cannot_be_committed(restored: PlatformSt
 
 
 def test_a_restore_that_sequences_cannot_be_committed(restored: PlatformStore, target: str) -> None:
-    # an event of a transaction that is over, as sequencers take them
+    # an event of an ended transaction, as sequencers take them
     before = value(restored.connection, "select pg_current_xact_id()::text")
     with psycopg.connect(target) as owner:
         BackupStore(owner).begin_restore()

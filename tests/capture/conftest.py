@@ -8,6 +8,6 @@ from tests.support.capturing.two_tables import as_role
 
 __all__ = ["as_role", "captured", "new_source", "source"]
 
-# no example of a property fails because the machine is busy
+# a busy machine fails no example of a property
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")

@@ -1,4 +1,4 @@
-"""The rows that a table had already, while they change, in chunks of any width, through a kill."""
+"""Existing rows of a table, while they change, in chunks of any size, through a kill."""
 
 import threading
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source import chunks as source_chunks
-from millrace.resources.capture.source.chunks import Chunk
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore, EmittedRows
+from millrace.capture import backfill as backfilling
+from millrace.capture import drain as pipeline
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source import chunks as source_chunks
+from millrace.capture.source.chunks import Chunk
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore, EmittedRows
 from tests.support.capturing.captured import Captured, killed_at
 from tests.support.factories import Killed
 from tests.support.patience import patience
@@ -45,7 +45,7 @@ def test_a_killed_backfill_goes_on(captured: Captured, monkeypatch: pytest.Monke
         nonlocal chunks, changed
         chunks += 1
         chunk = source_chunks.read_chunk(connection, table, after, limit, lock_s)
-        # behind the reader, before it, and what it has just read; a key change is two events
+        # behind the reader, ahead of it, and rows just read; a key change is two events
         for change, events in (
             (f"update items set name = 'changed {chunks}' where id % 7 = 0", 1),
             (f"update items set id = id + 1000 where id = {chunks * 10}", 2),
@@ -67,7 +67,7 @@ def test_a_killed_backfill_goes_on(captured: Captured, monkeypatch: pytest.Monke
     assert CaptureStore(captured.store).capture_info("shop")[0].tables_to_backfill == 0
     assert captured.value("select count(*) from event_store.unchanged_rows") == 0
     if anew:
-        # each change is an event, and no row is a second time
+        # each change is an event, and no row is backfilled twice
         assert captured.value("select count(*) from event_store.events") == 100 + changed
         assert report.backfilled == 0
 

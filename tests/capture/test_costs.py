@@ -1,4 +1,4 @@
-"""What a run of a capture costs its source: nothing where nothing happened, and no vacuum its work."""
+"""The cost of a capture's run on its source: nothing if nothing happened, and vacuum is never held back."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +13,13 @@ from psycopg import Connection
 from psycopg.abc import Query
 from psycopg.sql import Composable
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source import chunks as source_chunks
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.readiness import find_problems
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture import backfill as backfilling
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source import chunks as source_chunks
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.readiness import find_problems
+from millrace.capture.store import CaptureStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import ITEMS, Captured, declared, did, killed_at, replay
 from tests.support.capturing.following import arrived, followed
 from tests.support.capturing.sources import Source
@@ -29,7 +29,7 @@ from tests.support.patience import patience
 
 @pytest.fixture(scope="module")
 def server(postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
-    """Start a server that has no other writers than us."""
+    """Start a server without other writers."""
     # not pytest's tmp_path: its long path does not fit a unix socket
     with (
         tempfile.TemporaryDirectory(prefix="millrace-", dir=postgres.directory.parent) as directory,
@@ -57,7 +57,7 @@ def several(captured: Captured, number: int) -> Captured:
 
 
 def spent(captured: Captured) -> tuple[int, int]:
-    """Capture, and return how many transaction ids and bytes of log that cost the source."""
+    """Capture, and return the transaction ids and bytes of log that it cost the source."""
     look = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint, pg_current_wal_insert_lsn() - '0/0'"
     ((xid, lsn),) = rows(captured.source.connection, look)
     captured.drain()
@@ -80,16 +80,16 @@ def vacuumed(captured: Captured) -> Iterator[None]:
 def test_a_run_where_nothing_happened_costs_the_source_nothing(alone: Captured) -> None:
     many = several(alone, 20)
     many.drain()
-    # the server writes now and then on its own account: one run without it shows that we write nothing
+    # the server itself writes now and then: a single run without writes shows that a capture writes nothing
     runs = [spent(many) for _ in range(5)]
     assert (0, 0) in runs, runs
     alone.drain()
     alone.run("alter table items replica identity full", "insert into items values (1, 'a')")
     with vacuumed(alone):
-        # the row, and that the replica identity is another one
+        # the row, and the changed replica identity
         assert alone.drain().emitted == 2
         assert mark(alone) == ""
-        # a publication would have had an id before it had its lock
+        # changing the publication would take a transaction id before its lock
         assert min(xids for xids, _ in (spent(alone) for _ in range(3))) == 0
     alone.drain()
     assert len(mark(alone).split()) == 1
@@ -111,7 +111,7 @@ def test_a_server_without_logical_decoding_is_told_what_to_set(server: EmbeddedP
 
 
 def asked(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Open a process of the capture and close it again; return the statements to source and store."""
+    """Open a process of the capture and close it; return the statements sent to source and store."""
     said: list[str] = []
     execute = psycopg.Cursor.execute
 
@@ -128,7 +128,7 @@ def asked(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_opening_takes_as_few_statements_for_many_tables(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     several(captured, 1).drain()
-    # each time some tables are new, and then none
+    # in the first run some tables are new, in the second none
     few, few_again = (asked(several(captured, 4), monkeypatch) for _ in range(2))
     many, many_again = (asked(several(captured, 40), monkeypatch) for _ in range(2))
     assert len(many) == len(few), (few, many)
@@ -150,7 +150,7 @@ def test_a_table_is_probed_anew_when_it_or_its_declaration_is_another_one(captur
 
 
 def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, int]]]:
-    """Capture, and return what was read between two looks into the slot: tables, and rows at most."""
+    """Capture, and return the tables read between two reads of the slot, each with its limit of rows."""
     seen: list[list[tuple[str, int]]] = []
 
     def read_chunk(
@@ -167,7 +167,7 @@ def reads(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> list[list[tupl
             return look(on_stored)
 
         patch.setattr(backfilling, "read_chunk", read_chunk)
-        # however slow the machine is
+        # even on a slow machine
         patch.setattr(backfilling, "STEP_S", 1000.0)
         patch.setattr(process, "store", store)
         process.drain(budget_s=patience(), idle_s=0)
@@ -179,11 +179,11 @@ def test_small_tables_are_read_together_and_wait_once(captured: Captured, monkey
     captured.run("insert into t10 values (1), (2), (3)", "insert into t11 select n from generate_series(1, 20) n")
     monkeypatch.setattr(backfilling, "FIRST_CHUNK", 4)
     seen = reads(many, monkeypatch)
-    # one by one these are 26 looks
+    # one by one these are 26 reads of the slot
     assert len(seen) <= 8, seen
     assert [group for group in seen if group] == [
         [("t0", 4), ("t1", 4), ("t10", 4), ("t11", 16)],
-        [("t11", 64)],  # while the rows before became events
+        [("t11", 64)],  # while the rows before them became events
         [(f"t{n}", 256) for n in range(2, 10)],
     ]
     assert len(many.changes()) == 23
@@ -218,7 +218,7 @@ def test_a_table_that_waits_keeps_no_other_one_waiting(captured: Captured, monke
 
 def test_a_long_transaction_is_decoded_once_beside_those_that_commit(captured: Captured) -> None:
     name = captured.source.slot
-    # so that it does not fit in the memory of whoever decodes it, which the source counts
+    # the transaction does not fit in the decoder's memory, and the source counts its spills
     captured.run(f"alter database {name} set logical_decoding_work_mem = '64kB'")
     spilled = "select spill_txns, spill_count, spill_bytes from pg_stat_replication_slots s"
     query = f"{spilled} join pg_replication_slots r using (slot_name) where r.database = current_database()"

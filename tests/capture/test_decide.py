@@ -1,4 +1,4 @@
-"""Which facts lead to which steps, and which to a refusal. Without a database: the facts are made up."""
+"""Decisions from facts to steps or refusals. Without a database: the facts are made up."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.capture import decide as deciding
-from millrace.resources.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable, InvalidCapture
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.look import Facts, Tables
-from millrace.resources.capture.source.connection import SourceIdentity
-from millrace.resources.capture.source.probe import LOCKED
-from millrace.resources.capture.source.readiness import Look, NotReady
-from millrace.resources.capture.source.slot import SlotState
-from millrace.resources.capture.source.tables import SourceColumn, SourceTable
-from millrace.resources.capture.source.timelines import Timelines, TimelinesUnknown
-from millrace.resources.capture.store import CaptureLease, RegisteredTable
+from millrace.capture import decide as deciding
+from millrace.capture.decide import Begin, Follow, Lose, Publish, Refuse, Skip, Step
+from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.facts import Facts, Tables
+from millrace.capture.source.connection import SourceIdentity
+from millrace.capture.source.probe import LOCKED
+from millrace.capture.source.readiness import NotReady, Readiness
+from millrace.capture.source.slot import SlotState
+from millrace.capture.source.tables import SourceColumn, SourceTable
+from millrace.capture.source.timelines import Timelines, TimelinesUnknown
+from millrace.capture.store import CaptureLease, RegisteredTable
+from millrace.errors import InvalidCapture
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 IDENTITY = SourceIdentity("77", "shop", 2)
@@ -27,7 +28,7 @@ UNKNOWN = TimelinesUnknown("It does not say so.")
 SLOT = SlotState("s", "pgoutput", "shop", None, Lsn(0x40), Lsn(0x30), "reserved", None, None, None, None, 0, 0, 0)
 LEASE = CaptureLease("c", 7, NOW, 3, "77", "shop", "s", "s", Lsn(0x40), None, Lsn(0x40), -1, False, str(ONE))
 FACTS = Facts(LEASE, IDENTITY, ONE, Lsn(0x60), SLOT)
-# the log of another server, which went on without what is stored from 0/20 on
+# the log of another server, which continued without the stored changes from 0/20 on
 OTHER = Timelines.parse("1 0/10, 2 0/20, 3")
 
 
@@ -83,10 +84,10 @@ DECISIONS: Mapping[str, tuple[Facts, tuple[Step, ...]]] = {
     "the slot keeps no log": (slot(restart_lsn=None), (lost(REMOVED),)),
     "the slot is no longer good": (slot(invalidation_reason="idle_timeout"), (lost("Slot s is lost: idle_timeout."),)),
     "the slot was moved on": (
-        slot(confirmed_flush_lsn=Lsn(0x41)), (lost("Slot s was moved to 0/41 by somebody else; stored is 0/40."),),
+        slot(confirmed_flush_lsn=Lsn(0x41)), (lost("Slot s was moved to 0/41 by another program; stored is 0/40."),),
     ),
     "the slot was never ready": (
-        slot(confirmed_flush_lsn=None), (lost("Slot s was moved to None by somebody else; stored is 0/40."),),
+        slot(confirmed_flush_lsn=None), (lost("Slot s was moved to None by another program; stored is 0/40."),),
     ),
     "another server took over after what is stored": (replace(FACTS, timelines=TWO), (TAKEN,)),
     "it took over where the store ends": (
@@ -97,7 +98,7 @@ DECISIONS: Mapping[str, tuple[Facts, tuple[Step, ...]]] = {
     ),
     "it took over before, and the slot gave more than both have": (
         replace(BEFORE, slot=replace(SLOT, confirmed_flush_lsn=Lsn(0x30))),
-        (TAKEN_BEFORE, lost("Slot s was moved to 0/30 by somebody else; stored is 0/20.", 0x20)),
+        (TAKEN_BEFORE, lost("Slot s was moved to 0/30 by another program; stored is 0/20.", 0x20)),
     ),
     "it took over before, and its log is shorter than the store, not than both": (
         replace(BEFORE, flushed=Lsn(0x28)), (TAKEN_BEFORE,),
@@ -117,7 +118,7 @@ def test_where_a_capture_stands_says_what_is_to_be_done(case: str) -> None:
 
 def test_an_earlier_server_is_not_followed_if_some_changes_are_not_taken() -> None:
     assert deciding.decide(BEFORE, ("insert", "truncate")) == (elsewhere(0x20, came=OTHER),)
-    # what came later is in no store
+    # the later changes are not stored
     assert deciding.decide(replace(FACTS, timelines=TWO), ("insert",)) == (TAKEN,)
 
 
@@ -151,7 +152,7 @@ def tables(
     declared: tuple[CapturedTable, ...] = (T, U),
 ) -> Tables:
     said = {f"public.{name}": [*each] for name, each in (problems or {}).items()}
-    return Tables(Capture("c", str, declared), "s", Look([*server], said, there, frozenset({"known"}), "0/60"))
+    return Tables(Capture("c", str, declared), "s", Readiness([*server], said, there, frozenset({"known"}), "0/60"))
 
 
 ADMITTED: Mapping[str, tuple[Tables, Collection[str], Mapping[str, str]]] = {
@@ -175,7 +176,7 @@ def test_tables_that_cannot_be_captured_are_registered_as_stopped(case: str) -> 
     assert {f"{r.schema}.{r.table}": r.stopped for r in admitted.registrations if r.stopped} == stopped
     assert admitted.stopped == stopped
     assert [r.table for r in admitted.registrations] == ["t", "u"]
-    assert (admitted.slot, admitted.looked_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
+    assert (admitted.slot, admitted.read_lsn, admitted.probed) == ("s", Lsn(0x60), frozenset({"known"}))
 
 
 def test_a_captured_table_has_its_key_columns_and_its_partitions() -> None:

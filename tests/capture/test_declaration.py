@@ -1,12 +1,13 @@
-"""What a declaration refuses by itself, and what the source refuses of it before anything is made."""
+"""Wrong declarations: refused on their own, or by the source before anything is created."""
 
 from typing import Any
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable, InvalidCapture
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source.readiness import NotReady
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.source.readiness import NotReady
+from millrace.errors import InvalidCapture
 from tests.support.capturing.captured import Captured
 
 
@@ -26,7 +27,7 @@ def test_tables_of_the_store_itself_are_never_captured(captured: Captured) -> No
 
 A = CapturedTable("a")
 CLICKS = CapturedTable("clicks", key=())
-# tables and options, and what is said of them
+# tables and options, and the error
 REFUSED: tuple[tuple[tuple[CapturedTable, ...], dict[str, Any], str], ...] = (
     ((), {}, "it has no table"), ((A, A), {}, "declared twice"),
     ((A,), {"actions": ("insert", "upsert")}, "not upsert"), ((A,), {"actions": ()}, "no action"),

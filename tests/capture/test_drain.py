@@ -1,4 +1,4 @@
-"""A real source, its slot, the store: what happens to rows becomes events, once, in the order of commits."""
+"""A real source, its slot, the store: each change of a row becomes an event once, in the order of commits."""
 
 import subprocess
 import sys
@@ -7,14 +7,14 @@ import threading
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source.slot import slot_state
-from millrace.resources.settings import PROJECT
+from millrace.capture import drain as pipeline
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source.slot import slot_state
 from tests.long import LONG
 from tests.support.capturing.captured import Captured, declared, did
 from tests.support.factories import start
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 
 
 def test_the_rows_that_were_there_and_what_happens_to_them_become_events(captured: Captured) -> None:
@@ -133,8 +133,8 @@ def test_an_idle_capture_writes_nothing(captured: Captured, monkeypatch: pytest.
 PEAK = """
 import re, sys
 from pathlib import Path
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.declaration import Capture, CapturedTable
 with CaptureDrain(sys.argv[1], Capture("shop", lambda: sys.argv[2], (CapturedTable("items"),)), "test") as process:
     process.drain(budget_s=3000, idle_s=0)
 print(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
@@ -142,7 +142,7 @@ print(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]
 
 
 def peak_kb(captured: Captured) -> int:
-    """Capture in a process of its own; return the most memory that it took."""
+    """Capture in a process of its own; return its peak memory."""
     done = subprocess.run(
         [sys.executable, "-c", PEAK, captured.dsn, captured.source.dsn],
         cwd=PROJECT, capture_output=True, text=True, check=True,

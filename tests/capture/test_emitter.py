@@ -1,16 +1,16 @@
-"""The thread that emits beside the one that stores: who waits for whom, and what becomes of an error."""
+"""The emitting thread beside the storing one: which of them waits for the other, and how an error surfaces."""
 
 import threading
 
 import pytest
 
-from millrace.resources.capture.emitter import MOST_PIECES, Emitter
+from millrace.capture.emitter import MOST_PIECES, Emitter
 from tests.support.factories import start
 from tests.support.patience import patience
 
 
 class Emissions:
-    """Emissions that wait until they are let go."""
+    """Emissions that wait until they are released."""
 
     def __init__(self) -> None:
         self.let_go = threading.Semaphore(0)

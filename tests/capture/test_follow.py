@@ -1,4 +1,4 @@
-"""A capture that goes on until it is stopped: its lease, a second one that waits, what it says."""
+"""A capture that runs until it is stopped: its lease, a second process that waits, its log lines."""
 
 import logging
 import re
@@ -11,14 +11,14 @@ import psycopg
 import pytest
 from tenacity import RetryCallState, Retrying
 
-from millrace.resources.capture import follow as following
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.follow import follow
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source.slot import SlotBusy
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import CaptureInUse
+from millrace.capture import follow as following
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.follow import follow
+from millrace.capture.setup import GapOpen
+from millrace.capture.source.slot import SlotBusy
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
+from millrace.errors import CaptureInUse
 from tests.support.capturing.captured import Captured, did, preceded
 from tests.support.capturing.following import arrived, followed
 from tests.support.factories import start, value
@@ -31,7 +31,7 @@ def owner(captured: Captured) -> str | None:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, ...]]:
-    """Return what was said, in order: changes stored, events, rows backfilled, unchanged, quarantined."""
+    """Return the logged counts in order: changes stored, events, rows backfilled, unchanged, quarantined."""
     line = re.compile(
         r"shop: (\d+) changes stored, (\d+) events, (\d+) rows backfilled, (\d+) unchanged, (\d+) quarantined in \d+ s"
     )
@@ -107,7 +107,7 @@ def test_each_round_looks_at_the_source_anew_and_says_what_came(
             arrived(captured, f"[{number}]")
         first = captured.value(tokens)
         wait_until(lambda: captured.value(tokens) > first + 1, "there are more rounds")
-    # a round may end between the change and its event; one in which nothing came says nothing
+    # a round may end between the change and its event; a round without changes logs nothing
     assert [sum(each) for each in zip(*told(caplog), strict=True)] == [3, 3, 0, 0, 0]
     assert len(told(caplog)) >= 3
     assert (0, 0, 0, 0, 0) not in told(caplog)

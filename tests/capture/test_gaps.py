@@ -1,15 +1,15 @@
-"""Changes that are lost, until an operator begins the capture anew: slots, publications and identities of others."""
+"""Lost changes, until an operator restarts the capture: foreign slots, publications and replica identities."""
 
 import pytest
 
-from millrace.resources.capture import look
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source.slot import FilterFails
-from millrace.resources.capture.source.timelines import TimelinesUnknown
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import ChangesDiffer
+from millrace.capture import facts
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changed_rows import TableUnfit
+from millrace.capture.setup import GapOpen
+from millrace.capture.source.slot import FilterFails
+from millrace.capture.source.timelines import TimelinesUnknown
+from millrace.capture.store import CaptureStore
+from millrace.errors import ChangesDiffer
 from tests.support.capturing.captured import Captured, declared, did
 from tests.support.patience import patience
 
@@ -43,7 +43,7 @@ def test_a_gap_is_said_where_no_history_of_the_log_is(captured: Captured, monkey
 
     captured.drain()
     CaptureStore(captured.store).record_gap("shop", None, None, "a test")
-    monkeypatch.setattr(look, "read_timelines", unknown)
+    monkeypatch.setattr(facts, "read_timelines", unknown)
     with pytest.raises(GapOpen, match="a test"):
         captured.drain()
     with pytest.raises(TimelinesUnknown):
@@ -86,7 +86,7 @@ def test_another_replica_identity_for_a_while_leaves_no_other_streams(captured: 
         process.drain(budget_s=patience(), idle_s=0)
         assert captured.replayed() == captured.table()
         assert {change["record_pk"] for change in captured.changes()} == {"[1]"}
-        # one that stays is followed by the next run
+        # the next run follows a table that stays
         captured.run("alter table items replica identity using index items_name; update items set amount = 3")
         with pytest.raises(TableUnfit):
             process.drain(budget_s=patience(), idle_s=0)

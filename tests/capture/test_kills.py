@@ -1,4 +1,4 @@
-"""A capture that is killed at each step of each thing that it does: nothing is missing, and nothing comes twice."""
+"""A capture that is killed at each step of each of its tasks: nothing is missing, and nothing comes twice."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,16 +9,17 @@ from typing import ClassVar, LiteralString
 
 import pytest
 
-from millrace.resources.capture import backfill, drain
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding import arriving
-from millrace.resources.capture.decoding import changes as captured_changes
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.setup import GapOpen, remove
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import UnknownCapture
+from millrace.capture import backfill, drain
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding import arriving
+from millrace.capture.decoding import changes as captured_changes
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.prepare import remove
+from millrace.capture.quarantine import requeue
+from millrace.capture.setup import GapOpen
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
+from millrace.errors import UnknownCapture
 from tests.support.capturing import kill_steps
 from tests.support.capturing.captured import Captured, assert_left, declared, dying, killed_at, schemas_told
 from tests.support.capturing.kill_steps import Step
@@ -29,7 +30,7 @@ Did = list[tuple[str, str]]
 
 
 class Scenario:
-    """Rows of a table change, each turn has rows of its own."""
+    """Rows of a table change; each turn has rows of its own."""
 
     steps: ClassVar[tuple[Step, ...]] = (*kill_steps.STORING, *kill_steps.EMITTING, *kill_steps.PURGING)
 
@@ -43,7 +44,7 @@ class Scenario:
         self.captured.drain()
 
     def happen(self, turn: int) -> None:
-        """Let something happen in the source."""
+        """Change the source."""
         first = turn * 10
         self.captured.run(f"""
             insert into items values ({first}, 'a'), ({first + 1}, 'a'), ({first + 2}, 'a');
@@ -53,7 +54,7 @@ class Scenario:
         self.captured.run(f"delete from items where id = {first + 2}")
 
     def expected(self, turn: int) -> Did:
-        """Return which changes of rows become events by that."""
+        """Return the changes of rows that become events by that."""
         new, moved, gone, there = (f"[{turn * 10 + n}]" for n in (0, 1, 2, 5))
         insertions = [("inserted", new), ("inserted", moved), ("inserted", gone)]
         return [*insertions, ("updated", new), ("deleted", moved), ("updated", there), ("deleted", gone)]
@@ -69,7 +70,7 @@ class Scenario:
 
 
 class Replayed(Scenario):
-    """The slot gives changes again that a killed run has stored."""
+    """The slot repeats changes that a killed run has stored."""
 
     steps = (*kill_steps.REPLAYING, Step(SlotStream, "advance"))
 
@@ -96,7 +97,7 @@ class Columns(Scenario):
     """The columns of a table change within one transaction and over several, back and forth."""
 
     steps = (
-        *kill_steps.SCHEMAS, *kill_steps.STORING, *kill_steps.PUBLISHED, *kill_steps.LOOKING_AGAIN,
+        *kill_steps.SCHEMAS, *kill_steps.STORING, *kill_steps.PUBLISHED, *kill_steps.REFRESHING,
         *kill_steps.EMITTING, *kill_steps.READING,
     )  # fmt: skip
     ways: tuple[LiteralString, ...] = (
@@ -129,7 +130,7 @@ class Columns(Scenario):
 
     def look(self, turn: int) -> None:
         changes = [c for c in self.captured.changes() if c["source_table_name"] == "items"]
-        # a truncation and a reading take rows away, wherever the kill fell between
+        # a truncation and a backfill remove rows, wherever the kill fell between them
         streamed = [c["action"] for c in changes if c["commit_lsn"] and c["action"] not in {"deleted", "backfilled"}]
         assert tuple(streamed[self.seen :]) == self.order
         self.seen = len(streamed)
@@ -143,7 +144,7 @@ class Columns(Scenario):
 
 
 class Redeclared(Scenario):
-    """A declaration has other columns than before, so that its table is published and read anew."""
+    """A declaration has other columns than before, so its table is published and read again."""
 
     steps = (
         *kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PUBLISHED, *kill_steps.PROBED, *kill_steps.READING,
@@ -167,9 +168,9 @@ class Redeclared(Scenario):
 
 
 class Stopped(Scenario):
-    """A table cannot be captured any more, and another one goes on."""
+    """A table cannot be captured any more, and another one continues."""
 
-    steps: ClassVar[tuple[Step, ...]] = (*kill_steps.PUBLISHING, *kill_steps.SKIPPING, *kill_steps.PROBED)
+    steps: ClassVar[tuple[Step, ...]] = (*kill_steps.PUBLISHING[:2], *kill_steps.SKIPPING, *kill_steps.PROBED)
 
     def make(self) -> None:
         self.captured.run("create table good (id int primary key, name text)", "insert into items values (1, 'read')")
@@ -177,7 +178,7 @@ class Stopped(Scenario):
         self.captured.drain()
 
     def happen(self, turn: int) -> None:
-        # a transaction of both that is stored and given again: without one of them its changes have other numbers
+        # a stored transaction of both tables comes again: without one table its changes have other numbers
         self.captured.run("update items set name = 'x'; update good set name = 'x'")
         killed_at(self.captured, self.patch, SlotStream, "advance")
         self.captured.run("alter table items rename to elsewhere")
@@ -211,7 +212,7 @@ class Mended(Stopped):
 
 
 class WithoutKey(Scenario):
-    """Rows come into a table whose rows nothing names."""
+    """Rows are inserted into a table without a key."""
 
     steps: ClassVar[tuple[Step, ...]] = (*kill_steps.STORING[3:], *kill_steps.EMITTING)
 
@@ -234,7 +235,7 @@ class WithoutKey(Scenario):
 
 
 class WithoutKeyAdded(WithoutKey):
-    """A table whose rows nothing names is declared: nothing is read of it."""
+    """A table without a key is added to the declaration: its existing rows are not read."""
 
     steps = (*kill_steps.PUBLISHING, *kill_steps.PUBLISHED, *kill_steps.PROBED)
 
@@ -249,7 +250,7 @@ class WithoutKeyAdded(WithoutKey):
 
 
 class Lost(Scenario):
-    """Somebody drops the publication: whenever that is met, it is a gap."""
+    """Another session drops the publication: a gap, whenever the capture finds it."""
 
     steps = (*kill_steps.LOSING, *kill_steps.PUBLISHING[:2])
 
@@ -259,7 +260,7 @@ class Lost(Scenario):
         super().happen(turn)
 
     def run(self) -> None:
-        with pytest.raises(GapOpen, match="somebody else"):
+        with pytest.raises(GapOpen, match="another program"):
             self.captured.drain()
 
     def look(self, turn: int) -> None:
@@ -273,7 +274,7 @@ class Lost(Scenario):
 
 
 class Restarted(Scenario):
-    """A capture begins anew, with rows that changed while nobody captured them."""
+    """A capture restarts, with rows that changed while no process captured them."""
 
     steps = (*kill_steps.PUBLISHING, *kill_steps.BEGINNING)
 
@@ -318,7 +319,7 @@ class Removed(Scenario):
 
 
 class Requeued(Scenario):
-    """Changes that could not be events are tried again, with those behind them."""
+    """Changes that could not become events are retried, with those behind them."""
 
     steps = kill_steps.REQUEUEING
 
@@ -338,7 +339,7 @@ class Requeued(Scenario):
 
 
 class Repaired(Scenario):
-    """A stream that says another row than the table has is repaired."""
+    """A stream that differs from the table's row is repaired."""
 
     steps = kill_steps.VERIFYING
 
@@ -399,7 +400,7 @@ def test_killed_at_each_step_nothing_is_missing_or_doubled(
                     going_on.run()
                 patch.setattr(step.place, step.name, dying(original, 2, after=step.after))
                 ended = ends(going_on)
-            # where a run takes the step once, the second one has ended
+            # if a run takes the step only once, the second run has ended
             assert ended or ends(going_on)
             going_on.look(turn)
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""One process of a capture at a time: its lease, and what becomes of a former owner."""
+"""One process of a capture at a time: its lease, and the fencing of a former owner."""
 
 import threading
 from datetime import datetime
@@ -6,11 +6,11 @@ from datetime import datetime
 import psycopg
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import CaptureInUse, LeaseLost
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
+from millrace.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import Captured, did, preceded
 from tests.support.factories import start, value
 from tests.support.patience import patience, wait_until
@@ -23,7 +23,7 @@ def test_a_second_process_is_refused_until_the_lease_of_the_first_ended(captured
         with pytest.raises(CaptureInUse, match="first"):
             captured.drain("second")
         captured.run("insert into items values (2)")
-        # its lease has ended for whoever looks: it said nothing for so long
+        # for other processes its lease has expired: it has not renewed it for too long
         captured.end_lease()
         captured.drain("second")
         captured.run("insert into items values (3)")

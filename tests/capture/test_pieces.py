@@ -1,13 +1,13 @@
-"""What a look into the slot gives is stored piece by piece, and becomes events meanwhile."""
+"""The messages of one read of the slot are stored piece by piece, and become events meanwhile."""
 
 import threading
 
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source import stream as streams
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import drain as pipeline
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source import stream as streams
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, dying, killed, preceded
 from tests.support.factories import Killed
 from tests.support.patience import patience, wait_until
@@ -17,7 +17,7 @@ PIECES = 7
 
 @pytest.fixture
 def filled(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
-    """Let a source have seven transactions of three rows, each of them a piece."""
+    """Make a source with seven transactions of three rows; each transaction is a piece."""
     captured.drain()
     monkeypatch.setattr(pipeline, "PIECE", 3)
     for number in range(PIECES):
@@ -84,7 +84,7 @@ def test_a_drain_goes_on_while_an_emission_takes_long(filled: Captured, monkeypa
     thrice = threading.Event()
 
     def wait() -> None:
-        # one step for what came, and two for the emission
+        # one step for the new changes, and two for the emission
         assert thrice.wait(patience())
 
     def step(report: CaptureReport) -> None:
@@ -93,12 +93,12 @@ def test_a_drain_goes_on_while_an_emission_takes_long(filled: Captured, monkeypa
             thrice.set()
 
     monkeypatch.setattr(CaptureStore, "emit_changes", preceded(CaptureStore.emit_changes, wait))
-    # so few that nobody waits for the emission
+    # so few that storing does not wait for the emission
     monkeypatch.setattr(pipeline, "PIECE", 1000)
     with filled.process() as process:
         process.drain(budget_s=patience(), idle_s=0, on_step=step)
     assert steps[:3] == [0, 0, 0]
-    # what was emitted at last is told, too
+    # the last emission is reported too
     assert steps[-1] == 3 * PIECES
 
 
@@ -110,7 +110,7 @@ def test_the_next_drain_emits_what_a_failed_one_stored(filled: Captured, monkeyp
             with pytest.raises(Killed):
                 process.drain(budget_s=patience(), idle_s=0, stop=stop)
         assert stored_and_emitted(filled)[1] == 0
-        # it stops nobody else
+        # the failure does not set the caller's stop event
         assert not stop.is_set()
         report = process.drain(budget_s=patience(), idle_s=0, stop=stop)
     assert report.emitted == 3 * PIECES

@@ -1,10 +1,10 @@
-"""Changes that cannot become events: they wait with the later ones of their row, are tried again or given up."""
+"""Changes that cannot become events: they wait with the later ones of their row, are retried or discarded."""
 
 import pytest
 
-from millrace.resources.capture.decoding import changes as captured_changes
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.decoding import changes as captured_changes
+from millrace.capture.quarantine import requeue
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured
 
 

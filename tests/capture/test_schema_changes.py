@@ -1,18 +1,18 @@
-"""Changes of columns and partitions: the history says them, and the rows that it leaves are the source's."""
+"""Changes of columns and partitions: the history records them, and the rows that it leaves are the source's."""
 
 from typing import Any, LiteralString
 
 import pytest
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture.backfill import Backfill
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source.chunks import read_chunk
+from millrace.capture import backfill as backfilling
+from millrace.capture.backfill import Backfill
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source.chunks import read_chunk
 from tests.support.capturing.captured import Captured, assert_left, declared, schemas_told
 from tests.support.patience import patience
 
-# what changes the values of rows of a table, or the names of their columns, without a change of a row
+# DDL that changes values of a table's rows, or names of its columns, without a change of a row
 REWRITES: dict[str, LiteralString] = {
     "type": "alter table {} alter amount type text using 'was ' || amount",
     "precision": "alter table {} alter amount type numeric(12, 4)",
@@ -34,7 +34,7 @@ def run(captured: Captured, statement: str) -> None:
 
 @pytest.fixture
 def both(captured: Captured) -> Captured:
-    """Capture items, of which some rows were read and one came later, and another table."""
+    """Capture another table and items, with rows from its backfill and a later one."""
     return filled(captured, "items")
 
 
@@ -106,7 +106,7 @@ def test_new_columns_that_no_row_follows_are_found_by_the_next_run(many: Capture
     for name in REWRITES:
         run(many, f"insert into {name} (id) values (12)")
     many.drain()
-    # each is told nevertheless, and nothing is read twice
+    # each change is recorded nevertheless, and no row is read twice
     assert all_events(many) == before + 2 * len(REWRITES)
     assert [name for name in REWRITES if len(schemas_told(many, name)) != 1] == []
     assert_left(many, "others", *REWRITES)
@@ -152,20 +152,20 @@ def test_new_columns_while_a_table_is_read_have_it_read_anew(both: Captured, mon
             both.run("alter table items add b int default 2", "insert into items (id) values (50)")
         return chunk
 
-    look_again = Backfill.look_again
+    refresh = Backfill.refresh
     waiting: list[tuple[bool, bool]] = []
 
-    def looking(self: Backfill) -> None:
+    def refreshing(self: Backfill) -> None:
         before = self.waits_for_changes
-        look_again(self)
+        refresh(self)
         waiting.append((before, self.waits_for_changes))
 
     monkeypatch.setattr(backfilling, "read_chunk", reading)
-    monkeypatch.setattr(Backfill, "look_again", looking)
+    monkeypatch.setattr(Backfill, "refresh", refreshing)
     both.run("alter table items add a int default 1", "insert into items (id) values (40)")
     both.drain()
     assert_left(both, "items", "others")
-    # what was read before the change is read again
+    # rows read before the change are read again
     assert waiting == [(True, False)]
     assert [names(data["new"])[5:] for data in schemas_told(both)] == [["a"], ["a", "b"]]
 

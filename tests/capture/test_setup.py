@@ -1,4 +1,4 @@
-"""What is found out before a capture goes on: other tables under the same names, a changed publication or source."""
+"""Checks before a capture resumes: other tables under the same names, a changed publication or source."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,15 +7,15 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture import health as looking
-from millrace.resources.capture import setup
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.health import capture_health
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source import connection as source_connection
-from millrace.resources.capture.store import CaptureStore, Emitted
-from millrace.resources.errors import CaptureInUse, LeaseLost
+from millrace.capture import drain as pipeline
+from millrace.capture import health as looking
+from millrace.capture import setup
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.health import capture_health
+from millrace.capture.setup import GapOpen
+from millrace.capture.source import connection as source_connection
+from millrace.capture.store import CaptureStore, Emitted
+from millrace.errors import CaptureInUse, LeaseLost
 from tests.support.capturing.captured import ITEMS, Captured, declared
 from tests.support.factories import rows, start, value
 from tests.support.patience import patience, wait_until
@@ -68,7 +68,7 @@ def test_a_changed_publication_is_a_gap_though_another_table_is_declared(capture
     captured.drain()
     captured.run(f"alter publication {publication(captured)} set (publish = 'insert')")
     captured.run("create table notes (id int primary key)")
-    with pytest.raises(GapOpen, match=r"somebody else: public\.items\."):
+    with pytest.raises(GapOpen, match=r"another program: public\.items\."):
         declared(captured, CapturedTable("items"), CapturedTable("notes")).drain()
 
 
@@ -80,13 +80,13 @@ def test_more_tables_in_the_publication_than_declared_are_taken_out(captured: Ca
     captured.run("insert into notes values (1)", "insert into items values (1)")
     captured.drain()
     assert captured.replayed() == captured.table()
-    # taken out of the declaration, it is passed over under any name
+    # a table taken out of the declaration is skipped under any name
     declared(captured, CapturedTable("items"), CapturedTable("notes")).drain()
     captured.run("insert into notes values (2)", "alter table notes rename to n", "insert into n values (3)")
     captured.run("vacuum full items", "insert into items values (2)")
     captured.drain()
     assert [row for row in captured.replayed() if "name" in row] == captured.table()
-    # a table that is as before is not read again
+    # an unchanged table is not read again
     assert captured.value("select backfilled_at from event_store.captured_tables") == read_at
     assert gaps(captured) == []
     assert rows(captured.source.connection, "select tablename::text from pg_publication_tables") == [("items",)]
@@ -120,7 +120,7 @@ def test_a_backfill_that_waits_for_an_older_transaction_names_it(captured: Captu
         (said,) = both.problems()
         assert said.startswith("the backfill of public.notes waits for the end of the transaction of session ")
         assert f"session {older.info.backend_pid} (" in said
-        # more log than expected is kept: the same one is named
+        # the slot retains more log than expected: the same session is named
         small = replace(both.capture, max_retained_bytes=-1)
         kept, _ = capture_health(both.dsn, small).problems(small)
         assert f"open the longest is the transaction of session {older.info.backend_pid} (" in kept
@@ -137,12 +137,12 @@ def test_looking_does_not_hold_up_the_slot_of_a_live_one(captured: Captured, mon
         process.drain(budget_s=patience(), idle_s=0)
         assert captured.health().lag_s < looking.RECENT_S
         assert looks == []
-        # it has said nothing for longer, and reads nothing
+        # the capture has stored nothing for longer, and does not read the slot
         captured.store.execute("update event_store.captures set stored_at = stored_at - interval '1 hour'")
         monkeypatch.setattr(looking, "BUSY_S", 0.1)
         captured.run("create table others ()")
         assert captured.health().lag_s > 3000
-        # or nothing happened for so long
+        # or nothing happened in the source for that time
         monkeypatch.setattr(looking, "BUSY_S", patience())
         monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
         health = start(captured.health)

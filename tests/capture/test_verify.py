@@ -1,4 +1,4 @@
-"""A table that is compared with its streams, to verify, to repair, or because its capture begins anew."""
+"""A table that is compared with its streams, to verify, to repair, or because its capture restarts."""
 
 import threading
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture import verify as verifying
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureReport
-from millrace.resources.capture.source import chunks as source_chunks
-from millrace.resources.capture.source.chunks import Chunk
-from millrace.resources.capture.source.connection import flush_lsn
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.verify import BadCondition, Verification
+from millrace.capture import backfill as backfilling
+from millrace.capture import verify as verifying
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureReport
+from millrace.capture.source import chunks as source_chunks
+from millrace.capture.source.chunks import Chunk
+from millrace.capture.source.connection import flush_lsn
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.verify import BadCondition, Verification
 from tests.support.capturing.captured import Captured, declared, preceded, replay
 from tests.support.patience import patience
 
@@ -33,7 +33,7 @@ def verified(captured: Captured, repairs: str | None = None, where: str | None =
 
 @pytest.fixture
 def wrong(captured: Captured) -> Captured:
-    """Three rows of a hundred are other than the log says: the store was changed behind it."""
+    """Three rows of a hundred differ from the log: the store was changed behind the capture's back."""
     captured.run("insert into items select n, 'old', n from generate_series(1, 100) n")
     captured.drain()
     captured.store.execute("set session_replication_role = replica")
@@ -160,7 +160,7 @@ def test_a_capture_that_begins_anew_does_not_double_the_log(captured: Captured) 
     )
     both = declared(captured, CapturedTable("items"), CapturedTable("many"), CapturedTable("parts"))
     both.drain()
-    # the same types by the log, and values that an update does not say
+    # the same types through the log, and values that an update leaves out
     both.run(
         "update many set id = 2, long = repeat('x', 5000)", "update many set c3 = 8",
         "insert into items values (101, null, 'NaN', true)", "update items set ok = false where id % 2 = 0",
@@ -171,11 +171,11 @@ def test_a_capture_that_begins_anew_does_not_double_the_log(captured: Captured) 
     report = anew(both)
     assert (report.backfilled, report.unchanged) == (0, 152)
     assert events(both) == before
-    # a partition that comes without rows has nothing read
+    # a new partition without rows causes no backfill
     both.run("create table parts_2 partition of parts for values from (1000) to (2000)")
     report = both.drain()
     assert (report.backfilled, report.unchanged, events(both)) == (0, 0, before)
-    # unseen
+    # unseen by the capture
     both.run("insert into parts values (1500, 'new')")
     slot = both.value("select slot from event_store.captures")
     both.source.connection.execute("select pg_drop_replication_slot(%s)", (slot,))

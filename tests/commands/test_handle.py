@@ -1,4 +1,4 @@
-"""`handle`, on either store: a stream is loaded, decided on and appended to, again where another writer was first."""
+"""`handle`, on either store: load a stream, decide, append; all again if another writer was first."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.commands.decider import Decider, Emit, GaveUp, HistoryPurged, event_id_of
-from millrace.resources.commands.handle import handle
-from millrace.resources.errors import EventIdReused, StreamClosed
-from millrace.resources.event_store import AsyncEventStore, Event, causing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.user_code import NeverRan
+from millrace.commands.decider import Decider, Emit, event_id_of
+from millrace.commands.handle import handle
+from millrace.errors import EventIdReused, GaveUp, HistoryPurged, StreamClosed
+from millrace.event_store import AsyncEventStore, Event, causing
+from millrace.event_store.platform import PlatformStore
+from millrace.user_code import NeverRan
 from tests.support.factories import Connect, purge
 from tests.support.sql_calls import BatchEvent, append_events
 
@@ -92,20 +92,20 @@ def test_a_command_is_decided_on_with_the_state_of_its_stream(accounts: Platform
     assert amounts(accounts) == [50, -20]
     nothing = handle(accounts, ACCOUNT, "a-1", 0)
     assert (nothing.events, nothing.state, nothing.version, nothing.offset) == ((), 30, 2, second.offset)
-    # several together
+    # several events together
     done = handle(accounts, ACCOUNT, "a-1", 200)
     stored = list(accounts.read("account", "a-1"))
     assert [event.event for event in stored] == ["paid", "paid", "paid", "reported"]
     assert done.events == tuple(stored[2:])
     assert (done.version, done.offset, done.state) == (4, stored[-1].offset, 230)
     assert len({event.command_id for event in done.events}) == 1
-    # of a stream that is not there
+    # on a stream that does not exist
     none = handle(accounts, ACCOUNT, "a-2", 0)
     assert (none.events, none.offset) == ((), 0)
 
 
 def meddling(store: PlatformStore, times: int, seen: list[int]) -> Decider[int, int]:
-    """Make an account whose first decisions another writer is faster than; it notes the states that it sees."""
+    """Make an account on which another writer beats the first decisions; it notes the states that it sees."""
 
     def decide_late(command: int, balance: int) -> list[Emit]:
         seen.append(balance)
@@ -160,8 +160,8 @@ def test_a_command_with_an_id_is_handled_once_also_by_two_at_once(accounts: Plat
     assert [event.event_id for event in again.events] == [event.event_id for event in first.events]
     assert {event.command_id for event in first.events} == {command_id}
     assert (again.state, again.version, again.offset) == (200, 2, first.offset)
-    assert handle(accounts, ACCOUNT, "a-2", 200, command_id=command_id).version == 2  # of another stream
-    # of another decider, on a stream of the same name
+    assert handle(accounts, ACCOUNT, "a-2", 200, command_id=command_id).version == 2  # on another stream
+    # for another decider, on a stream of the same name
     accounts.register_decider_event("loan", "paid", "A rate was paid.")
     loan = replace(ACCOUNT, name="loan")
     other = handle(accounts, loan, "a-1", 5, command_id=command_id)
@@ -193,7 +193,7 @@ def test_a_command_whose_event_id_is_taken_is_refused(accounts: PlatformStore) -
 
 
 def decide_anew(command: int, _: int) -> list[Emit]:
-    """Pay, and say so in other words each time."""
+    """Pay, with other data each time."""
     return [Emit("paid", {"amount": command, "receipt": str(uuid4())})]
 
 
@@ -203,7 +203,7 @@ def decide_anew(command: int, _: int) -> list[Emit]:
 def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
     accounts: PlatformStore, monkeypatch: pytest.MonkeyPatch, call: int, after_a_conflict: bool, decision: Decide
 ) -> None:
-    """The other one is done before the first, second … call of a try; again it is refused, or decided otherwise."""
+    """The same command completes elsewhere before the n-th call of a try; decided again, it is refused or differs."""
     account, command_id = replace(ACCOUNT, decide=decision), uuid4()
     racing, calls, led = PlatformStore(accounts.connection), list[str](), list[Any]()
     behind = 3 if after_a_conflict else 0  # the calls of the try that meets another writer
@@ -229,7 +229,7 @@ def test_what_is_done_elsewhere_meanwhile_is_told_as_done(
         watch(name)
     pay(accounts, 50)
     done = handle(racing, replace(account, decide=conflicting), "a-1", -50, command_id=command_id)
-    if call > 3:  # none was, so this one was the first
+    if call > 3:  # there was no such call, so this one was the first
         assert (led, len(calls)) == ([], behind + 3)
         led.append(handle(accounts, account, "a-1", -50, command_id=command_id))
     told = [([(event.event_id, event.data) for event in each.events], each.state) for each in (done, *led)]

@@ -1,4 +1,4 @@
-"""A fold's states as snapshots: only the events behind them are read, and none is used that lacks an event."""
+"""A fold's states as snapshots: only later events are read, and a snapshot that lacks an event is not used."""
 
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -7,14 +7,15 @@ import psycopg
 import pytest
 
 from millrace import testing
-from millrace.events import drop, scale
-from millrace.resources.commands.decider import Decider, Emit, HistoryPurged
-from millrace.resources.commands.handle import handle
-from millrace.resources.event_store import Event, StreamState
-from millrace.resources.event_store.client import STREAM_PAGE
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.fold import Fold, fold
-from millrace.resources.read_models.declared.fold_event import FoldEvent, State
+from millrace.commands.decider import Decider, Emit
+from millrace.commands.handle import handle
+from millrace.errors import HistoryPurged
+from millrace.event_schemas import drop, scale
+from millrace.event_store import Event, StreamState
+from millrace.event_store.client import STREAM_PAGE
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.fold import Fold, fold
+from millrace.read_models.declared.fold_event import FoldEvent, State
 from tests.support.factories import Connect, purge, value
 from tests.support.sql_calls import BatchEvent, append_events
 
@@ -39,7 +40,7 @@ def changed(state: State | None, event: FoldEvent) -> State | None:
 
 
 def decide(command: int, state: State | None) -> list[Emit]:
-    """Put so many sweets into a jar, up to ten."""
+    """Put `command` sweets into a jar, up to ten."""
     free = 10 - (state or {"sweets": 0})["sweets"]
     return [Emit("put", {"n": min(command, free)})] if free else []
 
@@ -91,7 +92,7 @@ def test_only_what_is_behind_is_read(built: PlatformStore, connect: Connect, mon
         last = "select max(\"offset\") from event_store.events where decider_id = 'full'"
         assert full.offset == value(built.connection, last)
         assert handle(built, JAR, "new", 1).state == {"sweets": 1}
-        # an event that the model does not take is no part of its state
+        # an event that the model does not take leaves its state unchanged
         assert handle(built, JAR, "unread", 1).version == 2
         assert handle(built, JAR, "emptied", 2).state == {"sweets": 2}  # no row is a state, too
     assert read == [(3,), (), (), (1,), ()]
@@ -99,16 +100,16 @@ def test_only_what_is_behind_is_read(built: PlatformStore, connect: Connect, mon
     (again,) = handle(built, JAR, "behind", 9, command_id=command_id).events
     assert again.event_id == behind.events[0].event_id
 
-    # one that is not as the declaration is now
+    # not used: the snapshot of a declaration that has changed
     assert state_of(built, "full") is not None
     assert state_of(built, "full", changed) is None
-    # nor one of an older shape of the events that it takes
+    # not used either: the snapshot of an older shape of the events
     built.register_event_upcast("jar", "seen", 2, [drop("n")])
     assert state_of(built, "full") is not None
     with built.connection.transaction(force_rollback=True):
         built.register_event_upcast("jar", "put", 2, [scale("n", 2)])
         assert state_of(built, "full") is None
-        # so all events count in the new unit, those before the snapshot too
+        # so all events count in the new unit, even those before the snapshot
         looks: Decider[State | None, int] = Decider(name="jar", initial=None, decide=lambda *_: [], evolve=jars)
         assert handle(built, looks, "behind", 0).state == {"sweets": 1000}
 
@@ -142,11 +143,11 @@ def test_a_snapshot_outlives_purges_but_lacks_no_event(built: PlatformStore, dsn
     put(built, "unread", 1)
     with pytest.raises(testing.StreamsFailed):
         testing.given(dsn=dsn, spark=spark).when(jars)
-    assert state_of(built, "emptied") is None  # it owes an event
+    assert state_of(built, "emptied") is None  # the drain still owes the stream an event
     unread = state_of(built, "unread")
     assert unread is not None
     assert unread.version == 2
-    # discarded, and its lock gone
+    # the event is discarded, and the stream's lock is gone
     built.connection.execute("update event_store.stream_locks set parked_at = now()")
     built.discard_dead_letter("jars", "jar", "emptied", "a test")
     built.connection.execute("delete from event_store.stream_locks")

@@ -1,4 +1,4 @@
-"""Deciders in tests: given events, when a command comes, then it leads to these events."""
+"""Deciders in tests: given events, when a command comes, then these events follow."""
 
 from itertools import count
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace import Decider, Emit
-from millrace.resources.event_store import Event
+from millrace.event_store import Event
 from millrace.testing import event, given
 
 OPENED = event("account", "a-1", "opened")
@@ -31,11 +31,11 @@ def test_what_a_command_leads_to_is_compared_and_stored(dsn: str) -> None:
     store.when(ACCOUNT, "a-1", 0).then()
     assert store.when(ACCOUNT, "a-1", 7).then(Emit("changed", {"by": 7})).state == 12
     assert store.when(ACCOUNT, "a-1", -12).state == 0
-    # of another stream
+    # on another stream
     assert store.when(ACCOUNT, "a-2", 1).decided.version == 1
     with pytest.raises(ValueError, match="not enough"):
         store.when(ACCOUNT, "a-2", -2)
-    # nothing of it was stored
+    # the refused command stored nothing
     assert store.when(ACCOUNT, "a-2", 0).decided.version == 1
 
 

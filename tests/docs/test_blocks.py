@@ -1,7 +1,7 @@
-"""Every code block of the README and of docs/ runs, chapter by chapter, and prints what the page says.
+"""Every code block of the README and of docs/ runs, chapter by chapter, and prints the output on its page.
 
-A chapter is what stands below a heading of the first or the second level. The chapters of a page share a database and a
-folder, in order; `tests.support.pages.reader` says what is done with a block.
+A chapter is the text below a heading of the first or second level. The chapters of a page share a database and a
+folder, in order; `tests.support.pages.reader` says how a block is run.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.pages.documents import EXECUTED, PAGES, Block, chapters
 from tests.support.pages.printed import assert_printed
 from tests.support.pages.reader import Reader
@@ -27,9 +27,9 @@ READ = [
     for chapter, blocks in chapters(page).items()
     if {block.language for block in blocks} & EXECUTED
 ]
-# blocks of text that show what a folder, or a function, looks like
+# blocks of text that show a folder or a function
 SHOWN = {
-    # it is for the owner of another database: `capture/tables/test_rights.py` tries it
+    # for the owner of another database: `capture/tables/test_rights.py` tests it
     ("docs/change_capture.md", "Prepare the source"),
     ("docs/contributing.md", "Layout"),
     ("docs/your_own_repository.md", "The repository"),
@@ -45,7 +45,7 @@ def readers(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Callable[[str], Reader]]:
-    """Make a reader for a page, with a database of its own, at its first chapter; the reader before goes."""
+    """Make a reader for a page at its first chapter, with its own database; remove the previous reader."""
     made: dict[str, Reader] = {}
 
     def spark() -> "SparkSession":
@@ -56,7 +56,7 @@ def readers(
 
         def reader(page: str) -> Reader:
             if page not in made:
-                # the logins of one page are not there for the next
+                # the next page does not have this page's logins
                 stack.close()
                 made.clear()
                 name = spares()
@@ -78,7 +78,7 @@ def test_the_blocks_of_a_chapter_print_what_the_page_says(
     page: str, chapter: str, readers: Callable[[str], Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = readers(page)
-    # what the blocks set in the environment goes with the test
+    # environment variables that the blocks set end with the test
     for name in ("MILLRACE_DSN", "MILLRACE_HOME", "MILLRACE_DECLARATIONS", "LEGACY_DSN"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -88,7 +88,7 @@ def test_the_blocks_of_a_chapter_print_what_the_page_says(
         for before, blocks in chapters(page).items():
             if before == chapter:
                 break
-            # somebody asked for this chapter only: it stands on those before
+            # if only this chapter was selected, run those before it first
             if before not in reader.read:
                 follow(reader, before, blocks)
         followed = follow(reader, chapter, chapters(page)[chapter])
@@ -98,7 +98,7 @@ def test_the_blocks_of_a_chapter_print_what_the_page_says(
             elif block.language == "python":
                 assert not out, f"{block} prints something that the page does not show"
         if page == "docs/from_sql.md":
-            # a query over the events, then one that reads what the declaration keeps
+            # a query over the events, then one over the model's rows
             rows = [out for block, out in followed if block.language == "sql"]
             assert rows[::2] == rows[1::2]
 
@@ -112,5 +112,7 @@ def follow(reader: Reader, chapter: str, blocks: list[Block]) -> list[tuple[Bloc
 def test_a_block_that_does_not_run_is_a_picture_or_a_layout(page: str) -> None:
     for chapter, blocks in chapters(page).items():
         for block in blocks:
-            allowed = EXECUTED | {"mermaid"} | ({"text"} if (page, chapter) in SHOWN else set())
+            allowed = EXECUTED | ({"text"} if (page, chapter) in SHOWN else set())
+            # what the site lists beside each page
+            allowed |= {"{toctree}"} if page == "docs/index.md" else set()
             assert block.language in allowed, f"{block}: {block.language!r}"

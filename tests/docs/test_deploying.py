@@ -1,4 +1,4 @@
-"""The units of docs/deploying watch what `millrace up` runs, and systemd takes them."""
+"""The units of docs/deploying cover the services of `millrace up`, and systemd accepts them."""
 
 import shutil
 import subprocess
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from millrace.patience import FAREWELL_S, LOOK_S
 from millrace.platform_defs.local.services import Endpoints, environment, services
 from millrace.platform_defs.local.surroundings import PROGRAMS
-from millrace.resources.patience import FAREWELL_S, LOOK_S
-from millrace.resources.settings import PROJECT, Settings
+from millrace.settings import Settings
+from tests.support.project import PROJECT
 
 FOLDER = PROJECT / "docs" / "deploying"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -19,7 +20,7 @@ HOME = Path("/var/lib/millrace")
 
 def in_unit(unit: Path, section: str, name: str) -> str:
     read = ConfigParser(interpolation=None, strict=False)
-    # names of systemd are of capitals
+    # systemd's names have capitals
     read.optionxform = str  # type: ignore[assignment,method-assign]
     read.read_string(unit.read_text())
     return read[section][name]
@@ -41,7 +42,7 @@ def test_each_watched_service_has_its_unit() -> None:
             "ExecStart": f"/opt/millrace/bin/millrace run service {name}",
             "Type": "notify",
             "Restart": "always",
-            # what the service started is ended by who watches it
+            # the service's supervisor ends its child processes
             "KillMode": "mixed",
         }
         assert {key: in_unit(unit, "Service", key) for key in expected} == expected
@@ -70,5 +71,5 @@ def test_the_file_of_settings_names_settings_and_what_runs_need() -> None:
     known = {f"MILLRACE_{name.upper()}" for name in Settings.model_fields} | set(environment(Settings(), endpoints))
     named = settings_of_file()
     assert set(named) <= known
-    # what services get of `millrace up`, but what has a default
+    # settings that services get from `millrace up`, except those with a default
     assert {"MILLRACE_DSN", "MILLRACE_DAGSTER_DSN", "MILLRACE_HOME", "DAGSTER_HOME", "SPARK_REMOTE"} <= set(named)

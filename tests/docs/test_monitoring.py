@@ -1,4 +1,4 @@
-"""Metrics, alert rules and the dashboard speak of what is there."""
+"""Metrics, alert rules and the dashboard name only existing metrics."""
 
 import json
 import re
@@ -6,14 +6,14 @@ import re
 import dagster as dg
 import yaml
 
+from millrace.operations.alerts.findings import ALERT_AFTER_S
+from millrace.operations.metrics.store import StoreMetrics
 from millrace.platform_defs.cli import app
 from millrace.platform_defs.metrics.dagster import metrics_of as metrics_of_dagster
 from millrace.platform_defs.standing import KINDS, DagsterStanding
-from millrace.resources.alerts.findings import TOLD_AFTER_S
-from millrace.resources.metrics.store import StoreMetrics
-from millrace.resources.settings import PROJECT
 from tests.support.pages.commands import commands
 from tests.support.pages.documents import quoted, table
+from tests.support.project import PROJECT
 
 FOLDER = PROJECT / "docs" / "monitoring"
 
@@ -40,20 +40,20 @@ def test_what_is_told_of_metrics_is_what_there_is(dsn: str) -> None:
     shown = [target["expr"] for panel in panels for target in panel["targets"]]
     assert len(shown) > 10
     assert named(" ".join([*expressions, *shown])) <= metrics
-    # the dashboard shows what there is of alerts
+    # the dashboard shows all metrics of alerts
     of_alerts = {name for name in metrics if name.startswith("millrace_alerts_")}
     assert len(of_alerts) > 2
     assert of_alerts <= named((FOLDER / "dashboard.json").read_text())
 
 
 def test_the_table_of_kinds_is_what_is_judged() -> None:
-    judged = (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text()
+    judged = (PROJECT / "sql" / "functions" / "operations" / "standing.sql").read_text()
     severities = dict(re.findall(r"\('(\w+)', '(page|ticket|note)', ", judged))
     severities |= {kind: of.severity for kind, of in KINDS.items()}
     kinds = {quoted(row[0])[0]: row[-1] for row in table("docs/monitoring.md", "kind")}
     assert {kind for kind, severity in severities.items() if severity != "note"} <= set(kinds)
     assert [kind for kind, severity in kinds.items() if severities.get(kind, severity) != severity] == []
-    assert set(TOLD_AFTER_S) <= set(kinds)
+    assert set(ALERT_AFTER_S) <= set(kinds)
     text = (FOLDER / "alerts.yml").read_text() + judged
     there = commands(app)
     named = re.findall(r"\bmillrace ((?:[a-z-]+ ?)+)", text)

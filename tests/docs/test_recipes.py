@@ -1,4 +1,4 @@
-"""The recipes of docs/who_may_do_what.md: what each login may then do, and what not."""
+"""The recipes of docs/who_may_do_what.md: the rights of each login, and their limits."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.event_store.client import STREAM_PAGE
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.metrics.store import metrics_of
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.event_store.client import STREAM_PAGE
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.metrics.store import metrics_of
+from millrace.read_models.stored.versions import ensure_version
 from tests.commands.test_snapshots import jars
 from tests.support.factories import append, append_to, pump, value
 from tests.support.pages.documents import chapters
@@ -108,7 +108,7 @@ def test_the_login_that_migrated_prepares_a_server_of_ones_own(orders: PlatformS
     admin.execute(f"create role {names['migrator']} login createrole".encode())
     admin.execute(f"grant create on database {admin.info.dbname} to {names['migrator']}".encode())
     if admin.info.server_version >= 160000:
-        # as who made the role has it
+        # as the creator of the role has it
         grant = f"grant event_store_owner to {names['migrator']} with admin true, inherit false, set false"
         admin.execute(grant.encode())
     blocks = chapters("docs/operating.md")["Your own Postgres, your own Spark"]

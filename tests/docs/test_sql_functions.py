@@ -1,12 +1,12 @@
-"""docs/sql_functions.md, docs/platform_functions.md and docs/who_may_do_what.md say of each function what it is."""
+"""docs/sql_functions.md, docs/platform_functions.md and docs/who_may_do_what.md describe each function correctly."""
 
 import re
 
-from millrace.resources.event_store.migrations import function_files
-from millrace.resources.event_store.refusals import BY_SQLSTATE
-from millrace.resources.settings import PROJECT
+from millrace.event_store.migrations import function_files
+from millrace.event_store.refusals import BY_SQLSTATE
 from tests.support.factories import Connect, rows
 from tests.support.pages.documents import quoted, table
+from tests.support.project import PROJECT
 
 DOCS = PROJECT / "docs"
 LOGINS = ("nobody", "writer", "consumer", "reader", "owner", "drain", "migrator")

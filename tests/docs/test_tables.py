@@ -1,19 +1,22 @@
-"""The tables and links of the documents name what is there."""
+"""The tables and links of the documents name only existing things."""
 
 import re
 from pathlib import Path
 
 import millrace
-from millrace import spark
+from millrace import read_models
+from millrace.event_store.refusals import BY_SQLSTATE
 from millrace.examples.shop.commands import app as commands_of_the_shop
 from millrace.platform_defs.cli import app
-from millrace.resources.read_models.declared import words
-from millrace.resources.settings import PROJECT, Settings
+from millrace.read_models.declared import words
+from millrace.settings import Settings
 from tests.support.pages.commands import commands
 from tests.support.pages.documents import PAGES, anchors, chapters, links, parsed, quoted, table
+from tests.support.project import PROJECT
 
+DOCS = PROJECT / "docs"
 MODELS = {"read_model", "fold", "recompute"}
-# columns that are no state
+# kinds of columns that store no state
 READ_ONLY = {"computed", "lookup"}
 
 
@@ -34,7 +37,7 @@ def test_the_table_of_settings_has_every_setting_with_its_default() -> None:
 def test_the_tables_of_columns_and_of_functions_have_every_kind() -> None:
     columns = {name.split("(")[0] for row in table("docs/read_models.md", "column") for name in quoted(row[0])}
     models = {quoted(row[0])[0] for row in table("docs/read_models.md", "declared by")}
-    declaring = {*millrace.__all__, *spark.__all__}
+    declaring = {*millrace.__all__, *read_models.__all__}
     assert columns | models == {name for name in declaring if name in {*vars(words), *READ_ONLY, *MODELS}}
 
 
@@ -44,8 +47,16 @@ def test_what_the_layout_names_is_there() -> None:
         assert (PROJECT / line.split()[0]).exists(), line
 
 
-def test_the_readme_names_every_page() -> None:
-    assert {page for page in PAGES if page.startswith("docs/")} <= set(links("README.md"))
+def test_the_index_names_every_page_and_so_does_the_list_beside_each_page() -> None:
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} - {"index.md"}
+    assert pages <= {link.partition("#")[0] for link in links("docs/index.md")}
+    listed = "".join(token.content for token in parsed("docs/index.md") if token.info == "{toctree}").splitlines()
+    assert pages == {f"{name}.md" for name in listed if name and not name.startswith(":")}
+
+
+def test_each_error_of_the_store_has_a_remedy() -> None:
+    told = {code: quoted(name)[0] for code, name, _ in table("docs/reference/errors.md", "SQLSTATE")}
+    assert told == {code: error.__name__ for code, error in BY_SQLSTATE.items()}
 
 
 def test_the_links_of_the_pages_lead_somewhere() -> None:

@@ -1,4 +1,4 @@
-"""`append`, `append_all` and what they take. Not here: what is stored and refused (tests/sql/events)."""
+"""`append`, `append_all` and their arguments. Not here: the stored rows and the refusals (tests/sql/event_store)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +7,12 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 
-from millrace.resources.errors import Conflict, Malformed
-from millrace.resources.event_store import NO_STREAM, EventStore, NewEvent, on
-from millrace.resources.event_store.ids import uuid7
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.views import Views
-from millrace.resources.events.model import event
+from millrace.errors import Conflict, Malformed
+from millrace.event_schemas.model import event
+from millrace.event_store import NO_STREAM, EventStore, NewEvent, on
+from millrace.event_store.ids import uuid7
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.views import Views
 from tests.support.factories import append
 
 

@@ -1,4 +1,4 @@
-"""Positions of events that were just appended, as soon as somebody has sequenced them."""
+"""Positions of just appended events, as soon as a sequencer has given them."""
 
 import asyncio
 from uuid import uuid4
@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.errors import Malformed, TransactionOpen
-from millrace.resources.event_store import AsyncEventStore, EventStore, NewEvent, on
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
-from millrace.resources.event_store.rows import EventPosition
+from millrace.errors import Malformed, TransactionOpen
+from millrace.event_store import AsyncEventStore, EventStore, NewEvent, on
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
+from millrace.event_store.rows import EventPosition
 from tests.support.factories import Connect, append, ids_of_one_partition, refusal, rows, start, value
 from tests.support.patience import patience, wait_until
 
@@ -24,7 +24,7 @@ def test_positions_of_what_was_appended_are_told(orders: PlatformStore, dsn: str
     placed = orders.positions(appended)
     assert [(each.partition, each.position) for each in placed] == [(3, 0), (7, 0), (3, 1)]
     assert [(each.event_id,) for each in placed] == [each.event_ids for each in appended]
-    # a connection that does not commit by itself has no transaction afterwards
+    # a connection without autocommit has no open transaction afterwards
     connection = connect(autocommit=False)
     own = EventStore(connection).append("order", three, NewEvent("placed"))
     connection.commit()

@@ -1,7 +1,7 @@
 """Clients of the store: guests on a caller's connection, on a pool, and the asynchronous one.
 
-The asynchronous client is written from the synchronous one: it is the derivation that is tested, and each kind of call
-once. Not here: what the calls do (tests/sql).
+The asynchronous client is derived from the synchronous one: tested are the derivation, and each kind of call once.
+Not here: the effects of the calls (tests/sql).
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from msgspec import Struct, structs
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import Conflict, Malformed, MillraceError
-from millrace.resources.event_store import (
+from millrace.capture.store import CaptureStore
+from millrace.errors import Conflict, Malformed, MillraceError
+from millrace.event_store import (
     NO_STREAM,
     Appended,
     AsyncEventStore,
@@ -38,12 +38,12 @@ from millrace.resources.event_store import (
     causing,
     on,
 )
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import ASKED_AFTER, SqlFunctions
-from millrace.resources.producers import ProducerStore
-from millrace.resources.settings import PROJECT
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import CHECK_AFTER_CALLS, SqlFunctions
+from millrace.producers import ProducerStore
 from scripts.write_async_client import TARGETS, formatted
 from tests.support.factories import Connect, append, new_event, register_orders, value
+from tests.support.project import PROJECT
 from tests.support.sql_calls import append_events, get_events
 
 # On the caller's connection ----------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_threads_that_share_a_connection_get_their_own_rows(orders: PlatformStor
             assert [event.data for event in orders.read("order", f"o-{number}")] == [number] * version
 
     usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # between two statements of a call, too
+    sys.setswitchinterval(1e-6)  # even between two statements of a call
     try:
         with ThreadPoolExecutor(8) as threads:
             for done in [threads.submit(work, number) for number in range(8)]:
@@ -111,7 +111,7 @@ def test_the_callers_row_factory_is_no_matter_to_the_client(connect: Connect) ->
 
 @dataclass(frozen=True)
 class Counted:
-    """A row with a default, a text of JSON and a value that is made of it."""
+    """A row with a default, a text of JSON and a value parsed from it."""
 
     number: int
     value_json: str
@@ -123,7 +123,7 @@ class Counted:
 
 
 class CountedMuch(Struct, frozen=True, dict=True):
-    """The same, of which there are many."""
+    """The same for large numbers of rows."""
 
     number: int
     value_json: str
@@ -146,7 +146,7 @@ def test_a_row_is_what_the_constructor_of_its_class_makes(connect: Connect, row:
     with pytest.raises(AttributeError):
         one.number = 2  # type: ignore[misc]
     assert not counted("select false as exact, '1'::jsonb as value, 1 as number").exact
-    # a store that is newer than the program has a column more
+    # a store newer than the program has one more column
     assert counted("""select 1 as number, 2 as other, '{"a": 1}'::jsonb as value""") == same
     with pytest.raises(TypeError, match=f"lack some of {row.__name__}: value_json"):
         counted("select 1 as number")
@@ -158,7 +158,7 @@ ASYNC: dict[type[EventStore | Views], Any] = {EventStore: AsyncEventStore, Views
 async def _call_both(
     connection: psycopg.Connection, call: Callable[[Any], Any], kind: type[EventStore | Views] = EventStore
 ) -> list[object]:
-    """Return what a call gives on the client, and on the asynchronous one; a refusal as its exception."""
+    """Return the results of a call on both clients; a refusal as its exception."""
     gave: list[object] = []
     async with await psycopg.AsyncConnection.connect(connection.info.dsn, autocommit=True) as other:
         for store in (kind(connection), ASYNC[kind](other)):
@@ -190,7 +190,7 @@ def test_one_meaning_is_stored_as_that(
         first, again = await _call_both(store.connection, lambda client: client.append("order", name, one))
         assert isinstance(first, Appended)
         assert again == structs.replace(first, appended=False)
-        # it is the same event for a batch, too
+        # a batch treats it as the same event too
         for told in await _call_both(store.connection, lambda client: client.append_all([on("order", name, one)])):
             assert told == [again]
 
@@ -239,9 +239,9 @@ def test_an_argument_that_no_function_takes_is_malformed(store: PlatformStore) -
 
 
 def test_a_call_that_is_made_often_is_prepared_in_a_session_of_its_own(store: PlatformStore) -> None:
-    """Behind a pool nothing is (`sql/rows/test_pooler.py`)."""
+    """Behind a pool no statement is prepared (`sql/rows/test_pooler.py`)."""
     prepared = "select count(*) from pg_prepared_statements where strpos(statement, '.poll_views') > 0"
-    for _ in range(ASKED_AFTER):
+    for _ in range(CHECK_AFTER_CALLS):
         store.poll_views()
     assert value(store.connection, prepared) == 0
     for _ in range(7):
@@ -267,7 +267,7 @@ def test_threads_share_a_store_on_a_pool(pool: ConnectionPool, store: PlatformSt
         append(pooled)
     pages = pooled.read("order", "o-1")
     next(pages)
-    # a reader that stops in the middle of a stream holds none either
+    # a reader that stops in the middle of a stream holds no connection either
     assert pool.get_stats()["pool_available"] == pool.get_stats()["pool_size"]
     with pytest.raises(TypeError, match=r"on_one_connection\(\)"):
         _ = pooled.connection

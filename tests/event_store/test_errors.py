@@ -1,18 +1,18 @@
-"""Every SQLSTATE of ours has its exception, with the database's own words."""
+"""Every SQLSTATE of ours has its exception, with the database's own message."""
 
 import re
 
 import psycopg
 import pytest
 
-from millrace.resources import errors
-from millrace.resources.errors import Conflict, Malformed, MillraceError
-from millrace.resources.event_store.migrations import function_files
-from millrace.resources.event_store.refusals import BY_SQLSTATE, refusals
-from millrace.resources.settings import PROJECT
+from millrace import errors
+from millrace.errors import Conflict, Malformed, MillraceError
+from millrace.event_store.migrations import function_files
+from millrace.event_store.refusals import BY_SQLSTATE, refusals
 from tests.support.factories import Connect
+from tests.support.project import PROJECT
 
-ROOMS = ("resources/**/*.py", "assets/**/*.py", "platform_defs/**/*.py", "millrace/*.py")
+ROOMS = ("millrace/**/*.py", "resources/**/*.py", "assets/**/*.py", "platform_defs/**/*.py")
 SOURCES = [path for room in ROOMS for path in PROJECT.glob(room)]
 
 
@@ -38,7 +38,7 @@ def test_each_refusal_becomes_its_exception(connect: Connect) -> None:
 
 def test_every_sqlstate_of_the_functions_is_known_and_none_else() -> None:
     used = {code for path in function_files() for code in re.findall(r"errcode = '(\w+)'", path.read_text())}
-    # Postgres' own, which its clients repeat the transaction for
+    # Postgres' own SQLSTATEs, for which clients retry the transaction
     assert used - {"serialization_failure", "lock_not_available"} == set(BY_SQLSTATE)
 
 

@@ -1,4 +1,4 @@
-"""Following the log: each event once, in order, whatever happens to the connection.
+"""Following the log: each event once, in order, despite lost connections.
 
 Not here: servers that restart or fail over meanwhile (tests/processes/event_store/test_servers.py).
 """
@@ -13,10 +13,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from millrace.resources.errors import PositionOutOfRange
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.following import Follower, Wanted, follow
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import PositionOutOfRange
+from millrace.event_store import Event
+from millrace.event_store.following import EventFilter, Follower, follow
+from millrace.event_store.platform import PlatformStore
 from tests.event_store.test_wake_ups import listeners
 from tests.support import factories
 from tests.support.factories import Connect, append_many, append_to, at_once, ids_of_one_partition, new_event, refusal
@@ -39,7 +39,7 @@ class Screen:
 @contextmanager
 def following(dsn: str) -> Iterator[Screen]:
     stop, screen = threading.Event(), Screen()
-    running = factories.start(lambda: follow(dsn, Wanted(), 2, screen.show, stop, lost=screen.lost.append))
+    running = factories.start(lambda: follow(dsn, EventFilter(), 2, screen.show, stop, lost=screen.lost.append))
     try:
         yield screen
     finally:
@@ -64,7 +64,7 @@ def test_the_newest_are_shown_and_then_each_new_one_once(orders: PlatformStore, 
 def test_a_transaction_that_ends_late_is_not_missed(orders: PlatformStore, connect: Connect) -> None:
     late, reader, begun_before, begun_after = PlatformStore(connect(autocommit=False)), connect(), Screen(), Screen()
     first, second = ids_of_one_partition(orders.connection, 2)
-    before, after = Follower(Wanted()), Follower(Wanted())
+    before, after = Follower(EventFilter()), Follower(EventFilter())
     before.begin(reader, 10)
     append_to(late, first)
     append_to(orders, second)
@@ -72,11 +72,11 @@ def test_a_transaction_that_ends_late_is_not_missed(orders: PlatformStore, conne
     assert [event.decider_id for event in after.begin(reader, 10)] == [second]
     late.connection.commit()
     orders.sequence_events()
-    after.look(reader, begun_after.show)
+    after.show_next(reader, begun_after.show)
     (found,) = begun_after.shown
     # its offset is lower, its position is higher
     assert (found.decider_id, found.position, found.offset) == (first, 1, 1)
-    before.look(reader, begun_before.show)
+    before.show_next(reader, begun_before.show)
     assert begun_before.ids() == [second, first]
     assert [event.position for event in begun_before.shown] == [0, 1]
 
@@ -84,8 +84,8 @@ def test_a_transaction_that_ends_late_is_not_missed(orders: PlatformStore, conne
 def test_each_filter_holds_for_new_events(orders: PlatformStore, connect: Connect) -> None:
     reader = connect()
     wanted = {
-        Wanted(decider="invoice"): ["b"], Wanted(decider_id="a"): ["a"], Wanted(event="paid"): ["c"],
-        Wanted(correlation_id="request-7"): ["c"], Wanted("order", "c", "paid", correlation_id="request-7"): ["c"],
+        EventFilter(decider="invoice"): ["b"], EventFilter(decider_id="a"): ["a"], EventFilter(event="paid"): ["c"],
+        EventFilter(correlation_id="request-7"): ["c"], EventFilter("order", "c", "paid", correlation_id="request-7"): ["c"],
     }  # fmt: skip
     followers = {each: Follower(each) for each in wanted}
     for follower in followers.values():
@@ -95,21 +95,21 @@ def test_each_filter_holds_for_new_events(orders: PlatformStore, connect: Connec
     orders.sequence_events()
     for each, follower in followers.items():
         screen = Screen()
-        follower.look(reader, screen.show)
+        follower.show_next(reader, screen.show)
         assert screen.ids() == wanted[each]
 
 
 def test_what_a_look_has_not_read_comes_next(
     orders: PlatformStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millrace.resources.event_store.following.PAGE", 5)
+    monkeypatch.setattr("millrace.event_store.following.PAGE", 5)
     reader, screen = connect(), Screen()
-    follower = Follower(Wanted())
+    follower = Follower(EventFilter())
     follower.begin(reader, 10)
     append_many(orders.connection, 500)
     orders.sequence_events()
     looks = 1
-    while follower.look(reader, screen.show):
+    while follower.show_next(reader, screen.show):
         looks += 1
     assert looks > 2
     assert len(screen.shown) == len(set(screen.ids())) == 500
@@ -147,19 +147,19 @@ def test_each_is_shown_once_whatever_sessions_end(orders: PlatformStore, dsn: st
 
 def test_what_was_purged_before_it_was_shown_is_an_error(orders: PlatformStore, connect: Connect) -> None:
     reader = connect()
-    follower = Follower(Wanted())
+    follower = Follower(EventFilter())
     follower.begin(reader, 10)
     append_to(orders, *ids_of_one_partition(orders.connection, 2))
     orders.sequence_events()
     factories.purge(orders, 0, 1)
-    gone = refusal(PositionOutOfRange, lambda: follower.look(reader, Screen().show))
+    gone = refusal(PositionOutOfRange, lambda: follower.show_next(reader, Screen().show))
     assert gone.detail is not None
     assert "Log partition 0: the next position is 0; it holds 1 up to before 2." in gone.detail
 
 
 def test_a_word_of_new_positions_shows_them(orders: PlatformStore, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # it looks by itself only after ten minutes, so what comes was told
-    monkeypatch.setattr("millrace.resources.event_store.following.PAUSE_S", 600)
+    # it polls only after ten minutes, so earlier events come by notification
+    monkeypatch.setattr("millrace.event_store.following.PAUSE_S", 600)
     with following(dsn) as screen:
         append_to(orders, "a")
         orders.sequence_events()

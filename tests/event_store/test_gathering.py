@@ -1,4 +1,4 @@
-"""Appends of many coroutines at once: sent together, and answered each by itself."""
+"""Appends of many coroutines at once: sent together, answered one by one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
-from millrace.resources.errors import (
+from millrace.errors import (
     Conflict,
     DataRefused,
     EventIdReused,
@@ -19,14 +19,14 @@ from millrace.resources.errors import (
     StreamClosed,
     TransactionOpen,
 )
-from millrace.resources.event_store import NO_STREAM, Appended, AsyncEventStore, NewEvent, on
-from millrace.resources.event_store.gathering import MOST_EVENTS
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import NO_STREAM, Appended, AsyncEventStore, NewEvent, on
+from millrace.event_store.gathering import MOST_EVENTS
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, rows, terminate, value
 from tests.support.patience import patience
 
 Result = TypeVar("Result")
-# transactions that wrote events: calls that left together are one
+# the number of transactions that wrote events: calls sent together share one
 SENT = "select count(distinct xmin::text) from event_store.events"
 
 
@@ -45,7 +45,7 @@ def run(dsn: str, work: Callable[[AsyncEventStore], Awaitable[Result]], *, autoc
 
 
 async def blocked(store: AsyncEventStore, observer: PlatformStore) -> None:
-    """Wait until what was sent waits for another session's lock."""
+    """Wait until the sent statement waits for another session's lock."""
     query = "select wait_event_type from pg_stat_activity where pid = %s"
     while value(observer.connection, query, store.connection.info.backend_pid) != "Lock":
         await asyncio.sleep(0.01)
@@ -70,7 +70,7 @@ def test_appends_at_once_leave_together_and_each_is_told_its_own(orders: Platfor
 def test_calls_of_one_stream_keep_their_order(orders: PlatformStore, dsn: str) -> None:
     async def work(store: AsyncEventStore) -> list[Appended | BaseException]:
         calls = [placed(store, "o-1", n) for n in range(20)]
-        late = placed(store, "o-1", 30)  # refused where it stands, and not behind the others
+        late = placed(store, "o-1", 30)  # refused in its place, not behind the others
         calls += [placed(store, "o-1", n) for n in range(20, 30)]
         return await asyncio.gather(*calls[:20], late, *calls[20:], return_exceptions=True)
 
@@ -179,7 +179,7 @@ def test_it_never_joins_a_transaction_that_another_coroutine_began(orders: Platf
             await store.append("order", "o-1", NewEvent("placed"))
         asked.set()
         await task
-        # it waits behind the statement that begins one, and sees it
+        # it waits behind the statement that begins a transaction, and sees the transaction
         beginning = asyncio.create_task(store.connection.execute("begin"))
         racing = placed(store, "o-1")
         await beginning

@@ -1,4 +1,4 @@
-"""Ids of events rise, and follow from what they are made of."""
+"""Ids of events rise, and are determined by their parts."""
 
 import time
 from uuid import UUID, uuid4, uuid5
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import uuid7
-from millrace.resources.event_store.ids import id_of
+from millrace.event_store.ids import id_of
 from tests.support.sql_calls import BatchEvent
 
 

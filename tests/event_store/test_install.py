@@ -1,4 +1,4 @@
-"""sql/install.sql: `psql` alone makes the store that the migrator makes, and refuses what it refuses."""
+"""sql/install.sql: `psql` alone makes the same store as the migrator, with the same refusals."""
 
 import json
 import subprocess
@@ -8,9 +8,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.errors import SchemaMismatch
+from millrace.event_store.migrations import migrate, validate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import refusal, rows, value
 from tests.support.install_script import INSTALL, install, program_environment, snapshot
 from tests.support.migrators import VERSIONS, empty
@@ -69,7 +69,7 @@ def test_psql_makes_the_store_that_the_migrator_makes_and_it_delivers(psql: Psql
     event = json.loads(psql.ask("select to_json(e) from event_store.stream_events('invoices') e"))
     assert (event["event_id"], event["decider_id"], event["data"]) == (str(event_id), "o-1", {"total": 7})
     lock = psql.ask(f"select view, last_offset from event_store.ack_event('invoices', 'o-1'::text, {event['offset']})")
-    # the session is another one, so the answer counts by its offset
+    # the answer comes from another session, so it counts by its offset
     assert lock == f"invoices|{event['offset']}"
     assert psql.ask("select count(*) from event_store.stream_events('invoices')") == "0"
     assert psql.ask("select count(*), max(high_water_mark) from event_store.partitions") == "16|1"

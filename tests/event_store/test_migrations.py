@@ -1,4 +1,4 @@
-"""Migrators: at once, killed, behind, ahead."""
+"""Migrators: concurrent, killed, behind, ahead."""
 
 from pathlib import Path
 from typing import LiteralString
@@ -6,10 +6,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store import migrations
-from millrace.resources.event_store.migrations import Migration, function_files, known_migrations, migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import SchemaMismatch
+from millrace.event_store import migrations
+from millrace.event_store.migrations import Migration, function_files, migrate, read_migrations, validate
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, register_orders, rows, start, value
 from tests.support.migrators import VERSIONS, WAITING, applied, empty
 from tests.support.patience import patience, wait_until
@@ -31,7 +31,7 @@ def test_ten_migrators_at_once_make_the_schema(empty: str) -> None:
     with pytest.raises(SchemaMismatch, match="millrace migrate"):
         validate(empty)
     reports = [result.result() for result in at_once([lambda: migrate(empty, log_partitions=4) for _ in range(10)])]
-    assert sorted(name for report in reports for name in report.applied) == [m.name for m in known_migrations()]
+    assert sorted(name for report in reports for name in report.applied) == [m.name for m in read_migrations()]
     assert sum(report.functions_replaced for report in reports) == 1
     assert {report.version for report in reports} == {VERSIONS}
     assert applied(empty) == list(range(VERSIONS + 1))
@@ -60,24 +60,24 @@ def test_what_a_killed_migrator_was_at_is_undone_and_the_next_one_does_it(empty:
     killed_migrator(empty, "create table event_store.streams ()")
     with psycopg.connect(empty) as connection:
         assert value(connection, "select count(*) from pg_class where relnamespace = 'event_store'::regnamespace") == 0
-    # within the functions, which belong to the last migration
+    # killed within the functions, which belong to the last migration
     killed_migrator(empty, "create function event_store.view_lag(text) returns int language sql as 'select 1'")
     assert applied(empty) == list(range(1, VERSIONS))
     with pytest.raises(SchemaMismatch, match="behind the code"):
         validate(empty)
     report = migrate(empty)
-    assert (report.applied, report.functions_replaced) == ((known_migrations()[-1].name,), True)
+    assert (report.applied, report.functions_replaced) == ((read_migrations()[-1].name,), True)
     validate(empty)
 
 
 def test_a_failing_migration_leaves_those_before_it_and_is_resumed(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = known_migrations()
+    known = read_migrations()
     before, broken, mended = (
         Migration(VERSIONS + 1, "0098_before", "create table event_store.whole ()"),
         Migration(VERSIONS + 2, "0099_broken", "create table event_store.half (); select 1/0"),
         Migration(VERSIONS + 2, "0099_mended", "create table event_store.half ()"),
     )
-    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, before, broken])
+    monkeypatch.setattr(migrations, "read_migrations", lambda: [*known, before, broken])
     with pytest.raises(psycopg.errors.DivisionByZero):
         migrate(dsn)
     assert applied(dsn) == list(range(VERSIONS + 2))
@@ -86,7 +86,7 @@ def test_a_failing_migration_leaves_those_before_it_and_is_resumed(dsn: str, mon
         assert value(connection, "select to_regclass('event_store.whole') is not null")
     with pytest.raises(SchemaMismatch, match="missing: 0099_broken"):
         validate(dsn)
-    monkeypatch.setattr(migrations, "known_migrations", lambda: [*known, before, mended])
+    monkeypatch.setattr(migrations, "read_migrations", lambda: [*known, before, mended])
     assert migrate(dsn).applied == ("0099_mended",)
     validate(dsn)
 
@@ -130,7 +130,7 @@ def test_files_have_numbers_without_gaps_and_names_once(tmp_path: Path) -> None:
     for name in ("0001_one.sql", "0003_three.sql"):
         (tmp_path / name).write_text("select 1")
     with pytest.raises(SchemaMismatch, match="without gaps"):
-        known_migrations(tmp_path)
+        read_migrations(tmp_path)
     for folder in ("one", "two"):
         (tmp_path / "functions" / folder).mkdir(parents=True)
         (tmp_path / "functions" / folder / "clock.sql").write_text("select 1")

@@ -1,4 +1,4 @@
-"""Functions and privileges that a migrator replaces: nothing is left behind, and running sessions notice nothing."""
+"""Functions and privileges that a migrator replaces: no old ones are left, and running sessions are unaffected."""
 
 from dataclasses import replace
 from itertools import count
@@ -6,11 +6,11 @@ from itertools import count
 import psycopg
 import pytest
 
-from millrace.resources.errors import MillraceError, SchemaMismatch
-from millrace.resources.event_store import migrations
-from millrace.resources.event_store.migrations import known_replaceable, migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.errors import MillraceError, SchemaMismatch
+from millrace.event_store import migrations
+from millrace.event_store.migrations import migrate, read_replaceable, validate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import Connect, append_to, pump, register_orders, rows, start, value
 from tests.support.install_script import snapshot
 from tests.support.migrators import WAITING, consume_rows, empty
@@ -37,7 +37,7 @@ def test_removed_and_changed_functions_leave_nothing_behind(dsn: str, connect: C
         f"drop function event_store.offset_for_timestamp, {EXPIRED_LEASES}, event_store.stream_partition",
         "create function event_store.stream_partition(other text, names bigint) returns int language sql as 'select 1'",
         f"create function {EXPIRED_LEASES}() returns text language sql as $$ select 'another result' $$",
-        # an older form for text has none for UUIDs
+        # an old function for text has no form for UUIDs
         "create function event_store.extend_lock(v_decider_id text) returns int language sql as 'select 1'",
         "drop trigger guard_append on event_store.events",
         "create view public.theirs as select event_store.gone()",
@@ -74,7 +74,7 @@ def test_a_consumer_notices_nothing_while_functions_are_replaced(dsn: str, conne
         wait_until(lambda seen=seen: consuming.done() or progress > seen + 5, "the consumer goes on")  # type: ignore[misc]
         with admin.transaction():
             make_stale(admin)
-            # other signatures, which cannot be replaced but must be dropped and made anew
+            # other signatures, which cannot be replaced but must be dropped and created again
             admin.execute("create function event_store.ack_event(int) returns int language sql as 'select 1'")
             admin.execute(f"drop function {EXPIRED_LEASES}()")
             admin.execute(f"create function {EXPIRED_LEASES}() returns int language sql as 'select 1'")
@@ -100,7 +100,7 @@ def test_an_open_transaction_delays_only_migrators(dsn: str, connect: Connect, m
     migrating = start(lambda: migrate(dsn))
     wait_until(lambda: rows(observer, f"select {WAITING}") == [()], "the migrator waits for the open transaction")
     append_to(other, "o-2")
-    # each waits for the other here, and the migrator gives way
+    # a deadlock; the migrator gives way
     PlatformStore(long).register_decider_event("order", "returned", "order was returned")
     append_to(PlatformStore(long), "o-3")
     assert not migrating.done()
@@ -115,8 +115,8 @@ def granted(dsn: str, role: str, function: str) -> bool:
 
 
 def let_code_have(monkeypatch: pytest.MonkeyPatch, **parts: object) -> None:
-    replaceable = replace(known_replaceable(), **parts)  # type: ignore[arg-type]
-    monkeypatch.setattr(migrations, "known_replaceable", lambda: replaceable)
+    replaceable = replace(read_replaceable(), **parts)  # type: ignore[arg-type]
+    monkeypatch.setattr(migrations, "read_replaceable", lambda: replaceable)
 
 
 def test_privileges_follow_the_functions(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,12 +138,12 @@ def test_privileges_follow_the_functions(dsn: str, connect: Connect, monkeypatch
 
 
 def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = known_replaceable().functions
+    functions = read_replaceable().functions
     given = "to event_store_consumer, event_store_reader, event_store_owner"
     assert given in functions["expired_leases"]
     fewer = functions["expired_leases"].replace(given, "to event_store_consumer, event_store_owner")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        # what somebody gave by hand to a role of Millrace goes; a role of their own keeps it
+        # a privilege granted by hand to a role of Millrace goes; a user's own role keeps it
         connection.execute("grant execute on function event_store.commit_batch to public, event_store_reader")
         connection.execute("grant execute on function event_store_private.clock to public, event_store_reader")
         connection.execute("grant execute on function event_store_platform.expired_leases to pg_monitor")
@@ -160,7 +160,7 @@ def test_a_right_that_a_functions_file_no_longer_gives_is_gone(dsn: str, monkeyp
 
 
 def test_a_function_has_the_settings_of_its_kinds(dsn: str, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection, functions = connect(), known_replaceable().functions
+    connection, functions = connect(), read_replaceable().functions
     settings = "select proconfig from pg_proc where oid = 'event_store_platform.expired_leases'::regproc"
 
     def migrate_with(kinds: str) -> set[str]:

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import structs
 
-from millrace.resources.event_store import NO_STREAM, Event, NewEvent, causing, on, tracing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
+from millrace.event_store import NO_STREAM, Event, NewEvent, causing, on, tracing
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
 from tests.support.sql_calls import get_events
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -132,6 +132,6 @@ def test_events_of_a_producer_are_caused_by_what_is_handled(orders: PlatformStor
         producers.add_events(begun.transaction_id, [on("order", "staged", NewEvent("placed"))])
     producers.commit_transaction(begun.transaction_id)
     led = {"correlation_id": "request-7", "causation_id": str(first.event_id)}
-    # beside the message that each is of
+    # beside the id of the event's message
     assert metadata_of(orders, "whole") == [{**led, "message_id": "p/0/0"}]
     assert metadata_of(orders, "staged") == [{**led, "message_id": "p/0/1"}]

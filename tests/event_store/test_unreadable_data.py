@@ -1,14 +1,14 @@
-"""JSON that Postgres holds and Python cannot read: a failure of its own event, never of the rows beside it."""
+"""JSON that Postgres holds and Python cannot read: only its own event fails, never the rows beside it."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 import pytest
 
-from millrace.resources.errors import UnreadableData
-from millrace.resources.event_store import Delivery
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
+from millrace.errors import UnreadableData
+from millrace.event_store import Delivery
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
 from tests.support.factories import append, append_to, pump, rows
 from tests.support.hostile_json import UNREADABLE, append_text
 from tests.support.sql_calls import get_events, get_last_event

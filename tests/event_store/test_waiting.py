@@ -1,4 +1,4 @@
-"""`wait_for`: a writer waits until a read model shows what it appended, and is told where that never happens."""
+"""`wait_for`: a writer waits until a read model shows its event, and learns if that never happens."""
 
 import asyncio
 
@@ -6,10 +6,10 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace.resources.errors import NeverSeen, TransactionOpen
-from millrace.resources.event_store import AsyncEventStore
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
+from millrace.errors import NeverSeen, TransactionOpen
+from millrace.event_store import AsyncEventStore
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.waiting import FIRST_PAUSE_S, LAST_PAUSE_S
 from tests.support.factories import Connect, append, append_to, register_orders, start, value
 from tests.support.patience import patience, wait_until
 
@@ -27,7 +27,7 @@ def consume(store: PlatformStore) -> None:
 
 
 def asking(connection: psycopg.Connection) -> None:
-    """Wait until another session has asked has_seen, or has ended the transaction of that."""
+    """Wait until another session has called has_seen, or has ended the transaction of that call."""
     asked = """
         select count(*) from pg_stat_activity
         where (query like '%%has_seen%%' or query = 'COMMIT') and pid <> pg_backend_pid() and datname = current_database()
@@ -96,7 +96,7 @@ def test_within_a_transaction_it_refuses(orders: PlatformStore, connect: Connect
     store = PlatformStore(connection)
     for level in psycopg.IsolationLevel:
         connection.isolation_level = level
-        assert store.wait_for("v", later, 0) is False  # idle: it opens one for each question, and ends it
+        assert store.wait_for("v", later, 0) is False  # idle: it opens and ends a transaction for each poll
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         store.is_registered("v")
         with pytest.raises(TransactionOpen, match="Commit first"):
@@ -115,7 +115,7 @@ def test_between_two_questions_no_transaction_is_open(orders: PlatformStore, con
     pid = connection.info.backend_pid
     asking(orders.connection)
     wait_until(lambda: value(orders.connection, states, pid) == "idle", "no transaction is open")
-    # each has a snapshot of its own, or this would never be seen
+    # each poll has its own snapshot, or it would never see this
     consume(orders)
     assert waited.result(patience()) is True
 

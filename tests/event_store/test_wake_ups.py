@@ -1,4 +1,4 @@
-"""Waiting for new positions: a word ends a wait, and where none can come, or one is lost, polling does.
+"""Waiting for new positions: a notification ends a wait; if none can come or one is lost, polling ends it.
 
 Not here: behind a pooler (tests/processes/event_store/test_servers.py).
 """
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.wake_ups import APPENDED, Wakeups
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import APPENDED, Wakeups
 from tests.support.factories import append, append_to, ids_of_one_partition, rows, start, terminate
 from tests.support.patience import patience, wait_until
 
@@ -46,7 +46,7 @@ def test_a_word_of_anybody_with_anything_in_it_is_a_word(orders: PlatformStore, 
     with Wakeups(dsn, poll_s=0.05) as positions:
         orders.connection.execute("notify event_store_positions, '1,x,²,-7,,9'")
         assert positions.wait(patience()) == frozenset({1, 9})
-        # Python reads no number of so many digits, and no log partition has one
+        # Python reads no number with this many digits, and no log partition has such a number
         orders.connection.execute("select pg_notify('event_store_positions', '2,' || repeat('9', 5000))")
         assert positions.wait(patience()) == frozenset({2})
         orders.connection.execute("notify event_store_positions")
@@ -66,7 +66,7 @@ def test_a_lost_connection_is_made_again_and_a_wait_meanwhile_is_short(orders: P
     with Wakeups(dsn, poll_s=0.05) as positions:
         (pid,) = listeners(orders.connection)
         terminate(orders.connection, pid)
-        # far sooner than that
+        # returns far sooner than after 600 s
         assert start(lambda: positions.wait(600)).result(patience()) is None
         assert not positions.listening
         wait_until(lambda: positions.wait(600) is None and positions.listening, "it listens again")

@@ -1,4 +1,4 @@
-"""Both simulators: patient while their database is away, stopped by signals, and clear about what is wrong."""
+"""Both simulators: they wait for a lost database, stop on signals, and name faults clearly."""
 
 import logging
 import signal
@@ -12,11 +12,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from millrace.errors import SchemaMismatch, Unreachable
 from millrace.examples.shop.customers import make_crm
 from millrace.examples.shop.customers_simulator import simulate_crm
 from millrace.examples.shop.simulator import simulate
-from millrace.resources.errors import SchemaMismatch, Unreachable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.sources import new_source
 from tests.support.factories import away, start
 from tests.support.patience import patience, wait_until
@@ -29,7 +29,7 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 @dataclass(frozen=True)
 class Simulator:
-    """One that writes into a database of the test's own, and its command, how it is stopped and what it says then."""
+    """A simulator that writes into the test's database, with its command, its stop and its last output."""
 
     dsn: str
     counting: str
@@ -88,7 +88,7 @@ def test_it_waits_while_its_database_is_away(
                 done = running.result(patience())
         finally:
             stop.set()
-    # of customers some changes are of earlier ones
+    # some changes are of customers that were there before
     assert done == simulator.done() if "events" in simulator.counting else done > simulator.done()
     assert "Retrying" in caplog.text
 

@@ -1,4 +1,4 @@
-"""The read models of a captured table: given changes, when built, then the rows of the source; and the whole way."""
+"""The read models of a captured table: given changes, when built, then the rows of the source; and end to end."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ import pytest
 from millrace.assets.declarations import declared
 from millrace.examples.shop.captures.crm import CRM
 from millrace.examples.shop.customers import SCHEMA
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.declaration import ReadModel
 from millrace.testing import given
 from tests.support.capturing.captured import Captured, new_source
 from tests.support.capturing.sources import Source
@@ -49,7 +49,7 @@ def built(crm: Captured, model: ReadModel, spark: "SparkSession") -> list[tuple[
 
 
 def changes(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    """Return what the store says of each captured change, as the history should have it."""
+    """Return each captured change in the store, in the form that the history should have."""
     query = """
         select
           record_pk, seq, action, committed_at, (record ->> 'customer_id')::bigint, record ->> 'name', record ->> 'email',
@@ -78,10 +78,10 @@ def test_the_last_change_of_a_customer_decides(dsn: str, spark: "SparkSession") 
         change(3, "inserted", customer(3, email="old")).alone,
         change(3, "deleted", {"customer_id": 3}, unavailable=["name", "email"]).alone,
         change(3, "inserted", customer(3)).alone,
-        # what an update does not say stays, and a column that was dropped goes
+        # a column that an update lacks stays, and a dropped column goes
         change(4, "inserted", customer(4, email="long", shoe_size=38)).alone,
         change(4, "updated", {"customer_id": 4, "name": "Bram", "newsletter": True}, unavailable=["email", "updated_at"]).alone,
-        # under another key
+        # moved to another key
         change(5, "inserted", customer(5)).alone,
         change(5, "deleted", customer(5), new_key=[6]).alone,
         change(6, "updated", customer(6), old_key=[5]).alone,
@@ -111,7 +111,7 @@ def test_the_whole_way_leads_to_the_rows_of_the_source(crm: Captured, spark: "Sp
     crm.source.run("insert into customers (name, email) select 'Ada', repeat('e', 5000) from generate_series(1, 20)")
     crm.drain()
     crm.source.run(
-        # its mail is too long to be in the log again
+        # the mail is too long: an update of another column does not log it again
         "update customers set city = 'Turku' where customer_id <= 10",
         "update customers set email = null where customer_id = 2; update customers set name = 'Elif' where customer_id = 2",
         "delete from customers where customer_id in (3, 4, 5)",

@@ -1,4 +1,4 @@
-"""The simulated customer database: bounded, repeatable; and where it is."""
+"""The simulated customer database: bounded, repeatable; and its place."""
 
 import threading
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from millrace.errors import Unreachable
 from millrace.examples.shop import customers_simulator as crm_simulator
 from millrace.examples.shop.customers import crm_dsn, make_crm
 from millrace.examples.shop.customers_simulator import simulate_crm
-from millrace.resources.errors import Unreachable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.sources import Source, new_source
 from tests.support.factories import rows, value
 

@@ -1,4 +1,4 @@
-"""Reports as Dagster runs them: a day is a function of its events, however often and in whatever order it is built."""
+"""Reports in Dagster: a day is a function of its events, for any number and order of builds."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -10,16 +10,16 @@ import dagster as dg
 import psycopg
 import pytest
 
+from millrace.archive.fields import Fields
+from millrace.archive.history import day_history, log_history
+from millrace.archive.purge import purge_before
+from millrace.archive.spark_reader import RowSelection, rows_of, shared
+from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations, declared
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.archive.fields import Fields
-from millrace.resources.archive.history import day_history, log_history
-from millrace.resources.archive.purge import purge_before
-from millrace.resources.archive.spark_reader import Wanted, rows_of, shared
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import Connect, register_shop_without_schemas, rows, set_clock
 from tests.support.sql_calls import BatchEvent, append_events
@@ -44,7 +44,7 @@ def append(store: PlatformStore, at: datetime, order: str, event: str, **data: J
 
 
 def two_days(store: PlatformStore) -> None:
-    """Orders of Monday and of Tuesday, up to the last and from the first microsecond."""
+    """Append orders of Monday and of Tuesday, up to the last and from the first microsecond."""
     last = MIDNIGHT - timedelta(microseconds=1)
     for day, name, channel in ((MONDAY, "a", "web"), (MONDAY + last, "b", "web"), (TUESDAY, "c", "app")):
         append(store, day, name, "order_placed", customer_id="x", channel=channel)
@@ -60,7 +60,7 @@ ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "
 
 
 def materialize(dsn: str, day: datetime) -> dict[str, object]:
-    """Materialize a day; return what the run says of it, but where the columns come from."""
+    """Materialize a day; return the run's metadata without the column lineage."""
     defs = build_defs(declarations=Declarations(reports=(daily_orders,)), resources={"postgres": postgres_at(dsn)})
     result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
     assert result.success
@@ -80,13 +80,13 @@ def test_days_are_built_each_by_itself(shop: PlatformStore, dsn: str, spark: "Sp
     assert rows(connection, TABLE) == ON_MONDAY + ON_TUESDAY
     # a day without events has no rows
     assert materialize(dsn, MONDAY - MIDNIGHT) == {"dagster/row_count": 3, "dagster/partition_row_count": 0}
-    # what was written is replaced, and other days are left alone
+    # the rows of this day are replaced, and other days stay
     connection.execute("update reports.daily_orders set orders = 77 where day = '2026-11-02'")
     connection.execute("insert into reports.daily_orders values ('2026-11-02', 'gone', 1, 1, 1, 1)")
     connection.execute("insert into reports.daily_orders values ('2026-11-09', 'web', 1, 1, 1, 1)")
     materialize(dsn, MONDAY)
     assert rows(connection, TABLE) == [*ON_MONDAY, *ON_TUESDAY, ("2026-11-09", "web", 1, 1, Decimal(1), 1)]
-    # whoever reads the store may read it, and every column is explained
+    # a reader of the store may read the table, and every column has a comment
     connection.execute("set role event_store_reader")
     assert len(rows(connection, TABLE)) == 4
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -141,8 +141,8 @@ def test_of_the_archive_a_day_reads_what_may_be_of_it(shop: PlatformStore, dsn: 
     history = day_history(shop.connection, tmp_path, TUESDAY, TUESDAY + MIDNIGHT + LATEST_COMMIT)
     assert len(history.files) < len(files)
     assert all(first == last for first, last in history.tails.values())
-    # what row groups say of their times leaves out the rest
-    wanted = Wanted(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
+    # the time statistics of row groups exclude the others
+    wanted = RowSelection(None, None, ("created_at",), (), (TUESDAY, TUESDAY + MIDNIGHT))
     cuts = {info.partition: (0, info.high_water_mark) for info in shop.partition_info()}
     parts = [part for task in shared(tmp_path, dict.fromkeys(files, Fields()), cuts) for part in task]
     times = [time for part in parts for batch in rows_of(part, wanted) for time in batch.column(0).to_pylist()]

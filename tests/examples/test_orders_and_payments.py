@@ -1,4 +1,4 @@
-"""The read models of what is ordered and paid: an order beside its customer, a payment beside its order, the days."""
+"""The read models of orders and payments: an order with its customer, a payment with its order, the days."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The example shop for those who write services: mails, a warehouse that is pushed to, and a page; each over HTTP."""
+"""The example shop for authors of services: mails, a warehouse that receives pushes, and a page; all over HTTP."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,19 +13,19 @@ import uvicorn
 from starlette.applications import Starlette
 
 from millrace.assets.declarations import declared
+from millrace.commands.decider import Emit
+from millrace.commands.handle import handle
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.subscriptions.mails import make_mails, write_mail
 from millrace.examples.shop.web.page import page
 from millrace.examples.shop.web.receiver import LARGEST, warehouse
-from millrace.resources.commands.decider import Emit
-from millrace.resources.commands.handle import handle
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.signing import made_secret, signed
-from millrace.resources.subscriptions.push import push_events
-from millrace.resources.subscriptions.store import PushStore
+from millrace.handlers.push import push_events
+from millrace.handlers.store import PushStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.versions import ensure_version
+from millrace.signing import made_secret, signed
 from millrace.testing import event, given
 from tests.support.factories import rows, start, value
 from tests.support.patience import patience, wait_until
@@ -117,7 +117,7 @@ def test_the_warehouse_takes_signed_events_once_and_no_others(
 
 
 def test_a_page_shows_what_was_just_ordered(shop: PlatformStore, dsn: str, spark: "SparkSession") -> None:
-    # its table is there and empty, and what it looks up
+    # its table and the one that it looks up exist, empty
     for model in (CUSTOMERS, ORDERS):
         ensure_version(shop.connection, model)
 
@@ -130,7 +130,7 @@ def test_a_page_shows_what_was_just_ordered(shop: PlatformStore, dsn: str, spark
         command_id = form.partition('name="command_id" value="')[2][:36]
         order = {"command_id": command_id, "customer_id": "customer-7", "product": ["whisk", "kettle"]}
         for drained in (start(lambda: drain(3)), None):
-            # sent twice, it is one order
+            # a form that is sent twice places one order
             answer = browser.post(f"{url}/orders", order, timeout=2 * patience())
             assert (answer.status_code, answer.url) == (200, f"{url}/orders/order-{command_id}")
             assert "2 lines, 59.94 euros: order_line_added" in answer.text

@@ -11,12 +11,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from millrace.event_store import Appended, EventStore, NewEvent
+from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop import simulator
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import plan_life
 from millrace.examples.shop.simulator import SimulationReport, simulate
-from millrace.resources.event_store import Appended, EventStore, NewEvent
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, purge_all, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import BatchEvent, append_event, append_events
@@ -47,11 +47,11 @@ def test_orders_live_plausible_lives(dsn: str, store: PlatformStore, monkeypatch
         is_paid_before_it_is_shipped_and_ends(life)
     ends = [life[-1][0] for life in lives.values()]
     assert {"order_cancelled", "shipment_delivered"} <= set(ends)
-    # finished lives are forgotten
+    # finished lives are dropped from memory
     over = sum(end in {"order_cancelled", "shipment_delivered"} for end in ends)
     assert report.orders - 8 <= over <= report.orders
     each_event_has_the_data_that_it_promises(events)
-    # lives are interleaved, and customers come back
+    # lives are interleaved, and customers order again
     orders = [decider_id.split("-", 1)[1] for decider, decider_id, _, _, _ in events if decider != "customer"]
     switches = sum(one != other for one, other in pairwise(orders))
     assert switches > len(orders) / 3  # an order begins with up to six events at once
@@ -113,7 +113,7 @@ def test_a_seed_repeats_the_lives_under_new_ids(dsn: str, store: PlatformStore) 
     halves = [[event for event in half if event[0] != "customer"] for half in (events[:100], events[100:])]
     strip = re.compile(r"-[0-9a-f]{12}-")
     first, second = ([strip.sub("-", repr(event)) for event in half] for half in halves)
-    # the customers of the first are registered: the second has room for more
+    # the first run registered the customers: the second one has room for more events
     assert first == second[: len(first)] != second
     first_ids, second_ids = ({event[1] for event in half} for half in halves)
     assert not first_ids & second_ids
@@ -132,7 +132,7 @@ def test_a_rate_is_kept_by_waiting_on_stop(dsn: str, monkeypatch: pytest.MonkeyP
             return False
 
     simulate(dsn, rate=50, events=40, seed=6, stop=Impatient())
-    # no time passes, so the debt only grows: the last wait is all of 40 events at 50 a second
+    # no time passes, so the debt only grows: the last wait is for 40 events at 50 per second
     assert waits[-1] == pytest.approx(0.8)
     assert waits == sorted(waits)
 
@@ -183,7 +183,7 @@ CLOSED: dict[str, object] = {"reason": "called in"}
 
 
 class Meddler(threading.Event):
-    """Appends an event of its own to the newest open order before each of the simulator's."""
+    """Appends its own event to the newest open order before each event of the simulator."""
 
     def __init__(self, store: PlatformStore, event: str, data: dict[str, object], *, final: bool) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Meddler(threading.Event):
 def test_it_goes_on_where_another_writer_was_first(
     dsn: str, store: PlatformStore, seed: int, event: str, data: dict[str, object]
 ) -> None:
-    """It reads a stream again that has more, and drops the life of one that is closed."""
+    """The simulator rereads a stream with new events, and drops the life of a closed stream."""
     meddler = Meddler(store, event, data, final=data is CLOSED)
     report = run(dsn, 200, seed=seed, stop=meddler)
     assert report.events == 200
@@ -215,7 +215,7 @@ def test_it_goes_on_where_another_writer_was_first(
 
 
 class Purger(Meddler):
-    """Deletes what the other writer appended, too, after it is kept elsewhere."""
+    """Also deletes the other writer's events, after they are archived."""
 
     def is_set(self) -> bool:
         stopped = super().is_set()

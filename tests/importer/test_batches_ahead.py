@@ -1,4 +1,4 @@
-"""The next batch is prepared while the store takes one: what a kill, Ctrl-C or a fault of the file leaves behind."""
+"""The next batch is prepared while one is being stored: the state after a kill, Ctrl-C or a fault of the file."""
 
 import gzip
 import signal
@@ -10,41 +10,41 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.importer import ImportProgress
-from millrace.resources.settings import PROJECT
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.importer import ImportProgress
 from tests.support.factories import Connect
 from tests.support.import_logs import TIME, assert_each_row_once_in_order, many_rows, run, stored, write_csv
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 from tests.support.sql_calls import get_events
 
-# says how far it has read: a batch is prepared when its last row was asked for
+# prints its progress: a batch is prepared when its last row has been read
 CHILD = """
 import signal
 import sys
 from pathlib import Path
 # whoever runs the tests in the background has it ignored
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from millrace.resources.importer import importer
-from millrace.resources.importer.events import Columns
+from millrace.importer import importer
+from millrace.importer.imported_events import Columns
 def told(*arguments):
     for number, batch in enumerate(batches(*arguments), 1):
         print(number, flush=True)
         yield batch
 batches, importer._batches = importer._batches, told
-log = importer.LogFile(Path(sys.argv[2]), "permit", Columns(("case",), "activity", ("at",)))
+log = importer.ImportedLog(Path(sys.argv[2]), "permit", Columns(("case",), "activity", ("at",)))
 importer.import_events(sys.argv[1], log, batch_size=100)
 """
 WAITING = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')"
 ROWS = 1500
 STREAMS = 7
-STUCK = 13  # the batch that has to wait
+STUCK = 13  # the batch that is blocked
 
 
 @pytest.fixture
 def gate(store: PlatformStore, connect: Connect) -> psycopg.Connection:
-    """Open an append to the stream of row 1235, where the import has to wait."""
+    """Open an append to the stream of row 1235, which blocks the import."""
     store.register_decider_event("permit", "step 0", "")
     gate = connect(autocommit=False)
     gate.execute(
@@ -62,7 +62,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def child(dsn: str, store: PlatformStore, gate: psycopg.Connection, file: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Start an import and give it when one batch waits at the store and the next one is ready."""
+    """Start an import; yield it when one batch waits at the store and the next one is ready."""
     assert not gate.closed
     command, pipe = [sys.executable, "-c", CHILD, dsn, str(file)], subprocess.PIPE
     with subprocess.Popen(command, cwd=PROJECT, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as child:
@@ -93,7 +93,7 @@ def test_a_kill_between_two_batches_loses_and_doubles_nothing(
     assert child.stdout is not None
     assert child.stdout.read() == "", "only one batch is ready, however long the store takes"
     assert len(stored(store)) == (STUCK - 1) * 100
-    gate.commit()  # the dead client's batch may still be stored now, and the one that was ready cannot
+    gate.commit()  # the dead client's waiting batch may still be stored now; the ready one cannot
     assert_goes_on(dsn, store, file, ((STUCK - 1) * 100, STUCK * 100))
 
 

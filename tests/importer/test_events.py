@@ -1,4 +1,4 @@
-"""The event of a row: its id, and its text, which is what Python's own JSON and UUIDs would make of it."""
+"""The event of a row: its id and its text, the same as from Python's own JSON and UUIDs."""
 
 import json
 from typing import Any
@@ -7,8 +7,8 @@ from uuid import uuid5
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.importer.events import NAMESPACE, Columns, Event, Mapping
-from millrace.resources.importer.rows import Row
+from millrace.importer.file_rows import Row
+from millrace.importer.imported_events import NAMESPACE, Columns, Event, Mapping
 
 COLUMNS = Columns(("case",), "activity")
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40).filter(

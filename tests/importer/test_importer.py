@@ -1,7 +1,7 @@
-"""Importing event logs: what a row becomes, and every row once.
+"""Importing event logs: the event of a row, and every row once.
 
-Not here: rows and files that cannot be imported (`test_rejects`), the times of a foreign log (`test_times`), what
-stands for a column (`test_stand_ins`), kills (`test_batches_ahead`), and the command
+Not here: rows and files that cannot be imported (`test_rejects`), the times of a foreign log (`test_times`),
+substitutes for a column (`test_stand_ins`), kills (`test_batches_ahead`), and the command
 (`tests/platform_defs/cli/test_import.py`).
 """
 
@@ -18,16 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import NAMESPACE, Columns
-from millrace.resources.importer.importer import ImportProgress, ImportReport
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.imported_events import NAMESPACE, Columns
+from millrace.importer.importer import ImportProgress, ImportReport
 from tests.support import import_logs
 from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 from tests.support.patience import patience
 from tests.support.sql_calls import BatchEvent, append_events
 
-# What a row becomes ----------------------------------------------------------------------------------------
+# The event of a row ----------------------------------------------------------------------------------------
 
 
 def test_a_csv_cell_is_text_and_an_empty_one_null(dsn: str, store: PlatformStore, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_streams_events_and_times_may_be_within_objects(dsn: str, store: Platfor
         (2, "its time (repo.at.on) cannot be read"),
         (3, "the stream (repo.name) is missing or neither text nor a whole number"),
     ]
-    # a column of that name goes before
+    # a column of that name takes precedence
     file = write_text(tmp_path / "named.jsonl", '{"repo": {"name": "c"}, "repo.name": "d", "type": "push"}')
     assert run(dsn, file, columns=Columns(("repo.name",), "type")).appended == 1
     assert stored(store)[1:] == [("d", "push", {"repo": {"name": "c"}})]
@@ -202,7 +202,7 @@ def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: P
     for name, line, cut in (
         ("log.csv", f"c-1,begun,{TIME},1234", 2),
         ("quoted.csv", f'c-1,begun,{TIME},"12"""', 1),
-        # what there is of the cell looks like a row
+        # the torn cell's beginning looks like a row
         ("lines.csv", f'c-1,begun,{TIME},"\nc-2,begun,{TIME},1\n"', 1),
         ("log.jsonl", f'{{"case": "c-1", "activity": "begun", "at": "{TIME}", "n": 1234}}', 3),
     ):
@@ -216,7 +216,7 @@ def test_a_half_written_row_at_the_end_is_none_before_it_ends(dsn: str, store: P
         assert (run(dsn, file).appended, run(dsn, file).already_there) == (2, 2)
     lines = f"\nc-2,begun,{TIME},1\n"
     assert [data["n"] for _, _, data in stored(store)] == ["1234", "1234", '12"', '12"', lines, lines, 1234, 1234]
-    # whole JSON is no half of a line
+    # a last line of complete JSON is not torn
     file.write_bytes(file.read_bytes()[:-1])
     assert run(dsn, file).already_there == 2
 

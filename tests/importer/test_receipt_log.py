@@ -1,6 +1,6 @@
-"""A real log as a new user takes it: imported, and then own read models.
+"""A real log as a new user would use it: imported, then with their own read models.
 
-What the read models must hold is computed from the file by Python's csv module.
+The expected rows of the read models are computed from the file with Python's csv module.
 """
 
 import csv
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from millrace import count, field, last, max_, min_, read_model, stream_id, testing
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.imported_events import Columns
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.factories import rows
 from tests.support.import_logs import run
 from tests.support.sql_calls import get_events
@@ -44,7 +44,7 @@ class ReceiptEvents:
     occurrences = count()
 
 
-# mypy does not see that the decorator makes it another type
+# mypy does not see that the decorator changes the type
 MODELS = cast("tuple[ReadModel, ...]", (ReceiptCases, ReceiptEvents))
 
 

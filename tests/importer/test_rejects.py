@@ -1,4 +1,4 @@
-"""What cannot be imported: rows, which are set aside with their reason, and files, which are refused as a whole."""
+"""Bad rows are set aside with their reason; bad files are refused as a whole."""
 
 import gzip
 import json
@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace.resources.errors import ImportRefused, SchemaMismatch, Unreachable
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.importer.files import open_event_file
-from millrace.resources.importer.importer import ImportProgress
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.errors import ImportRefused, SchemaMismatch, Unreachable
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.files import open_event_file
+from millrace.importer.imported_events import Columns
+from millrace.importer.importer import ImportProgress
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support import import_logs
 from tests.support.import_logs import TIME, many_rows, rejected, run, stored, write_csv, write_text
 
@@ -71,7 +71,7 @@ def test_bad_csv_rows_are_rejected_with_their_lines(dsn: str, store: PlatformSto
         (11, "it is not CSV"),
         (15, "the stream (case) has 1025 bytes; at most 1024 are allowed"),
         (16, "the store refuses it"),
-        # of two faults the first is told
+        # of two faults the first is reported
         (18, "it contains a NUL byte"),
         (19, "it is not UTF-8"),
         (20, "it has a quote that is not closed before the end of the file, so it may be half-written"),
@@ -152,7 +152,7 @@ def test_a_csv_row_above_8_mib_is_one_reject(tmp_path: Path, lines: list[str], r
     assert found.keys() == rejects.keys()
     assert all(text in (found[line] or "") for line, text in rejects.items())
     assert all(len(row.raw) <= 1000 for row in rows)
-    # whatever is between quotes has become no row
+    # no text between quotes has become a row
     assert [(row.line, row.values["n"]) for row in rows if not row.fault] == [
         (2, "1"),
         *[(len(lines) + 2, "7")] * lines[-1].endswith('"7"'),
@@ -270,7 +270,7 @@ def test_an_event_may_stand_behind_much_of_a_log_that_is_forgotten(tmp_path: Pat
 
 
 def test_a_parquet_page_too_large_is_not_decoded(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.resources.archive.bounded.CHUNK_BYTES", 2**21)
+    monkeypatch.setattr("millrace.archive.bounded.CHUNK_BYTES", 2**21)
     file = tmp_path / "log.parquet"
     pq.write_table(pa.table({"case": ["c-1"], "activity": ["x" * 3_000_000], "at": [TIME]}), file, compression="zstd")
     assert file.stat().st_size < 50_000
@@ -282,7 +282,7 @@ def test_a_parquet_page_too_large_is_not_decoded(dsn: str, tmp_path: Path, monke
 
 
 def test_columns_that_cannot_be_meant_are_refused(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.resources.importer.importer.MOST_EVENT_TYPES", 5)
+    monkeypatch.setattr("millrace.importer.importer.MOST_EVENT_TYPES", 5)
     file = write_csv(tmp_path / "log.csv", many_rows(10, 2))
     with pytest.raises(ImportRefused) as refused:
         run(dsn, file, columns=Columns(("case",), "concept:name", ("time",)))

@@ -1,6 +1,6 @@
 """Logs that lack a column, have several for one, or have ids and data of their own.
 
-Not here: what a row becomes without such options (`test_importer`).
+Not here: the event of a row without such options (`test_importer`).
 """
 
 from pathlib import Path
@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.importer.importer import LogFile, try_import
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.imported_events import Columns
+from millrace.importer.importer import ImportedLog, try_import
 from tests.support.import_logs import HEADER, TIME, rejected, run, stored, write_csv, write_text
 
 FIRST, SECOND = (UUID(f"018f3c1e-7f2a-7c3b-9d4e-5a6b7c8d9e0{n}") for n in (1, 2))
@@ -24,7 +24,7 @@ def test_a_text_that_is_null_is_null_in_each_cell(dsn: str, store: PlatformStore
     assert stored(store) == [("c-1", "begun", {"n": None}), ("c-1", "ended", {"n": "NA 1"})]
     assert [event.metadata for event in store.read("permit", "c-1")] == [{"at": "2024-05-01"}, None]
     assert rejected(report) == [(3, "the stream (case) is missing or neither text nor a whole number")]
-    # in JSON too, but not within an object
+    # also in JSON, but not within an object
     file = write_text(tmp_path / "log.jsonl", '{"case": "c-2", "activity": "begun", "n": "NA", "o": {"n": "NA"}}')
     run(dsn, file, columns=Columns(("case",), "activity", nulls=frozenset({"NA"})))
     assert stored(store)[2:] == [("c-2", "begun", {"n": None, "o": {"n": "NA"}})]
@@ -42,7 +42,7 @@ def test_two_columns_name_one_stream_which_no_other_values_name(dsn: str, store:
     report = run(dsn, file, columns=Columns(("site", "case"), None, event_name="begun"))
     names = ['["a", "b, c"]', '["a, b", "c"]', '["a\\", \\"b", "c"]', '["a", "b, c"]']
     assert [(stream, data["n"]) for stream, _, data in stored(store)] == list(zip(names, "1234", strict=True))
-    # the parts stay
+    # the columns that make up the key stay in the data
     assert stored(store)[0][2] == {"site": "a", "case": "b, c", "n": "1"}
     assert rejected(report) == [
         (6, "the stream (case) is missing or neither text nor a whole number"),
@@ -97,9 +97,9 @@ def test_a_trial_tells_columns_of_numbers_and_a_few_texts(tmp_path: Path) -> Non
     rows = [(n, "begun", cell, f"{n}{'x' * n}") for n, cell in enumerate(cells)]
     file = write_csv(tmp_path / "log.csv", rows, ("case", "activity", "amount", "code"))
     columns = Columns(("case",), "activity")
-    assert try_import(LogFile(file, "permit", columns)).nearly_numbers == {"amount": ["-", "NA"]}
+    assert try_import(ImportedLog(file, "permit", columns)).nearly_numbers == {"amount": ["-", "NA"]}
     columns = Columns(("case",), "activity", nulls=frozenset({"-", "NA"}))
-    assert try_import(LogFile(file, "permit", columns)).nearly_numbers == {}
+    assert try_import(ImportedLog(file, "permit", columns)).nearly_numbers == {}
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_a_trial_tells_columns_of_numbers_and_a_few_texts(tmp_path: Path) -> Non
 def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, columns: Columns, fault: str) -> None:
     file = write_csv(tmp_path / "log.csv", [], HEADER)
     with pytest.raises(ImportRefused, match=fault):
-        try_import(LogFile(file, "permit", columns))
+        try_import(ImportedLog(file, "permit", columns))

@@ -1,14 +1,14 @@
-"""The times of foreign logs: read in one way only, or refused with the option that helps.
+"""The times of foreign logs: read unambiguously, or refused with the option that helps.
 
-Not here: that ISO 8601 is the same moment behind every door (`tests/read_models/test_one_text.py`).
+Not here: ISO 8601 is the same moment for every reader (`tests/read_models/test_one_text.py`).
 """
 
 from typing import Any
 
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.importer.times import TimeForm
+from millrace.errors import ImportRefused
+from millrace.importer.times import TimeForm
 from tests.support.factories import ARABIC, FULL_WIDTH
 
 READ: list[tuple[object, dict[str, Any], str]] = [
@@ -90,7 +90,7 @@ def test_a_time_that_is_not_clear_is_refused_with_the_option_that_helps() -> Non
 
 
 def refusal(value: object, form: dict[str, Any]) -> str:
-    """Return why a value is no time; of one that is read, only what it was read as."""
+    """Return why a value is no time; if it is read as a time, return only that time."""
     try:
         return f"read as {TimeForm(**form).iso(value)}"
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Incidents of captures: changes that are lost, and a slot that the source gave up."""
+"""Incidents of captures: lost changes, and a slot that the source invalidated."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.setup import GapOpen
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.factories import value
 from tests.support.incidents.page import declare, incident
@@ -27,7 +27,7 @@ SHOP = Capture("shop", source=lambda: os.environ["SHOP_DSN"], tables=(CapturedTa
 
 
 def variables(captured: Captured, folder: Path) -> dict[str, str]:
-    """Declare the capture in a folder; return what leads to it."""
+    """Declare the capture in a folder; return the environment variables that name it."""
     declare(folder, "captures", "shop", DECLARATION)
     return {"MILLRACE_DSN": captured.dsn, "SHOP_DSN": captured.source.dsn}
 
@@ -63,7 +63,7 @@ def test_after_a_gap_the_capture_begins_anew_and_has_the_rows_of_the_table(captu
 
 @contextmanager
 def little_log_kept(postgres: EmbeddedPostgres) -> Iterator[psycopg.Connection]:
-    """Let the server keep little of its log for slots; no other test's slots are there."""
+    """Limit the log that the server keeps for slots; it has no slots of other tests."""
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("alter system set max_slot_wal_keep_size = '1MB'")
         admin.execute("select pg_reload_conf()")

@@ -1,10 +1,10 @@
-"""docs/incidents.md has no command that nobody runs."""
+"""Every command in docs/incidents.md is run by a test."""
 
 import ast
 
-from millrace.resources.settings import PROJECT
 from tests.support.incidents.page import PAGE
 from tests.support.pages.documents import chapters
+from tests.support.project import PROJECT
 
 
 def test_each_chapter_with_commands_is_followed_by_a_test() -> None:

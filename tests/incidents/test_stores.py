@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.backup.conftest import filled, new_target, restored, target
 from tests.support.backups import tables
 from tests.support.factories import (
@@ -52,7 +52,7 @@ def test_who_holds_the_sequencer_in_an_open_transaction_is_named_and_ended(
     append_to(store, *[f"order-{n}" for n in range(10)])
     store.sequence_events()
     assert waiting(store.connection) == 10
-    # by then the store would have ended a session that idles
+    # without a timeout: the store would have ended an idle session by then
     holder.execute("set local idle_in_transaction_session_timeout = 0")
     move_clock(store.connection, by_s=40)
     with incident("A transaction stays open", tmp_path, MILLRACE_DSN=dsn, ADMIN_DSN=dsn) as operator:
@@ -60,7 +60,7 @@ def test_who_holds_the_sequencer_in_an_open_transaction_is_named_and_ended(
         assert f"Process {holder.info.backend_pid} of login postgres" in said.replace("\n", " ")
         wait_until(lambda: not lives(store.connection, holder), "the end of the holder's session")
         store.sequence_events()
-        # an open transaction that only appended holds nobody up
+        # an open transaction that only appended blocks no sequencing
         assert waiting(store.connection) == 0
         assert str(writer.info.backend_pid) in operator.follow()
     wait_until(lambda: not lives(store.connection, writer), "the end of the writer's session")
@@ -89,7 +89,7 @@ def test_a_restored_store_is_as_it_was_and_takes_again_what_it_lacks(
         operator.follow()
         assert tables(restored) == before
         operator.follow()
-    # a service that has what the backup lacks sends all of it again
+    # a service that has the events missing in the backup sends all of them again
     count = "select count(*) from event_store.events"
     stored = value(restored.connection, count)
     assert (

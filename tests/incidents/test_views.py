@@ -1,11 +1,11 @@
-"""Incidents of views: late, or with streams that were given up."""
+"""Incidents of views: lag, or streams that were given up."""
 
 from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import LeaseLost, NotInFlight
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import LeaseLost, NotInFlight
+from millrace.event_store.platform import PlatformStore
 from tests.support.command_line import cells
 from tests.support.factories import append_to, pump, refusal, register_orders, rows
 from tests.support.incidents.page import Operator, declare, incident
@@ -24,12 +24,12 @@ def shop(store: PlatformStore) -> PlatformStore:
 
 
 def lags(operator: Operator) -> dict[str, tuple[str, str]]:
-    """Return what `millrace status` says of each view: mode and lag."""
+    """Return mode and lag of each view in `millrace status`."""
     return {line[0]: (line[1], line[2]) for line in cells(operator.follow())}
 
 
 def drained(store: PlatformStore, view: str) -> list[int]:
-    """Consume a bulk view and return the offsets that it was given."""
+    """Consume a bulk view and return the offsets that it received."""
     found: list[int] = []
     while leases := store.claim_batch(view, "next"):
         found += [event.offset for lease in leases for event in store.read_batch(view, lease)]
@@ -98,7 +98,7 @@ def test_a_parked_stream_is_tried_again_or_goes_on_behind_the_event(
         operator.follow()
         consume({})
         operator.follow()
-    # each once, in the order of its stream, and but for the one that was given up all of them
+    # all events once, in the order of their streams, except the one that was given up
     given_up = of_stream["order-2"][0]
     assert sorted(acknowledged) == sorted(everything - {given_up})
     for stream, offsets in of_stream.items():

@@ -9,7 +9,7 @@ from millrace.assets.declarations import declared
 from millrace.assets.event_store import TABLES
 from millrace.platform_defs.dagster_internals.coordinator import MUST_GO_ON
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 
 SHOP = declared("millrace.examples.shop")
 
@@ -95,11 +95,11 @@ def test_there_are_sensors_jobs_and_checks(defs: dg.Definitions) -> None:
     named = {model.view for model in SHOP.models.values()} | set(SHOP.captures)
     others = {"poll_read_models", "poll_views", "watch_freshness", "watch_subscriptions"}
     assert sensors == {f"poll_{name}" for name in named} | others
-    # alerts send people to them
-    told = re.findall(r"`(poll_\w+)`", (PROJECT / "sql" / "functions" / "alerts" / "standing.sql").read_text())
+    # alerts name these sensors
+    told = re.findall(r"`(poll_\w+)`", (PROJECT / "sql" / "functions" / "operations" / "standing.sql").read_text())
     assert told
     assert set(told) <= sensors
-    # what has reserved places
+    # the jobs with reserved places
     assert {job.name for job in defs.resolve_all_job_defs()} >= MUST_GO_ON
     checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys}
     assert {"slots_are_healthy", "no_quarantined_changes"} <= checks

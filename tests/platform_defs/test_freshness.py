@@ -8,12 +8,12 @@ import dagster as dg
 import psycopg
 import pytest
 
-from millrace.assets.consumption import model_objective
 from millrace.assets.declarations import Declarations, Fault, declared
+from millrace.assets.drains import model_objective
 from millrace.assets.verdicts import LAG_CHECK, LOADS_CHECK
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import lag_check
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model
+from millrace.read_models.stored.versions import ensure_version, reset_model
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
@@ -86,10 +86,10 @@ def test_a_model_that_nobody_judges_stays_as_it_was(
 def test_a_declaration_that_fails_to_load_is_red(instance: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
     fault = Fault("read_models", "orders", Path("orders.py"), 3, "SyntaxError: invalid syntax")
     assert shop.standing() == []
-    # no read model is left that could become late
+    # no read model remains that could become late
     declared_now = Declarations(faults=(fault,))
     asset = dg.AssetKey(["read_models", "orders"])
-    # of the time when it loaded
+    # from the time when the file loaded
     instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition="p03"))
     for _ in range(2):
         in_process.tick(instance, dsn, declared_now, "watch_freshness")
@@ -103,7 +103,7 @@ def test_a_declaration_that_fails_to_load_is_red(instance: dg.DagsterInstance, d
 def test_the_hourly_check_decides_as_the_sensor_does(dsn: str, shop: PlatformStore) -> None:
     place(shop)
     for most, passed in ((0, False), (3600, True)):
-        # what its declaration says is known from the next drain on
+        # the store learns the declared objective at the next drain
         ensure_version(shop.connection, replace(ORDERS, max_lag_s=most))
         result = lag_check(model_objective(replace(ORDERS, max_lag_s=most)))(postgres=postgres_at(dsn))
         assert isinstance(result, dg.AssetCheckResult)

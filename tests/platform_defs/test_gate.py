@@ -1,4 +1,4 @@
-"""Which requests the UI answers: raw ones, as no browser would send them too."""
+"""Which requests the UI answers, including raw requests that no browser would send."""
 
 import socket
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def test_names_of_this_machine_and_listed_ones_are_answered(ui: Ui) -> None:
     assert send(ui, body=ask, Content_Type="application/json; charset=utf-8") == 200
     for host in ("millrace.example.com", "millrace.example.com:80", "tunnel.example.com:8443"):
         assert send(ui, "GET", "/server_info", "", Host=host) == 200
-    # a proxy speaks TLS to the browser, and hands on its own name or puts ours in its place
+    # a proxy speaks TLS to the browser, and forwards its own name or replaces it by ours
     for host in ("millrace.example.com", f"127.0.0.1:{ui.port}"):
         assert send(ui, "GET", "/server_info", "", Host=host, Origin="https://millrace.example.com") == 200
     for host in ("tunnel.example.com", "evil.example", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example", "[::1]"):
@@ -143,7 +143,7 @@ def test_with_a_token_everything_asks_for_it(locked: Ui) -> None:
     address = f"ws://127.0.0.1:{locked.port}/graphql"
     with connect(address, additional_headers=bearer, subprotocols=[PROTOCOL], proxy=None) as opened:
         assert opened.subprotocol == PROTOCOL
-    # a token is no reason to trust a page, a name or a form
+    # a token does not replace the checks of page, name and form
     assert send(locked, Origin="http://evil.example", **bearer) == 403
     assert send(locked, Host="evil.example", **bearer) == 421
     assert send(locked, Content_Type="text/plain", **bearer) == 415
@@ -162,7 +162,7 @@ def test_a_link_with_the_token_leaves_a_cookie_that_opens_the_ui(locked: Ui) -> 
         assert page.status_code == 200
         assert "<html" in page.text
     assert requests.get(f"{locked.url}/?token=wrong", timeout=patience()).status_code == 401
-    # the link leads nowhere else, and says nothing else
+    # the redirect leads to no other server, and adds no header
     for path, expected in (
         ("//evil.example/", "/evil.example/"),
         ("/%5Cevil.example/", "/evil.example/"),
@@ -179,7 +179,7 @@ def test_the_cookie_is_found_in_up_to_16_kib_of_headers(locked: Ui, ui: Ui) -> N
     with requests.Session() as browser:
         browser.get(f"{locked.url}/?token={TOKEN}", timeout=patience())
         (ours,) = (f"{cookie.name}={cookie.value}" for cookie in browser.cookies)
-    # what the parser of the standard library needs minutes for, and stops at
+    # a cookie on which the standard library's parser takes minutes, and then stops
     others = "a" * 7000 + '="' + "\\" * 7000
     for cookies, expected in (
         (f"{others}; {ours}; b", 200),
@@ -191,7 +191,7 @@ def test_the_cookie_is_found_in_up_to_16_kib_of_headers(locked: Ui, ui: Ui) -> N
         (f"{ours}; {'a' * 16_384}", 431),
     ):
         assert send(locked, "GET", "/server_info", "", Cookie=cookies) == expected, cookies[:80]
-    # whoever sends it, and whatever the header is
+    # for any sender and any header
     assert send(ui, "GET", "/server_info", "", Cookie="a" * 60_000) == 431
     assert send(ui, "GET", "/server_info", "", X_Anything="a" * 16_384) == 431
     many = {f"X-{number}": "a" * 6000 for number in range(3)}
@@ -206,6 +206,6 @@ def test_a_webserver_without_the_gate_is_not_taken_for_ready(ui: Ui) -> None:
 
 
 def test_assets_are_reported_with_the_token(locked: Ui) -> None:
-    """The last one of this UI: it changes something."""
+    """This test is the last one of this UI, because it changes something."""
     assert send(locked, "POST", "/report_asset_materialization/greeting", "{}", Authorization=f"Bearer {TOKEN}") == 200
     assert locked.was_changed()

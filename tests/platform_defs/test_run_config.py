@@ -1,4 +1,4 @@
-"""Whoever launches a run sets no connection, no Spark setting and no folder by it, and reads no environment."""
+"""A run's config sets no connection, no Spark setting and no folder, and reads no environment."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 ORDERS = declared("millrace.examples.shop", ["read_models"]).models["orders"]
 SECRET = "hunter2-of-this-test"
@@ -35,7 +35,7 @@ def test_run_config_of_a_resource_is_refused_or_ignored(defs: dg.Definitions, mo
         with pytest.raises(dg.DagsterInvalidConfigError, match="unexpected") as refused:
             dg.validate_run_config(job, {"resources": given})
         assert SECRET not in str(refused.value)
-    # a value of ours, whatever is said of it
+    # the archive folder is a value of ours, which run config does not change
     assert dg.validate_run_config(job, {"resources": {"archive_folder": {"config": {"env": "A_SECRET"}}}})
 
 

@@ -10,18 +10,18 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
+from millrace.drain import decision
+from millrace.drain.decision import PUSHES_AT_ONCE
+from millrace.errors import Unreachable
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs import sensors
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.names import PARTITION_TAG
 from millrace.platform_defs.sensors import MOST_UNWANTED
-from millrace.resources.consumption import decision
-from millrace.resources.consumption.decision import PUSHES_AT_ONCE
-from millrace.resources.errors import Unreachable
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import last
-from millrace.resources.read_models.stored.versions import ensure_version, serve_if_caught_up
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import last
+from millrace.read_models.stored.versions import ensure_version, serve_if_caught_up
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
@@ -33,7 +33,7 @@ ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["ord
 
 @pytest.fixture
 def kept() -> Iterator[dg.DagsterInstance]:
-    """Yield an empty instance that also keeps which sensors are off; one in memory does not."""
+    """Yield an empty instance that also stores which sensors are off, unlike one in memory."""
     with dg.instance_for_test() as instance:
         yield instance
 
@@ -87,7 +87,7 @@ def serve_all(store: PlatformStore, *views: str) -> None:
 
 
 def retry_a_stream(store: PlatformStore) -> None:
-    """Let a stream of orders fail, and its time come."""
+    """Make a stream of orders fail, and its retry due."""
     (lease, *_) = store.claim_batch("orders", "a drain")
     store.fail_streams("orders", lease, [StreamFailure("order", "o-1", "no", 1)])
     store.commit_batch("orders", [lease])
@@ -114,7 +114,7 @@ def test_a_view_that_left_gets_a_drain_of_its_own(
     assert "1 drains failed in a row; the next one starts in " in said
     assert said.endswith(": a bad value")
     shop.connection.execute("update event_store.drains set ended_at = ended_at - interval '1 minute'")
-    # the view's partition is asked for until there is one
+    # the sensor requests the view's partition until it exists
     result = tick(instance, dsn, "poll_orders")
     assert started_by(result) == ("drain", "orders")
     assert result.dynamic_partitions_requests
@@ -124,7 +124,7 @@ def test_a_view_that_left_gets_a_drain_of_its_own(
     shop.end_drain("orders", "its own")
     shop.connection.execute("update event_store.drains set ended_at = ended_at - interval '1 minute'")
     assert started_by(tick(instance, dsn, "poll_orders")) == (SHARED_JOB, None)
-    # one that lives and does not consume it is of no use to it
+    # a running shared drain that does not consume this view does not count
     monkeypatch.setattr(decision, "JOIN_S", -1.0)
     shop.register_view("other", "-infinity", mode="bulk", owner="event_store_owner")
     serve_all(shop, "other")
@@ -138,12 +138,12 @@ def test_streams_to_try_again_get_a_drain_of_their_own(kept: dg.DagsterInstance,
     place(shop)
     retry_a_stream(shop)
     serve_all(shop, "orders")
-    # the server did not start a moment ago, when a run that lives may yet come back
+    # later than the server's start: right after a start a running drain may still reconnect
     soon = (datetime.now(UTC) + timedelta(minutes=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     dsn += f"&options=-c%20event_store.clock%3D{soon}"
     for sensor in ("poll_orders", "poll_read_models"):
         assert started_by(tick(kept, dsn, sensor)) == ("drain", "orders")
-        # it does not hide behind the drain of all views
+        # the drain of all views does not stand in for it
         shop.connection.execute(
             "update event_store.drains set asked_at = asked_at - interval '1 day' where drain = 'orders'"
         )
@@ -199,9 +199,9 @@ def test_a_changed_declaration_is_drained_by_its_name(
     place(shop)
     shop.commit_batch("orders", shop.claim_batch("orders", "the code before"))
     new = ensure_version(shop.connection, changed)
-    assert started_by(poll()) == (SHARED_JOB, None)  # it is behind
+    assert started_by(poll()) == (SHARED_JOB, None)  # the new version is behind
     shop.commit_batch(new.view, shop.claim_batch(new.view, "a drain that was killed before the switch"))
-    assert started_by(poll()) == (SHARED_JOB, None)  # it could serve
+    assert started_by(poll()) == (SHARED_JOB, None)  # the new version could serve
     assert serve_if_caught_up(shop.connection, new)
     assert reason(poll()) == "orders: nothing is due"
 
@@ -215,7 +215,7 @@ def test_unwanted_events_start_no_drain(instance: dg.DagsterInstance, dsn: str, 
         assert row.ahead < MOST_UNWANTED
     place(shop)
     assert tick(instance, dsn, "poll_orders").run_requests
-    # nor do those of a disabled one
+    # a disabled view starts no drain either
     shop.enable_view("orders", enabled=False)
     assert not tick(instance, dsn, "poll_read_models").run_requests
     assert reason(tick(instance, dsn, "poll_orders")) == "orders: the view is disabled"
@@ -225,7 +225,7 @@ def test_one_sensor_wakes_the_drain_of_all_models(kept: dg.DagsterInstance, dsn:
     assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
     place(shop)
     assert started_by(tick(kept, dsn, "poll_read_models")) == (SHARED_JOB, None)
-    # who consumes it is enough
+    # one consumer of the view is enough
     serve_all(shop, "orders")
     assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
 
@@ -234,7 +234,7 @@ def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: 
     place(shop)
     for start in decision.Start:
         found = decision.Poll("orders", start, "orders: 1 due")
-        assert sensors.ask(postgres_at(dsn), [found, found], set()) == [
+        assert sensors.request_drains(postgres_at(dsn), [found, found], set()) == [
             found,
             replace(
                 found,
@@ -279,12 +279,12 @@ def test_many_pushed_views_start_runs_in_turn(instance: dg.DagsterInstance, dsn:
     first = tick(instance, dsn, "poll_views")
     assert [request.partition_key for request in first.run_requests or []] == views[:PUSHES_AT_ONCE]
     assert {request.tags["dagster/priority"] for request in first.run_requests or []} == {"0"}
-    # as many are asked for: nothing more
+    # the limit is reached: no further request
     second = tick(instance, dsn, "poll_views", cursor=first.cursor)
     assert not second.run_requests
     assert f"{views[-1]}: {PUSHES_AT_ONCE} views are pushed at once" in reason(second)
     assert f"{views[0]}: a drain is in flight" in reason(second)
-    # where some have ended, the next ones; one that Dagster has queued has a place
+    # when some have ended, the next ones start; a run in Dagster's queue counts
     for view in views[:4]:
         shop.begin_drain(view, view)
         shop.end_drain(view, view)
@@ -292,6 +292,6 @@ def test_many_pushed_views_start_runs_in_turn(instance: dg.DagsterInstance, dsn:
     third = tick(instance, dsn, "poll_views", cursor=first.cursor)
     chosen = [request.partition_key for request in third.run_requests or []]
     assert chosen == views[PUSHES_AT_ONCE + 1 : PUSHES_AT_ONCE + 4]
-    # read models need no turn
+    # read models do not wait for a turn
     (request,) = tick(instance, dsn, "poll_orders").run_requests or []
     assert request.tags["dagster/priority"] == "1"

@@ -1,6 +1,6 @@
-"""The embedded server through starts, kills and odd folders. Not here: what is stored in it.
+"""The embedded server through starts, kills and odd folders. Not here: its contents.
 
-Where a server is started again, it is the one of this file, or one in an odd folder: each first start takes a second.
+A restarted server is the one of this file, or one in an odd folder: each first start takes a second.
 """
 
 import os
@@ -16,9 +16,9 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources.postgres import embedded
-from millrace.resources.postgres.embedded import EmbeddedPostgres, PostgresFailed
-from millrace.resources.processes import only_one, wait_ended
+from millrace.postgres import embedded
+from millrace.postgres.embedded import EmbeddedPostgres, PostgresFailed
+from millrace.processes import only_one, wait_ended
 from tests.support.patience import patience, wait_until
 from tests.support.running.own_server import own_server
 
@@ -91,7 +91,7 @@ def test_starting_and_creating_a_database_again_leave_both_alone(postgres: Embed
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """Yield a server, in a deep folder with odd characters, where an initdb was killed before."""
+    """Yield a server in a deep folder with odd characters, in which an initdb was killed before."""
     deep = tmp_path_factory.mktemp("postgres") / "a folder's name & 100%" / ("deep" * 30)
     (deep / "data.new").mkdir(parents=True)
     (deep / "data.new" / "half").touch()
@@ -158,7 +158,7 @@ def test_stopping_leaves_no_process_and_no_socket_and_is_idempotent(running: Emb
 
 def test_two_processes_that_start_at_once_share_one_server() -> None:
     start = (
-        "import sys, pathlib, millrace.resources.postgres.embedded as e;"
+        "import sys, pathlib, millrace.postgres.embedded as e;"
         "s = e.EmbeddedPostgres(pathlib.Path(sys.argv[1])); s.start(); s.create_database('d'); print(s.pid())"
     )
     # not pytest's tmp_path, which may be too long for a socket

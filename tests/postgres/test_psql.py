@@ -1,4 +1,4 @@
-"""Which psql is started, and that it reaches the database. Not here: the command that does so."""
+"""Which psql is started, and that it reaches the database. Not here: the command that starts it."""
 
 import subprocess
 from pathlib import Path
@@ -7,9 +7,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from millrace.resources.errors import Unreachable
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
-from millrace.resources.postgres.psql import PsqlMissing, find_psql, psql_command
+from millrace.errors import Unreachable
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.postgres.psql import PsqlMissing, find_psql, psql_command
 from tests.support.patience import patience
 
 

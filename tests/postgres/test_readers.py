@@ -1,4 +1,4 @@
-"""People's own tools reach read models of the embedded store by TCP, and nothing else of it."""
+"""A user's own tools reach the embedded store's read models by TCP, and nothing else of it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from millrace.event_store.migrations import migrate
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import DRAIN, let_readers_in, prepare_store
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import DRAIN, let_readers_in, prepare_store
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Everything
 
 
@@ -23,7 +23,7 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[EmbeddedPostgres]:
-    """Start a server that listens, with a store that has a read model from before the login was made."""
+    """Start a listening server; its store has a read model older than the login."""
     with EmbeddedPostgres(tmp_path_factory.mktemp("pg"), tcp_port=port) as server:
         server.create_database("millrace")
         migrate(server.dsn("millrace"))

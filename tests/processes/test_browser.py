@@ -1,4 +1,4 @@
-"""The UI in a real Chromium: our own pages work, and a page of somebody else's changes and reads nothing."""
+"""The UI in a real Chromium: our own pages work, and a foreign page changes and reads nothing."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.browsing.ui import PAUSE, Ui, running_ui
 from tests.support.running.http_servers import Silent, serving
 
 TOKEN = "a-token-of-this-test"
-# Each attempt is one that a browser lets any page do. Each that returns reads something, which is written down.
+# Browsers allow each of these attempts to any page. An attempt that returns has read something, and logs it.
 PAGE = Template("""<!doctype html><title>evil</title><body><iframe name=hole></iframe><p id=log></p><script>
 const ui = "http://127.0.0.1:$port", rebound = "http://rebound.example:$port", mutation = "$mutation";
 const json = JSON.stringify({query: "$plain"}), log = [];

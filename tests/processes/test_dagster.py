@@ -1,4 +1,4 @@
-"""What Dagster's own programs do to our definitions and our store's judgement: its daemon, and its command line."""
+"""Dagster's own programs, daemon and command line, with our definitions and our findings."""
 
 import os
 import subprocess
@@ -10,15 +10,15 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.findings import Finding
 from millrace.platform_defs import liveness
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import KINDS, DagsterStanding
-from millrace.resources.alerts.findings import Finding
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import PROJECT
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.factories import register_shop_without_schemas
 from tests.support.patience import wait_until
+from tests.support.project import PROJECT
 from tests.support.running.dagster_instance import instance
 from tests.support.running.in_process import reason, tick
 from tests.support.running.programs import ran
@@ -47,7 +47,7 @@ def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:
 
 def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     standing = DagsterStanding(instance)
-    # nobody has ever started one
+    # no daemon has ever been started
     assert found(standing) == {}
 
     def wrong_from(kind: str, number: float) -> None:
@@ -72,10 +72,10 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
     wrong_from("daemon", -1)
     seen = found(standing)
     assert "SENSOR for" in seen["daemon", "daemon"].cause
-    # it is told of once, and not each of its sensors
+    # one finding for the daemon, and none for each of its sensors
     assert set(seen) == {("daemon", "daemon")}
     wrong_from("daemon", 300)
-    # its heart beat a moment ago, and its sensor ticks no more, as where its declarations do not load
+    # a recent heartbeat, but the sensor ticks no more, as when its declarations do not load
     wrong_from("location", 0)
     monkeypatch.setattr(liveness, "SENSOR_GONE_S", 0)
 
@@ -85,13 +85,13 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
     wait_until(silent, "no sensor has ticked for a while")
     assert "None of its sensors has ticked for" in silent()[0].cause
     assert key in found(standing)
-    # it was taken away: neither it nor its sensor is told of
+    # the location was removed: no finding for it or its sensor
     monkeypatch.setattr(liveness, "LOCATION_GONE_S", -1)
     assert {kind for kind, _ in found(standing)} == set()
-    # a sensor that ticks seldom is gone later
+    # a sensor with a long interval counts as gone later
     monkeypatch.setattr(liveness, "INTERVALS", 1000)
     assert set(found(standing)) == {key}
-    # nobody starts what is asked for now
+    # no daemon starts this requested run
     ran(PROGRAMS / "dagster", "job", "launch", "-f", tmp_path / "defined.py", "-j", "nothing", cwd=tmp_path)
     assert "queue" not in {kind for kind, _ in found(standing)}
     wrong_from("queue", -1)
@@ -99,7 +99,7 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
 
 
 def turn_off(sensor: str) -> None:
-    """Do what somebody does who turns a sensor off, in the instance of the test."""
+    """Turn a sensor off in the test's instance, as an operator does."""
     env = {**os.environ, "MILLRACE_DECLARATIONS": "millrace.examples.shop"}
     program = "millrace.platform_defs.definitions"
     ran(PROGRAMS / "dagster", "sensor", "stop", sensor, "-m", program, env=env, cwd=PROJECT)

@@ -1,4 +1,4 @@
-"""The example of `millrace.testing` runs as a user's own test does, with a Spark and a Postgres of its process."""
+"""The example of `millrace.testing` runs as a user's own test does, with Spark and Postgres in its process."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from millrace import testing
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 pytestmark = pytest.mark.timeout(1200)
@@ -27,7 +27,7 @@ def test_the_example_runs_and_leaves_nothing(tmp_path: Path) -> None:
         env |= {"PYTHONPATH": str(PROJECT), "TMPDIR": temporary, "PYTHONDONTWRITEBYTECODE": "1"}
         options = ("-q", "-n", "1", "-W", "error", "--tb", "native", "-p", "no:cacheprovider")
         done = ran(sys.executable, "-m", "pytest", *options, cwd=tmp_path, env=env, patiences=3)
-        # others keep folders of their own there
+        # other programs have folders there
         left = [path.name for path in Path(temporary).iterdir() if path.name.startswith("millrace")]
     assert re.search(r"\b3 passed", done.stdout)
     assert [path.name for path in tmp_path.iterdir()] == ["test_orders.py"]

@@ -1,4 +1,4 @@
-"""No plan of a function is compiled: where no table may be scanned in order, reading one row is priced at 10^10."""
+"""No plan of a function is JIT-compiled: without sequential scans, the cost of reading one row is 10^10."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,19 +6,19 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.factories import append_to, register_orders, value
 from tests.support.filled_store import fill
 from tests.support.running.own_server import own_server
 
-# Debian's, and those that `--postgres` is given most often; the wheel's has no LLVM
+# Debian's servers are the usual ones for `--postgres`; the wheel's has no LLVM
 SERVERS = [PROGRAMS, *(Path(f"/usr/lib/postgresql/{major}/bin") for major in (18, 17, 16, 15))]
 
 
 def use(store: PlatformStore) -> None:
-    """Call what services and operators call all the time, with something to do and with nothing."""
+    """Call the frequent functions of services and operators, with and without work to do."""
     append_to(store, "o-1", "o-2")
     for _ in range(2):
         store.sequence_events()
@@ -42,7 +42,7 @@ def use(store: PlatformStore) -> None:
 
 @pytest.fixture(scope="module")
 def compiling() -> Iterator[EmbeddedPostgres]:
-    """Start a server that compiles plans, as most are built; this test's own one is not."""
+    """Start a server that can JIT-compile, as most builds can; the tests' own server cannot."""
     for programs in SERVERS:
         if not (programs / "postgres").exists():
             continue
@@ -63,7 +63,7 @@ def test_a_server_that_compiles_plans_compiles_none_of_ours(compiling: EmbeddedP
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
         connection.execute("load 'auto_explain'")
-        # each plan that any function runs, as it was run, with what was compiled for it
+        # log each plan that a function runs, with its JIT compilation
         connection.execute(
             """
             select set_config('auto_explain.log_min_duration', '0', false),

@@ -1,4 +1,4 @@
-"""Many clients behind a pool append at once: nobody waits for anybody else's stream, and nobody deadlocks."""
+"""Many clients behind a pool append concurrently: none waits for another client's stream, and none deadlocks."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.crowd import SHARED, Crowd, Waits, append_as
 from tests.support.factories import Connect, register_orders, rows
 from tests.support.views.pooler import PROGRAM, pooled
@@ -30,7 +30,7 @@ def test_50_clients_wait_for_a_stream_only_if_they_share_it(dsn: str, store: Pla
         done = crowd.result()  # a deadlock would have raised
     assert done.events == CROWD.clients * CROWD.appends
     assert done.conflicts > 0
-    # a file that grows is locked for the moment
+    # a growing file is locked briefly
     assert {(lock, query) for lock, query in waits.others if lock != "extend"} == set()
     assert rows(store.connection, "select count(*) from event_store.events") == [(done.events,)]
     broken = """

@@ -1,4 +1,4 @@
-"""A dump that is restored into another cluster, whose transaction ids are lower or higher, keeps the log's order."""
+"""A dump that is restored into another cluster, with lower or higher transaction ids, keeps the log's order."""
 
 import tempfile
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.event_store.migrations import migrate, validate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import PROGRAMS
 from tests.support import factories
 from tests.support.install_script import program_environment
 from tests.support.pages.documents import chapters
@@ -82,7 +82,7 @@ def test_a_restored_dump_keeps_the_order(
             assert set(before) <= set(after)
             offsets = [event.offset for event in get_events(restored, "o-1", "order")]
             factories.assert_rising(offsets)
-            # transaction ids of the old cluster come up again here: nothing may be sequenced twice
+            # transaction ids of the old cluster recur here: no event may be sequenced twice
             use_up_transaction_ids(connection, there + 2000)
             factories.append_to(restored, "o-1", "o-2")
             assert restored.sequence_events() == 2

@@ -1,4 +1,4 @@
-"""The real services of `millrace up`, one by one: they listen on loopback only, and another account is not served."""
+"""The real services of `millrace up`, one by one: they listen on loopback only, and do not serve another account."""
 
 import os
 import stat
@@ -19,9 +19,9 @@ from millrace.platform_defs.local.answers import spark_answers
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import find_endpoints, free_port, prepare_home, services
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.processes import alive, private_files, wait_ended
-from millrace.resources.settings import Settings
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.processes import alive, private_files, wait_ended
+from millrace.settings import Settings
+from millrace.spark.session import SPARK_TOKEN
 from tests.support.accounts.strangers import as_stranger
 from tests.support.browsing.ui import STUB
 from tests.support.patience import patience, wait_until
@@ -33,7 +33,7 @@ warnings.simplefilter("ignore")
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 def work(batches):
-    import millrace.assets, millrace.resources.settings
+    import millrace.assets, millrace.settings
     yield from batches
 print("rows", spark.range(5).mapInArrow(work, "id long").count(), spark.conf.get("spark.sql.session.timeZone"))
 spark.stop()
@@ -71,7 +71,7 @@ for address in sys.argv[1:]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    # not below pytest's own folder, which nobody else may enter
+    # not below pytest's own folder, which other accounts may not enter
     with TemporaryDirectory(prefix="millrace-other-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder) / "home"
@@ -108,7 +108,7 @@ def listening(processes: list[psutil.Process]) -> set[tuple[str, int]]:
     for process in processes:
         if alive(process):
             connections = process.net_connections("inet")
-            # An IPv6 socket that is bound to an IPv4 address takes that address only.
+            # an IPv6 socket that is bound to an IPv4 address accepts only that address
             found |= {
                 (c.laddr.ip.removeprefix("::ffff:"), c.laddr.port)
                 for c in connections
@@ -149,7 +149,7 @@ def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_pa
     stub = {"millrace.platform_defs.definitions": "stub_definitions", str(Path.cwd()): str(tmp_path)}
     with private_files():
         home.mkdir()
-        # as somebody may have made it
+        # as another program may have made it
         (home / "code").mkdir()
         (home / "code").chmod(0o777)
         settings = Settings(home=home, dsn=dsn, port=free_port())
@@ -162,7 +162,7 @@ def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_pa
             for service in listed
         }
         with started(settings, [chosen["code"]]):
-            pass  # and leave its socket, which the next one finds
+            pass  # leave its socket for the next server
         (tmp_path / "stub_definitions.py").write_text("raise ValueError")
         with failing(settings, replace(chosen["code"], ready_s=patience())):
             wait_until(lambda: cannot_tell(chosen["code"]), "it says that its definitions do not load")
@@ -184,7 +184,7 @@ def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_pa
                 if str(connection.laddr).startswith("/")
             }
             assert str(endpoints.code_socket) in sockets
-            # whoever may enter may not look: the home may be one that others have to pass
+            # others may pass through the home, but not list it
             home.chmod(0o711)
             files = [path for path in home.rglob("*") if not path.is_socket()]
             if os.geteuid() == 0:
@@ -193,7 +193,7 @@ def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_pa
                 secret = [f"/proc/{process.pid}/environ" for process in processes if alive(process)]
                 said = as_stranger(READ, *secret, home, *files)
                 assert (said.stdout, said.returncode) == ("", 0), said.stderr
-            # its proxy lives, and listens
+            # the code server's proxy lives, and listens
             (definitions,) = [process for process in processes if alive(process) and "grpc" in process.cmdline()]
             assert chosen["code"].ready()
             definitions.kill()

@@ -1,4 +1,4 @@
-"""Requests to stop, and server processes that stand still."""
+"""Requests to stop, and suspended server processes."""
 
 import os
 import sys
@@ -10,16 +10,16 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources import connecting
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.processes import wait_ended
-from millrace.resources.sequencer import run_sequencer
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres import connecting
+from millrace.processes import wait_ended
+from millrace.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.support.factories import append, register_orders, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.running.own_server import own_server
 
-# a command that is told to stop, and does not end
+# a command that is asked to stop, but does not end
 STUBBORN = """
 import signal
 from millrace.platform_defs.cli.signals import stop_on_signals
@@ -29,7 +29,7 @@ with stop_on_signals() as stop:
     print("told", flush=True)
     signal.pause()
 """
-SPARK = "from millrace.resources.spark import spark_session; spark_session().__enter__()"
+SPARK = "from millrace.spark import spark_session; spark_session().__enter__()"
 SEQUENCED = "select count(*) from event_store.event_log"
 
 
@@ -48,7 +48,7 @@ def test_a_second_request_to_stop_ends_a_command_at_once(second: Signals) -> Non
 
 
 def test_ctrl_c_while_spark_begins_leaves_no_jvm() -> None:
-    # a Spark of its own, whichever one PySpark has noted that other tests use
+    # a new Spark, not the one that PySpark has noted for other tests
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     with Popen([sys.executable, "-c", SPARK], stderr=DEVNULL, env=environment) as process:
         launched: list[psutil.Process] = []
@@ -67,13 +67,13 @@ def test_ctrl_c_while_spark_begins_leaves_no_jvm() -> None:
 def runs_spark(process: psutil.Process) -> bool:
     try:
         return "org.apache.spark.deploy.SparkSubmit" in process.cmdline()
-    except psutil.NoSuchProcess:  # what was asked which Java there is, for instance
+    except psutil.NoSuchProcess:  # a short-lived process, such as a query of the Java version
         return False
 
 
 def test_a_sequencer_goes_on_past_stopped_servers(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "ANSWER_S", 1)
-    monkeypatch.setattr("millrace.resources.event_store.wake_ups.ASK_S", 1)
+    monkeypatch.setattr("millrace.event_store.wake_ups.ASK_S", 1)
     with own_server("own", programs=pytestconfig.getoption("postgres"), home=in_memory()) as server:
         stop = threading.Event()
         with psycopg.connect(server.dsn("own"), autocommit=True) as connection:
@@ -99,7 +99,7 @@ def test_a_sequencer_goes_on_past_stopped_servers(pytestconfig: pytest.Config, m
 
 
 def stood_still(connection: psycopg.Connection) -> list[int]:
-    """Stop the other sessions' processes while none is at work, which may hold what all need; else none."""
+    """Suspend the other sessions' processes while all are idle; a working one may hold a lock that all need."""
     others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     pids = [pid for (pid,) in connection.execute(f"select pid {others}".encode())]
     for pid in pids:

@@ -1,4 +1,4 @@
-"""`millrace up` in a process of its own, with tiny services: how it starts, stops, is killed and goes on."""
+"""`millrace up` in a separate process, with tiny services: start, stop, kill and resumption."""
 
 import os
 import signal
@@ -15,16 +15,17 @@ import pytest
 
 from millrace.platform_defs.local.services import Endpoints, free_port
 from millrace.platform_defs.local.supervisor import Service, end_leftovers
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import alive, wait_ended
-from millrace.resources.settings import PROJECT, Settings
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import alive, wait_ended
+from millrace.settings import Settings
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 
 RUN_UP = """
 import sys
 from millrace.platform_defs.local.up import up
-from millrace.resources.errors import MillraceError
-from millrace.resources.settings import Settings
+from millrace.errors import MillraceError
+from millrace.settings import Settings
 from tests.processes import test_up
 try:
     up(Settings(), status=lambda: ["view orders: lag 0"], make_services=test_up.tiny_services)
@@ -41,7 +42,7 @@ def tiny_services(_settings: Settings, endpoints: Endpoints) -> list[Service]:
 
 
 def deaf(settings: Settings, endpoints: Endpoints) -> list[Service]:
-    """Be asked to stop, and lose what the signal raises: as Python does where an object is freed."""
+    """Get a stop request, and lose the signal's exception, as Python does while an object is freed."""
     with suppress(BaseException):
         os.kill(os.getpid(), signal.SIGINT)
         signal.pause()
@@ -127,7 +128,7 @@ def test_it_starts_once_in_a_home_and_goes_on_after_a_kill(home: Path, monkeypat
     with running(home) as after:
         assert "Ended what a killed run had left: second, tiny." in after.until(ALL_STARTED)
         assert wait_ended(left, 0) == []
-        # the database server was fine and is gone on with
+        # the healthy database server is still used
         assert postgres.pid() == server
         assert after.end(signal.SIGINT) == 0
 

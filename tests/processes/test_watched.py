@@ -1,4 +1,4 @@
-"""Each process of a whole `millrace up` is killed and paused under appends, and all of it comes back by itself."""
+"""Each process of a whole `millrace up` is killed and paused under appends, and recovers by itself."""
 
 import json
 import signal
@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import alive
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import alive
 from tests.support.running.deployment import Deployment, started, until
 
 OURS = ("spark", "sequence", "code", "web", "daemon")
-# What Spark waits for in minutes takes seconds here: a pause that is longer is as one of the night.
+# Spark's timeouts of minutes take seconds here: a longer pause is like one of a night.
 SHORT = """
 spark.network.timeout 3s
 spark.network.timeoutInterval 1s
@@ -25,9 +25,9 @@ spark.executor.heartbeatInterval 1s
 spark.rpc.askTimeout 120s
 """
 PAUSE_S = 8
-# nobody says what these could be asked
+# services without a `ready` function
 SIMULATORS = ("simulate", "crm")
-# rows that one has and the other has not, in both directions; of one moment, for appends go on until the simulators end
+# compared with the model in both directions, at one moment: appends continue until the simulators end
 MODELS = {
     "orders": """
         select decider_id, count(*) filter (where event = 'order_line_added'),
@@ -76,7 +76,7 @@ def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path)
         for process in killed:
             process.kill()
         wait_until_drained(platform, killed)
-        # as a laptop sleeps: each process as it is just now, with all that it started
+        # as a laptop sleeps: every process with all its children is paused
         up = psutil.Process(platform.process.pid)
         asleep = [up, *up.children(recursive=True), server(home), *server(home).children()]
         spark = services(home)["spark"]
@@ -87,9 +87,9 @@ def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path)
         for process in asleep:
             send(process, signal.SIGCONT)
         wait_until_drained(platform, ())
-        # it goes on by itself, with what it has warm
+        # Spark continues by itself, still warm
         assert services(home)["spark"] == spark
-        # and each one for good; of the code server what holds the definitions is dead, and the proxy before it lives
+        # now none recovers by itself; of the code server the child with the definitions is dead, and its proxy lives
         given_up = [*(services(home)[name] for name in OURS), server(home)]
         code = services(home)["code"]
         (definitions,) = [each for each in code.children() if "grpc" in each.cmdline()]
@@ -108,7 +108,7 @@ def test_whatever_is_killed_or_paused_comes_back_and_no_row_is_wrong(home: Path)
 def services(home: Path) -> dict[str, psutil.Process]:
     found = {}
     for state in json.loads((home / "services.json").read_text())["services"]:
-        # one that was ended just now is not known to be
+        # a process that just ended may still be listed
         with suppress(psutil.NoSuchProcess):
             if state["state"] == "ready":
                 found[state["name"]] = psutil.Process(state["pid"])
@@ -122,7 +122,7 @@ def server(home: Path) -> psutil.Process:
 
 
 def wait_until_drained(platform: Deployment, ended: Collection[psutil.Process]) -> None:
-    """Wait until these have ended, all services are up, and an event that is appended then is in a read model."""
+    """Wait until these have ended, all services are up, and an event that is then appended is in a read model."""
     until(lambda: [process for process in ended if alive(process)], lambda living: not living)
     until(
         lambda: services(platform.home),

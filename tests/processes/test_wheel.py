@@ -1,4 +1,4 @@
-"""What is installed: a wheel of one package, which works where there is no checkout, beside a user's own repository."""
+"""The installed wheel: one package, which works without a checkout, beside a user's own repository."""
 
 import os
 import shutil
@@ -19,11 +19,11 @@ import pytest
 
 from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import wait_ended
-from millrace.resources.settings import PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import wait_ended
 from tests.support.factories import value
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 # one test waits until all packages are installed
@@ -32,7 +32,7 @@ SOURCES = ("millrace", "assets", "examples", "platform_defs", "resources", "sql"
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 IMPORT_ALL = """
 import importlib, pkgutil, millrace
-from millrace.resources.settings import PROJECT
+from millrace.settings import PACKAGE
 names = [module.name for module in pkgutil.walk_packages(millrace.__path__, "millrace.")]
 for name in names:
     try:
@@ -45,7 +45,7 @@ for name in names:
 for face in (millrace, millrace.ops):
     for name in face.__all__:
         getattr(face, name)
-print(len(names), PROJECT)
+print(len(names), PACKAGE)
 """
 
 
@@ -70,7 +70,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel of these sources, without what an earlier build left."""
+    """Build the wheel of these sources, without files of an earlier build."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in SOURCES:
         ignored = shutil.ignore_patterns("__pycache__")
@@ -85,23 +85,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Installed:
-    """Make a Python that has the packages that we need, and of ours the wheel only."""
+    """Make a Python that has the packages that we need, and our code only from the wheel."""
     home = tmp_path_factory.mktemp("installed")
     venv.create(home, symlinks=True, with_pip=False)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     pip = (sys.executable, "-m", "pip", "--python", home / "bin" / "python", "install", "--quiet")
     if pytestconfig.getoption("full_install"):
-        # as a user does, without constraints: the bounds of the wheel alone choose
+        # as a user does, without constraints: only the wheel's bounds choose versions
         subprocess.run([*pip, wheel, "pytest"], check=True, capture_output=True)
         return Installed(home, packages)
-    # a path that a .pth names is searched; its own .pth files, an editable installation among them, are not followed
+    # Python searches a path that a .pth file names, but ignores .pth files there, such as an editable installation's
     shared = [entry for entry in sys.path if Path(entry).name == "site-packages"]
     (packages / "packages.pth").write_text("\n".join(shared) + "\n")
     subprocess.run([*pip, "--no-deps", wheel], check=True, capture_output=True)
     for program in ("dagster", "dagster-daemon", "dagster-webserver"):
         _, _, text = (Path(sys.executable).parent / program).read_text().partition("\n")
         file = home / "bin" / program
-        # the Python that PATH finds first: theirs
+        # PATH finds the user's Python first
         file.write_text(f"#!/usr/bin/env python\n{text}")
         file.chmod(0o755)
     return Installed(home, packages)
@@ -110,9 +110,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfi
 def test_the_wheel_has_one_package_with_all_that_it_needs(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"millrace"}
-    for room in ("assets", "examples", "platform_defs", "resources", "sql"):
+    for room in ("assets", "examples", "millrace", "platform_defs", "resources", "sql"):
         expected = {
-            str(Path("millrace", file.relative_to(PROJECT)))
+            str(Path("millrace", str(file.relative_to(PROJECT)).removeprefix("millrace/")))
             for file in (PROJECT / room).rglob("*")
             if file.is_file() and "__pycache__" not in file.parts
         }
@@ -136,7 +136,7 @@ def test_a_new_repository_installs_its_maker(installed: Installed, tmp_path: Pat
 
 
 OWN = {"assets/__init__.py": 'OURS = "our own assets"\n', "resources/__init__.py": 'OURS = "our own resources"\n'}
-# a user's file that takes from packages of theirs that are named as rooms of Millrace
+# a user's file that imports from packages with the names of Millrace's rooms
 BORROWING = """
 from assets import OURS as assets
 from millrace.assets import OWNERS
@@ -180,7 +180,7 @@ def test_a_new_repository_tests_and_runs(installed: Installed, tmp_path_factory:
     assert up.returncode == 0, output
     assert wait_ended(tree, patience()) == []
     assert EmbeddedPostgres(folder / ".millrace" / "postgres").pid() is None
-    # nothing was written beside the installed package, nor is it where services run
+    # nothing was written beside the installed package, and services do not run there
     assert not (installed.packages / ".millrace").exists()
 
 
@@ -201,7 +201,7 @@ def test_what_it_makes_passes_our_own_lint_and_the_type_checker(tmp_path: Path) 
 
 
 def await_state(up: subprocess.Popen[str], state: Callable[[], bool], what: str) -> None:
-    """Wait for a state of what `millrace up` has started, for as long as that runs."""
+    """Wait for a state of a `millrace up` while it runs."""
     wait_until(lambda: up.poll() is not None or state(), what)
     assert up.poll() is None, up.communicate()[0]
 

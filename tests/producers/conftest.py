@@ -1,11 +1,11 @@
-"""Producers of a store whose events are orders."""
+"""Producers of a store of orders."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers.exactly_once import ExactlyOnce
+from millrace.event_store.platform import PlatformStore
+from millrace.producers.exactly_once import ExactlyOnce
 from tests.support.factories import register_orders
 from tests.support.producing.counting import Counting
 

@@ -1,9 +1,9 @@
-"""A number names one message: another content under it is refused, where senders say by digests what they sent."""
+"""A number names one message: other content under it is refused if senders state digests."""
 
 from hashlib import sha256
 
-from millrace.resources.errors import MessageDiffers
-from millrace.resources.producers.exactly_once import ExactlyOnce
+from millrace.errors import MessageDiffers
+from millrace.producers.exactly_once import ExactlyOnce
 from tests.support.factories import Connect, refusal, rows
 from tests.support.producing.counting import Counting, total
 

@@ -11,12 +11,12 @@ import psycopg
 import pytest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
-from millrace.resources.errors import Conflict, ProducerFenced, TransactionEnded
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStamp, ProducerStore, SettledMessage
-from millrace.resources.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
-from millrace.resources.user_code import NeverRan
+from millrace.errors import Conflict, ProducerFenced, TransactionEnded
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStamp, ProducerStore, SettledMessage
+from millrace.producers.exactly_once import ATTEMPTS, Answer, ExactlyOnce, Transaction
+from millrace.user_code import NeverRan
 from tests.support import factories
 from tests.support.factories import Connect, append, new_event, refusal, rows, start, terminate, value, wait_blocked
 from tests.support.patience import patience, wait_until
@@ -85,7 +85,7 @@ def test_an_instance_is_fenced_by_the_next_one(once: ExactlyOnce, other: Exactly
     assert other.process(ProducerStamp("p", 0, 2, 0), work).result == {"total": 1}
 
 
-# What passes -----------------------------------------------------------------------------------------------------
+# Retries ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_serialization_failure_is_retried(once: ExactlyOnce, work: Counting) -> None:
@@ -96,7 +96,7 @@ def test_a_serialization_failure_is_retried(once: ExactlyOnce, work: Counting) -
     stamp = producer.issue()
     for fails, raised, runs in (
         ([SerializationFailure("again") for _ in range(ATTEMPTS)], SerializationFailure, ATTEMPTS),
-        # repeating does not cure it
+        # a retry does not help
         ([psycopg.errors.QueryCanceled("too slow")], psycopg.errors.QueryCanceled, 1),
     ):
         work.runs, work.fails = 0, [*fails]
@@ -110,7 +110,7 @@ def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, c
     append(PlatformStore(once.store.connection), "a")
     stamp = once.register("p").issue()
     holder = connect(autocommit=False)
-    holder.execute("set deadlock_timeout = '1h'")  # the other one finds it
+    holder.execute("set deadlock_timeout = '1h'")  # the other session detects the deadlock
     factories.append_to(PlatformStore(holder), "a")
     runs = []
 
@@ -134,7 +134,7 @@ def test_a_real_deadlock_is_retried_without_a_double_effect(once: ExactlyOnce, c
 def test_a_session_that_is_killed_is_replaced_and_the_work_counts_once(
     once: ExactlyOnce, connect: Connect, work: Counting, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """The connection is really lost; that it happens right after the commit is arranged."""
+    """The connection is really lost; the test makes that happen right after the commit."""
     producer, holder, observer = once.register("p"), connect(autocommit=False), connect()
     once.process(producer.issue(), work)
     pid = once.store.connection.info.backend_pid
@@ -162,7 +162,7 @@ def test_a_session_that_is_killed_is_replaced_and_the_work_counts_once(
         terminate(observer, pid)
         holder.rollback()
     answer = done.result(patience())
-    # a commit whose reply is lost counts, and its repetition gets its answer
+    # a commit counts even if its reply is lost, and a retry gets its answer
     assert (answer.result, answer.duplicate) == ({"total": 2}, where == "after the commit")
     assert (work.runs, total(once)) == (2 if where == "after the commit" else 3, 2)
 

@@ -1,14 +1,21 @@
-"""The numbers of a producer's messages: unique and rising; threads share it, and none is lost or used twice."""
+"""The numbers of a producer's messages: unique and rising across threads; none is lost or used twice."""
 
 from uuid import UUID
 
 import pytest
 
-from millrace.resources import producers
-from millrace.resources.errors import SequenceGap
-from millrace.resources.event_store import Json
-from millrace.resources.producers import IdempotentProducer, ProducerStamp, ProducerStore, SettledMessage, exactly_once
-from millrace.resources.producers.exactly_once import ExactlyOnce, MessageInDoubt, Transaction
+from millrace import producers
+from millrace.errors import SequenceGap
+from millrace.event_store import Json
+from millrace.producers import (
+    IdempotentProducer,
+    MessageInDoubt,
+    ProducerStamp,
+    ProducerStore,
+    SettledMessage,
+    exactly_once,
+)
+from millrace.producers.exactly_once import ExactlyOnce, Transaction
 from tests.support.factories import Connect, at_once, new_event, terminate, value
 from tests.support.producing.counting import Counting, total
 
@@ -29,7 +36,7 @@ def test_threads_share_a_producer_and_each_of_their_messages_counts(once: Exactl
 def test_what_fails_gives_its_number_back(once: ExactlyOnce, work: Counting, caplog: pytest.LogCaptureFixture) -> None:
     producer = once.register("p")
     work.fails = [ValueError("no")]
-    with caplog.at_level("DEBUG", "millrace.resources.producers"):
+    with caplog.at_level("DEBUG", "millrace.producers"):
         with pytest.raises(ValueError, match="no"):
             once.process_next(producer, work)
         assert producer.current_sequence == 0
@@ -62,7 +69,7 @@ def test_a_number_is_not_given_back_where_a_later_one_was_issued(once: ExactlyOn
 def test_a_number_in_doubt_is_kept_for_its_message(
     once: ExactlyOnce, work: Counting, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its connection is really lost, right after the commit, and no new one can be had."""
+    """The connection is really lost right after the commit, and a new one is not available."""
     producer = once.register("p")
     observer = connect()
     commit = ProducerStore.commit_transaction
@@ -110,7 +117,7 @@ def test_a_doubt_is_cleared_before_the_next_message(
 
 
 def test_work_that_lost_its_session_gives_its_number_back(once: ExactlyOnce, work: Counting, connect: Connect) -> None:
-    """What its first attempt had opened is ended over the new connection."""
+    """The new connection ends the transaction that the first attempt opened."""
     producer = once.register("p")
     observer = connect()
     work.fails = [ValueError("no")]

@@ -1,4 +1,4 @@
-"""All states of each protocol hold what it promises, and where a rule is broken the search says how that ends."""
+"""The promises of each protocol hold in all its states; with a broken rule the search shows the way to a fault."""
 
 from collections.abc import Iterator
 from types import ModuleType
@@ -13,7 +13,7 @@ from tests.support.protocols.pages import COMMAND, FOLDER, PROTOCOLS, name_of, p
 def test_a_protocol_holds_its_promises_in_each_state(module: ModuleType) -> None:
     found = check(module.protocol())
     assert found.broken is None
-    # a protocol of few states leaves something out
+    # a protocol with few states leaves something out
     assert len(found.graph) > 50
 
 

@@ -1,4 +1,4 @@
-"""Keys that an event takes over from its stream, wherever a batch begins and whatever is read of the log."""
+"""Keys that an event takes over from its stream, for any split into batches and any part of the log read."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace import carried, count, read_model
-from millrace.events import rename
+from millrace.archive.purge import purge_before
+from millrace.archive.writer import archive_partition
+from millrace.drain.report import PartitionsFailed
+from millrace.event_schemas import rename
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel
-from millrace.resources.archive.purge import purge_before
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.carried import Carried
+from millrace.read_models.declared.carried import Carried
 from tests.support.building.drains import staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
@@ -39,7 +39,7 @@ class Patients:
 
 
 PATIENTS = cast("ReadModel", Patients)
-# of no event that the model takes, of none before it, of an older shape, with a null, of another one from then on
+# an event not taken, none before it, an older shape, a null key, another key from then on
 EVENTS = [
     BatchEvent("visit", "v-1", "said", data={"patient": {"id": "bob"}}), BatchEvent("visit", "v-1", "seen"),
     BatchEvent("visit", "v-1", "seen", data={"who": {"id": "ann"}}),
@@ -97,7 +97,7 @@ def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(lab: Lab, tmp_path:
     for partition in range(16):
         archive_partition(lab.dsn, tmp_path, partition, max_events=100, min_events=1, tail=True)
     purge_before(lab.connection, tmp_path, datetime.now(UTC) + timedelta(days=1))
-    # a new stream, and one that names its key anew, go on
+    # a new stream, and a stream that changes its key, continue
     named = BatchEvent("visit", "v-1", "gone", data={"patient": {"id": "ann"}})
     append_events(lab, [BatchEvent("visit", "v-3", "seen"), named])
     lab.drain(PATIENTS)
@@ -107,7 +107,7 @@ def test_of_a_stream_whose_key_was_purged_nothing_is_guessed(lab: Lab, tmp_path:
     with pytest.raises(PartitionsFailed, match=r"visit 'v-2' lost its first events to a purge, and no later one has"):
         lab.drain(PATIENTS)
     assert lab.rows_of(PATIENTS) == wanted
-    # the archive has them
+    # the archive has the earlier events
     lab.rebuild(PATIENTS, archive=tmp_path)
     lab.drain(PATIENTS)
     assert lab.rows_of(PATIENTS) == [("ann", 6, 3), ("eve%", 3, 2)]

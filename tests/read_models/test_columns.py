@@ -1,4 +1,4 @@
-"""What a column refuses when it is declared, and a sum that outgrows its type."""
+"""Refused declarations of columns, and a sum that outgrows its type."""
 
 import math
 from collections.abc import Callable
@@ -12,18 +12,18 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millrace.resources.consumption.commit import Work
-from millrace.resources.consumption.limits import DEFAULTS
-from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared import words
-from millrace.resources.read_models.declared.column_types import InvalidColumn
-from millrace.resources.read_models.declared.columns import Column, KeyColumn
-from millrace.resources.read_models.declared.computed import Computed, computed
-from millrace.resources.read_models.declared.declaration import lookup, read_model
-from millrace.resources.read_models.declared.lookups import Lookup
-from millrace.resources.read_models.declared.words import all_, any_, avg, bucket, carried, count, field, sum_
-from millrace.resources.read_models.stored.merge import (
+from millrace.drain.commit import Work
+from millrace.drain.limits import DEFAULTS
+from millrace.drain.staged import StagedBuilds
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared import words
+from millrace.read_models.declared.column_types import InvalidColumn
+from millrace.read_models.declared.columns import Column, KeyColumn
+from millrace.read_models.declared.computed import Computed, computed
+from millrace.read_models.declared.declaration import lookup, read_model
+from millrace.read_models.declared.lookups import Lookup
+from millrace.read_models.declared.words import all_, any_, avg, bucket, carried, count, field, sum_
+from millrace.read_models.stored.merge import (
     Replaced,
     StagedRows,
     StagedRowsLost,
@@ -33,7 +33,7 @@ from millrace.resources.read_models.stored.merge import (
     replace_partition,
     try_replacing,
 )
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.stored.versions import ensure_version
 from tests.support.building.drains import Everything, thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import uses
@@ -153,7 +153,7 @@ def test_a_column_that_cannot_work_is_refused_in_a_sentence() -> None:
     assert wrong == []
 
 
-# a column over its own field, the largest value that its type has, and a type that is too wide
+# a column over its own field, and the largest value of its type
 LARGE = {
     "a": (sum_("data.a"), "9223372036854775807"),
     "b": (sum_("data.b", type="decimal(28,2)"), "99999999999999999999999999.99"),
@@ -220,7 +220,7 @@ def test_a_rebuild_merges_rows_of_a_key_that_was_staged_twice(things: PlatformSt
     assert replaced == Replaced(rows=2, gone=0, new=2, changed=0)
     found = rows(things.connection, "select * from read_models.twice order by who")
     assert found == [("a", 1, ["x"]), ("b", 3, ["w", "x", "y"])]
-    # behind a pooler a crash of the server need not end the connection: what was there before stays
+    # as after a server crash behind a pooler, which may keep the connection open: stored rows stay
     things.connection.execute("truncate read_models.twice_staging")
     with pytest.raises(StagedRowsLost):
         replace_partition(things.connection, model, 3, batch, [StagedRows(1, 2), StagedRows(2, 1)])

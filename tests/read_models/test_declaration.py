@@ -1,4 +1,4 @@
-"""What a declaration of a read model refuses, and when its fingerprint changes."""
+"""Refused declarations of read models, and changes of their fingerprints."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.read_models.declared.columns import Column, KeyColumn
-from millrace.resources.read_models.declared.computed import Computed, computed
-from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, lookup, read_model
-from millrace.resources.read_models.declared.words import (
+from millrace.errors import InvalidReadModel
+from millrace.read_models.declared.columns import Column, KeyColumn
+from millrace.read_models.declared.computed import Computed, computed
+from millrace.read_models.declared.declaration import ReadModel, lookup, read_model
+from millrace.read_models.declared.words import (
     all_,
     any_,
     avg,
@@ -50,7 +51,7 @@ ROW: dict[str, Any] = {
     "order_id": stream_id(), "n": count(), "ratio": last("data.ratio", type="double"), "at": last("created_at"),
     "some": any_("data.some"),
 }  # fmt: skip
-# what an expression over this row is not, and what is said of it
+# invalid expressions over this row, and the error
 COMPUTED = {
     "lines + 1": "there is no column 'lines' to compute from; there are order_id, n, ratio, at, some",
     "n + order_id": "'n + order_id' is + of numeric and text; allowed: + - * / of numbers",
@@ -64,7 +65,7 @@ COMPUTED = {
     "seconds(*[at - at])": "is not allowed", "[n]": "is not allowed", "None": "is not allowed",
     "1e400 + n": "'1e400' is not allowed", "2j": "is not allowed", "'\\0' == order_id": "is not allowed",
 }  # fmt: skip
-# a column of that row which is no key of another model, and what is said of it
+# columns of that row that are no key of another model, and the error
 LOOKUPS = {
     "c": "on is 'c', which is no column; there are order_id, n, ratio, at, some",
     "customer": "on is 'customer', which is no column",
@@ -113,14 +114,14 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
         for deciders in (None, ["order"], ["order", "fee", "permit"])
     ),
     (declare(lines=count()), {"key": []}, "'orders' has no key"),
-    (declare(order_id=stream_id()), {}, "'orders' has no columns besides its key"),
+    (declare(order_id=stream_id()), {}, "'orders' has no columns beside its key"),
     (declare(docstring=None, order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
     (declare(docstring="  ", order_id=stream_id(), lines=count()), {}, "'orders' has no docstring"),
     (declare(order_id=stream_id(), a=last("event"), a_offset=count()), {}, "'a_offset' is stored twice; rename"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=count()), {}, "'a_sum' is stored twice"),
     (declare(order_id=stream_id(), a=avg("data.a"), a_sum=computed("a")), {}, "'a_sum' is stored twice"),
     *((declare(**ROW, c=lookup(model(), on=on, column="lines")), {}, f"lookup 'c': {said}") for on, said in LOOKUPS.items()),
-    (declare(order_id=stream_id(), a=computed("1")), {}, "'orders' has no columns besides its key"),
+    (declare(order_id=stream_id(), a=computed("1")), {}, "'orders' has no columns beside its key"),
     *((declare(**ROW, c=computed(text)), {}, said) for text, said in COMPUTED.items()),
     (
         declare(**ROW, c=computed("d + 1"), d=computed("e"), e=computed("c")),
@@ -242,7 +243,7 @@ def test_the_fingerprint_changes_with_whatever_changes_the_rows() -> None:
     assert len(set(prints)) == len(prints)
 
 
-# as they were when these models were first declared, or last changed
+# the fingerprints since these models were first declared or last changed
 FINGERPRINTS = {
     "crm_customer_history": "1283f0a625329288a66a389f72be33eeb0354ec638c001e66e86162e615d35a4",
     "crm_customers": "7c6a3d3818e70b6fc81e041e45597b78cec8042a680606620ca82cc519a67859",
@@ -262,10 +263,10 @@ MODELS = dict(declared("millrace.examples.shop", ["read_models"]).models) | {
 
 
 def test_the_fingerprint_of_a_declaration_that_did_not_change_is_the_same() -> None:
-    """Where one changes by itself, every model is built anew."""
+    """If one changes by itself, every model is rebuilt."""
     found = {name: MODELS[name].fingerprint.split("+") for name in FINGERPRINTS}
     assert {name: declared for name, (declared, _) in found.items()} == FINGERPRINTS
-    # that of the layout, as none has upcasts
+    # the fingerprint of the layout, as no model has upcasts
     assert {layout for _, layout in found.values()} == {sha256(b"2").hexdigest()}
     assert len({*FINGERPRINTS.values()}) == len(FINGERPRINTS)
 

@@ -1,4 +1,4 @@
-"""Folds in Python: what a declaration refuses, what a failure says, what a state must be, what is read again."""
+"""Folds in Python: refused declarations, messages of failures, valid states, events read again."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from typing import Any, LiteralString
 import pytest
 
 from millrace import fold
-from millrace.resources.consumption.commit import Work
-from millrace.resources.consumption.limits import DEFAULTS
-from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.read_models.built.fold_task import FoldTask, StreamFold, TaskQuery, Watch, stored_row
-from millrace.resources.read_models.declared.column_types import exact
-from millrace.resources.read_models.declared.declaration import InvalidReadModel
-from millrace.resources.read_models.declared.fold import Fold
-from millrace.resources.read_models.stored.merge import merge_batch, next_batch
+from millrace.drain.commit import Work
+from millrace.drain.limits import DEFAULTS
+from millrace.drain.staged import StagedBuilds
+from millrace.errors import InvalidReadModel
+from millrace.read_models.built.fold_task import FoldTask, StreamFold, TaskQuery, Watch, stored_row
+from millrace.read_models.declared.column_types import exact
+from millrace.read_models.declared.fold import Fold
+from millrace.read_models.stored.merge import merge_batch, next_batch
 from millrace.rows import FoldEvent, State
 from tests.support.building.drains import thing
 from tests.support.building.lab import Lab
@@ -78,7 +78,7 @@ def test_whatever_a_fold_raises_is_the_failure_of_its_event(error: BaseException
 
 
 def test_the_event_from_which_on_the_state_cannot_be_stored_is_named() -> None:
-    # what the events add: a text is no int, and is made good by a number
+    # values that the events add: a text fails the int column until a number replaces it
     for added, failing in (
         ([1, "x", 2], None), ([1, "x", "y"], 1), (["x", "y"], 0), ([1, "x", 2, "y", "z"], 3), ([1, "x", "fail"], 1),
         ([1, "x", 2, "fail", 3], 3), ([1, 2], None), (["fail", 1], 0),
@@ -86,7 +86,7 @@ def test_the_event_from_which_on_the_state_cannot_be_stored_is_named() -> None:
 
         def last_one(state: State | None, event: FoldEvent) -> State | None:
             kept = state or {"seen": []}
-            # in place, as some write it, and before it fails
+            # changes the state in place, as some folds do, before it fails
             kept["seen"].append(event.data)
             if event.data == "fail":
                 raise KeyError("it")
@@ -102,7 +102,7 @@ def test_the_event_from_which_on_the_state_cannot_be_stored_is_named() -> None:
             found = stream.rows()
             told = [json.loads(row[-1])["offset"] for row in found if row[-1] is not None]
             assert told == ([] if failing is None else [failing]), (added, batches)
-            # the state before it, without anything of it
+            # the state before the failing event, without any trace of that event
             before = added[:failing]
             states = [(row[2], json.loads(row[3])["seen"]) for row in found if row[-1] is None]
             assert states == ([(len(before) - 1, before)] if before else []), (added, batches)
@@ -193,13 +193,13 @@ def test_a_failure_names_its_event_and_no_event_is_folded_twice(lab: Lab) -> Non
     lab.drain(model)
     said = lab.value("select last_error from event_store.stream_locks where view = 'counted'")
     assert f"read model counted failed at thing 'a', offset {used}, event 'used': KeyError: 'n'" in said
-    # what came before it is there, and so is everybody else
+    # the stream's earlier events are there, and so are the other streams
     assert lab.rows("select * from read_models.counted order by 1") == [("a", 3), ("b", 3)]
 
     stored: LiteralString = "select * from read_models.counted_state where thing_id = 'b'"
     (before,) = lab.rows(stored)
     lease = lab.claim_partition("counted", before[0], "test", 600)
-    # as a drain that begins in the middle would
+    # as in a drain that begins in the middle
     again, batch = replace(lease, from_position=before[2]), next_batch(lab.connection)
     staged, _ = StagedBuilds(lab.dsn, lab.session, "test", 600, DEFAULTS).stage(Work(model, (again,)), batch)
     assert (staged, merge_batch(lab.connection, model, batch, staged)) == ([], 0)

@@ -1,4 +1,4 @@
-"""Given declared indexes of a read model, when they change, cannot be made or are in the way, then rows go on."""
+"""Given declared indexes, when they change, cannot be created or are in the way, then rows are still written."""
 
 import logging
 import threading
@@ -13,21 +13,15 @@ import pytest
 from psycopg import Connection
 
 from millrace import computed, count, field, fold, index, last, lookup, max_, read_model, sessions, set_union, stream_id
-from millrace.resources.consumption.indexing import Indexing
-from millrace.resources.consumption.member import Member
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel, with_indexes
-from millrace.resources.read_models.declared.indexes import Declared
-from millrace.resources.read_models.stored.indexes import (
-    IndexFailed,
-    are_due,
-    given_up,
-    keep_indexes,
-    only_one,
-    stored_indexes,
-)
-from millrace.resources.read_models.stored.past import named
-from millrace.resources.read_models.stored.versions import current_version, ensure_version, standing, versions
+from millrace.drain.indexing import Indexing
+from millrace.drain.member import Member
+from millrace.errors import InvalidReadModel
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel, with_indexes
+from millrace.read_models.declared.indexes import Declared
+from millrace.read_models.stored.indexes import IndexFailed, are_due, given_up, only_one, stored_indexes, update_indexes
+from millrace.read_models.stored.past import renamed
+from millrace.read_models.stored.versions import built_and_next, current_version, ensure_version, versions
 from millrace.rows import FoldEvent, State
 from tests.support.building import read_models as models
 from tests.support.building.drains import Counted, Crossing, Everything, drain, thing
@@ -78,7 +72,7 @@ def indexed(model: ReadModel, *indexes: Declared) -> ReadModel:
 
 
 def names(connection: Connection, model: ReadModel) -> list[tuple[str, bool]]:
-    """Return the indexes of the version of a declaration: what each is of, and whether it is whole."""
+    """Return the indexes of a declaration's version: the definition of each, and whether it is valid."""
     built = current_version(connection, model)
     assert built is not None
     return [(one.definition, one.valid) for one in stored_indexes(connection, built)]
@@ -86,7 +80,7 @@ def names(connection: Connection, model: ReadModel) -> list[tuple[str, bool]]:
 
 @contextmanager
 def snapshot(connection: Connection) -> Iterator[None]:
-    """Have a snapshot, as a long report has: whoever makes an index meanwhile waits for its end."""
+    """Hold a snapshot, as a long report does: creating an index concurrently waits for its end."""
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read")
         connection.execute("select from event_store.events limit 1")
@@ -94,7 +88,7 @@ def snapshot(connection: Connection) -> Iterator[None]:
 
 
 def maker(connection: Connection) -> list[int]:
-    """Return the sessions that make an index and wait for something."""
+    """Return the sessions that create an index and wait."""
     found = rows(
         connection,
         "select pid from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
@@ -112,7 +106,7 @@ def test_a_read_takes_the_index_of_each_column_that_declares_one(things: Platfor
     built = ensure_version(things.connection, declared)
     stored = stored_indexes(things.connection, built)
     assert len(stored) == len(columns) + 2
-    assert all(one.valid and one.ours for one in stored)
+    assert all(one.valid and one.is_declared for one in stored)
     things.connection.execute("set enable_seqscan = off")
     for name in [*columns, "ratio"]:
         operator = "@>" if types.get(name, "").endswith("[]") else "="
@@ -127,13 +121,13 @@ def test_other_indexes_leave_the_version_and_what_people_made(lab: Lab) -> None:
     lab.execute("create index by_hand on read_models.counted_state (events) where events > 3")
     other = indexed(Counted, "events", ("events", "thing_id"))
     assert other.fingerprint == Counted.fingerprint
-    assert standing(lab.connection, other)[1]
+    assert built_and_next(lab.connection, other)[1]
     lab.drain(other)
     assert sorted(names(lab.connection, other)) == [
         ("btree (events)", True), ("btree (events) WHERE (events > 3)", True), ("btree (events, thing_id)", True),
     ]  # fmt: skip
     assert len(versions(lab.connection, "counted")) == 1
-    assert not standing(lab.connection, other)[1]
+    assert not built_and_next(lab.connection, other)[1]
     lab.drain(Counted)
     assert names(lab.connection, Counted) == [("btree (events) WHERE (events > 3)", True)]
     lab.is_clean(Counted)
@@ -180,7 +174,7 @@ def test_one_process_makes_indexes_and_nobody_waits_for_it(lab: Lab, connect: Co
     with only_one(connect()):
         with pytest.raises(psycopg.errors.LockNotAvailable), only_one(connect()):
             pass
-        assert not standing(lab.connection, other)[1]
+        assert not built_and_next(lab.connection, other)[1]
         indexing = Indexing(lab.dsn)
         indexing._models.put(other)
         indexing._thread = threading.Thread(target=indexing._make_all)
@@ -197,17 +191,17 @@ def test_what_a_dead_maker_left_is_made_anew_once_it_has_ended(lab: Lab, connect
     built = current_version(lab.connection, other)
     assert built is not None
     with snapshot(reader):
-        # its own process is gone: nothing says so but its lock
-        making = start(lambda: keep_indexes(died, built))
+        # the maker's own process is gone: only its session's lock still shows the attempt
+        making = start(lambda: update_indexes(died, built))
         wait_until(lambda: maker(lab.connection), "the index waits for the reader")
         assert names(lab.connection, other) == [("btree (events)", False)]
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            keep_indexes(lab.connection, built)
+            update_indexes(lab.connection, built)
         died.cancel_safe()
         with pytest.raises(psycopg.errors.QueryCanceled):
             making.result(patience())
     assert names(lab.connection, other) == [("btree (events)", False)]
-    assert standing(lab.connection, other)[1]
+    assert built_and_next(lab.connection, other)[1]
     lab.drain(other)
     assert names(lab.connection, other) == [("btree (events)", True)]
 
@@ -255,16 +249,16 @@ def test_a_value_too_long_for_an_index_takes_it_away_and_fails_nobody(lab: Lab, 
     assert lab.rows(f"select text from read_models.{model.name} order by 1 desc") == [("later",), (text,)]
     left = [("btree (events)", True), ("btree (other, at)", True)] if model.name == "tagged" else []
     assert sorted(names(lab.connection, model)) == left
-    assert not standing(lab.connection, model)[1]
-    # a rebuild writes what is there, and does not ask for it
+    assert not built_and_next(lab.connection, model)[1]
+    # a rebuild writes the rows without the index
     assert lab.rebuild(model).failures == ()
-    # declared otherwise, and then so again, it is tried again
+    # after the declaration changed and changed back, the index is tried again
     lab.drain(replace(model, indexes=()))
     built = current_version(lab.connection, model)
     assert built is not None
     assert given_up(lab.connection, built) == set()
     assert names(lab.connection, model) == []
-    assert standing(lab.connection, model)[1]
+    assert built_and_next(lab.connection, model)[1]
     lab.drain(model)
     assert sorted(names(lab.connection, model)) == left
     assert "read the view instead. A value is too long for: " in lab.value(
@@ -289,7 +283,7 @@ def test_such_a_value_waits_for_no_index_that_is_being_made(lab: Lab, connect: C
         draining.result(patience())
     lab.drain(more)
     assert names(lab.connection, more) == []
-    assert not standing(lab.connection, more)[1]
+    assert not built_and_next(lab.connection, more)[1]
 
 
 def test_where_only_others_may_drop_an_index_a_stream_fails(lab: Lab, connect: Connect) -> None:
@@ -331,7 +325,7 @@ def test_a_drain_makes_those_of_a_view_that_joins(lab: Lab, connect: Connect, mo
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
 def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> None:
     lab.drain(OWNERS)
-    # a key that is too long for its index fails its stream, as ever
+    # a key that is too long for its index fails its stream, as before
     append_events(lab, [thing("a", text=text, owner="ann"), thing("b", owner=LONG), thing("c", text="x", owner="bob")])
     commit = lab.rebuild(OWNERS)
     assert [failure.stream.decider_id for failure in commit.failures] == ["b"]
@@ -342,7 +336,7 @@ def test_a_rebuild_and_a_search_go_on_without_the_index(lab: Lab, text: str) -> 
 @pytest.mark.parametrize("text", [LONG, ENDLESS], ids=["a third of a page", "a page"])
 def test_a_key_that_is_too_long_takes_no_index_away(lab: Lab, text: str) -> None:
     lab.drain(OWNERS)
-    # what Postgres compresses fits
+    # a compressible text fits
     append_events(lab, [thing("a", owner=text, text="x" * 3_000), thing("b", owner="bob", text="y")])
     assert lab.drain(OWNERS).failed_streams == 1
     assert names(lab.connection, OWNERS) == [("btree (text)", True)]
@@ -373,7 +367,7 @@ def test_an_index_that_cannot_be_is_refused_with_the_reason(indexes: Any, said: 
 
 
 def test_a_model_as_of_a_moment_has_none() -> None:
-    assert named(indexed(Counted, "events"), "counted_at_7").indexes == ()
+    assert renamed(indexed(Counted, "events"), "counted_at_7").indexes == ()
 
 
 def test_a_fold_has_indexes_of_its_columns(things: PlatformStore) -> None:

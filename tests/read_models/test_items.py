@@ -1,4 +1,4 @@
-"""Elements of arrays as rows: what Postgres' `jsonb_array_elements` and `#>>` say of the same texts."""
+"""Elements of arrays as rows: the same as Postgres' `jsonb_array_elements` and `#>>` of the same texts."""
 
 import json
 import re
@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace import carried, count, read_model, sum_
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.items import _BYTES, ITEM_ORDER, PLACES, Items
+from millrace.read_models.declared.items import _BYTES, ITEM_ORDER, PLACES, Items
 from tests.archive.test_json_fields import PATHS, documents
 from tests.support.building.drains import drain, rows_of
 from tests.support.factories import rows

@@ -1,15 +1,15 @@
-"""Names of a declaration that the store does not know are told; names that it knows are not."""
+"""Names of a declaration that the store does not know are reported; known names are not."""
 
 from typing import cast
 
 import dagster as dg
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import names_check
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.columns import Column
-from millrace.resources.read_models.declared.declaration import ReadModel, read_model
-from millrace.resources.read_models.declared.words import count, field, stream_id
-from millrace.resources.read_models.shown.known_names import unknown_names
+from millrace.read_models.declared.columns import Column
+from millrace.read_models.declared.declaration import ReadModel, read_model
+from millrace.read_models.declared.words import count, field, stream_id
+from millrace.read_models.shown.known_names import unknown_names
 from tests.support.elsewhere import postgres_at
 
 KNOWN = ["order"]

@@ -1,4 +1,4 @@
-"""Given read models of which one looks up another, when either changes or goes, then readers see both as they are."""
+"""Given a read model that looks up another, when either changes or goes, then readers see both consistently."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -9,17 +9,17 @@ import pytest
 from psycopg import Connection
 
 from millrace import count, field, fold, last, lookup, read_model, stream_id
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.consumption.serving import Serving
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored import versions
-from millrace.resources.read_models.stored.differences import Found, compare, diffs, take
-from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.past import named
-from millrace.resources.read_models.stored.store import ReadModelStore
-from millrace.resources.read_models.stored.tables import DependentObjects, LookupFailed, create_view
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
+from millrace.drain.report import DrainReport
+from millrace.drain.serving import Serving
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored import versions
+from millrace.read_models.stored.differences import Found, compare, diffs, take
+from millrace.read_models.stored.merge import merge_rows
+from millrace.read_models.stored.past import renamed
+from millrace.read_models.stored.store import ReadModelStore
+from millrace.read_models.stored.tables import DependentObjects, LookupFailed, create_view
+from millrace.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up, with_upcasts
 from millrace.rows import FoldEvent, State
 from tests.support.factories import Connect, rows, start, wait_blocked
 from tests.support.patience import patience
@@ -49,7 +49,7 @@ ORDERED = {"partition": [1, 2], "order_id": ["o-1", "o-2"], "customer_id": ["c-1
 
 @pytest.fixture
 def built(store: PlatformStore) -> Connection:
-    """Make both, with two orders of which one has a customer."""
+    """Build both, with two orders, one of them with a customer."""
     for model in (CUSTOMERS, ORDERS):
         ensure_version(store.connection, model)
     merge_rows(store.connection, CUSTOMERS, pa.table(NAMED))
@@ -66,7 +66,7 @@ def test_a_row_shows_what_the_other_model_has_now_or_null(built: Connection) -> 
     late = {"partition": [3, 1], "customer_id": ["c-2", "c-1"], "name": ["Bo", "Eve"], "name_offset": [4, 5]}
     merge_rows(built, CUSTOMERS, pa.table(late))
     assert shown(built) == [("o-1", "c-1", "Eve"), ("o-2", "c-2", "Bo")]
-    # a plan that must read a whole table to find one row would still do it
+    # a plan without a usable index would still scan a table
     built.execute("set enable_seqscan = off")
     (plan,) = rows(built, "explain (format json) select * from read_models.orders where order_id = 'o-1'")[0]
     assert "Seq Scan" not in str(plan)
@@ -139,7 +139,7 @@ def test_a_diff_compares_no_row_of_the_other_model_which_may_move_on(built: Conn
     declared = with_upcasts(built, ORDERS)
     diff = take(built, declared, None)
     merge_rows(built, CUSTOMERS, pa.table(NAMED | {"name": ["Eve"], "name_offset": [5]}))
-    side = ensure_version(built, named(declared, diff.name))
+    side = ensure_version(built, renamed(declared, diff.name))
     merge_rows(built, side, pa.table(ORDERED))
     compare(built, diff, side, [*declared.lookups], 0, timedelta(days=1))
     (compared,) = diffs(built, "orders")
@@ -195,7 +195,7 @@ def test_it_takes_any_model_with_a_key_of_one_column(store: PlatformStore) -> No
 def test_a_version_waits_while_what_it_looks_up_shows_the_one_before(built: Connection) -> None:
     alone = replace(ORDERS, lookups={})
     back = lookup(alone, on="customer_id", column="customer_id")
-    # with one more column, which Postgres would add to the view, and with another first one
+    # with one more column, which Postgres could append to the view, and with another first column
     for columns in {"name": last("data.name"), "order_of": back}, {"order_of": back, "name": last("data.name")}:
         new = ensure_version(built, customers(**columns))
         with pytest.raises(LookupFailed) as refused:

@@ -1,4 +1,4 @@
-"""Given a text, when a Spark column, a fold, an import or SQL reads it, then one value, or a refusal."""
+"""Given a text, when a Spark column, a fold, an import or SQL reads it, then the same value, or a refusal."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.times import TimeForm
-from millrace.resources.read_models.declared.column_types import exact, misread, refusal, typed
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.times import TimeForm
+from millrace.read_models.declared.column_types import exact, misread, refusal, typed
 from tests.support.factories import ARABIC, FULL_WIDTH
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
 PART = NOON.replace(microsecond=123456)
 MONEY, TINY = "decimal(18,2)", "decimal(38,36)"
-# a type, a text, and its value; None where the text has none
+# a type, a text, and its value (None: the text is refused)
 TEXTS: list[tuple[str, str, object]] = [
     *(("timestamp", f"2024-02-29 {text}", NOON) for text in ("12:00", "12:00:00", "12:00:00.000", "12:00Z", "12:00 UTC")),
     *(("timestamp", f"2024-02-29T{text}", NOON) for text in ("12:00:00GMT", "14:00+02", "13:30 +0130", "2:00-10:00")),
@@ -73,7 +73,7 @@ def test_spark_reads_a_text_as_its_value_or_refuses_it(spark: "SparkSession") ->
         own = texts.where(f.col("n").isin(*(n for n, (one, _, _) in enumerate(TEXTS) if one == type_)))
         fault = misread(f.col("text"), type_)
         assert fault is not None
-        # without the zone of this process, which Python's times from Spark have
+        # as microseconds: Python times from Spark would be in this process's time zone
         value = f.when(~f.coalesce(fault, f.lit(False)), typed(f.col("text"), type_))
         read = f.unix_micros(value) if type_ == "timestamp" else value
         found |= dict(own.select("n", read).toLocalIterator())
@@ -97,7 +97,7 @@ def test_a_fold_and_an_import_read_it_as_the_same() -> None:
         except ValueError:
             return None
 
-    # of JSON, texts are no numbers and no booleans
+    # in JSON, texts are no numbers and no booleans
     wanted = [one for one in TEXTS if one[0] in {"timestamp", "date", MONEY, TINY}]
     assert [(type_, text, folded(type_, text)) for type_, text, _ in wanted] == wanted
 

@@ -1,4 +1,4 @@
-"""Functions of whole streams: what a declaration refuses, what a wrong result says, which rows are replaced."""
+"""Functions of whole streams: refused declarations, messages for wrong results, replaced rows."""
 
 import time
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, LiteralString, cast
 
 import pytest
 
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.read_models.built.plans import FunctionFailed
-from millrace.resources.read_models.declared.declaration import InvalidReadModel
-from millrace.resources.read_models.declared.recompute import Recompute
-from millrace.spark import recompute
+from millrace.drain.limits import Limits
+from millrace.errors import InvalidReadModel
+from millrace.read_models import recompute
+from millrace.read_models.built.plans import FunctionFailed
+from millrace.read_models.declared.recompute import Recompute
 from tests.support.building.drains import thing
 from tests.support.building.lab import Lab
 from tests.support.building.read_models import DECIDER
@@ -106,7 +106,7 @@ def test_two_rows_of_one_key_or_an_unknown_stream_fail_their_stream(lab: Lab) ->
         lab.drain(model)
         query: LiteralString = "select last_error from event_store.stream_locks where view = %s"
         assert sentence in lab.value(query, model.view)
-    # what came before the event that made it two is there
+    # the row from before the second event is there
     assert lab.rows("select * from read_models.twice order by 1") == [("a", "made")]
 
 
@@ -142,7 +142,7 @@ def test_a_function_that_fails_or_has_other_columns_ends_the_drain(lab: Lab) -> 
 def endless(_: "DataFrame") -> "DataFrame":
     """One row per thing and number."""
     while True:
-        # what it catches by itself ends nothing
+        # an exception that the function catches does not end it
         with suppress(Exception):
             time.sleep(3600)
 

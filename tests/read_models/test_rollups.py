@@ -13,24 +13,25 @@ import pytest
 from psycopg import Connection, sql
 
 from millrace import avg, bucket, computed, count, last, lookup, max_, min_, read_model, rollup, row, stream_id, sum_
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.consumption.serving import Serving
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.buckets import _zones, beginning, beginning_in_sql
-from millrace.resources.read_models.declared.column_types import InvalidColumn
-from millrace.resources.read_models.declared.columns import KeyColumn
-from millrace.resources.read_models.declared.declaration import InvalidReadModel, ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
-from millrace.resources.read_models.shown.zones import zones_apart, zones_of_rollups
-from millrace.resources.read_models.stored import rollup_tables
-from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.rollup_tables import RollupFailed, drop_rollups, keep_rollups
-from millrace.resources.read_models.stored.tables import DependentObjects
-from millrace.resources.read_models.stored.versions import (
+from millrace.drain.report import DrainReport
+from millrace.drain.serving import Serving
+from millrace.errors import InvalidReadModel
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.buckets import _zones, beginning, beginning_in_sql
+from millrace.read_models.declared.column_types import InvalidColumn
+from millrace.read_models.declared.columns import KeyColumn
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
+from millrace.read_models.shown.zones import zones_apart, zones_of_rollups
+from millrace.read_models.stored import rollup_tables
+from millrace.read_models.stored.merge import merge_rows
+from millrace.read_models.stored.rollup_tables import RollupFailed, drop_rollups, update_rollups
+from millrace.read_models.stored.tables import DependentObjects
+from millrace.read_models.stored.versions import (
+    built_and_next,
     ensure_version,
     reset_model,
     serve_if_caught_up,
-    standing,
     versions,
     with_upcasts,
 )
@@ -97,7 +98,7 @@ def orders(*rollups: Rollup) -> ReadModel:
 
 
 def merge(connection: Connection, model: ReadModel | type, *found: tuple[int, str, str | None, int, str]) -> None:
-    """Merge rows of a log partition, an order, its status since then, more lines and more worth."""
+    """Merge rows: log partition, order, its status from now on, and the lines and worth to add."""
     (offset,) = rows(connection, "select nextval('read_models.batch_seq')")[0]
     partitions, ids, statuses, lines, totals = zip(*found, strict=True)
     fresh = {
@@ -121,7 +122,7 @@ def tables(connection: Connection) -> list[str]:
 
 
 def left(connection: Connection, name: str) -> list[tuple[Any, ...]]:
-    """Return the tables, views and functions of read models that have a name."""
+    """Return the tables, views and functions of read models with this name."""
     return rows(
         connection,
         "select relname::text from pg_class where relnamespace = 'read_models'::regnamespace and relname ~ %s"
@@ -171,9 +172,9 @@ def test_who_compares_groups_with_rows_waits_for_one_who_drops_them(built: Conne
 
 
 def test_a_changed_rollup_takes_the_present_rows_beside_a_commit(built: Connection, connect: Connect) -> None:
-    """The commit is of a process that knows the declaration before, and no event is read."""
+    """The commit comes from a process with the previous declaration, and no event is read."""
     built.execute("grant select on read_models.by_status to event_store_writer")
-    # whatever the database's default is, the rows are those behind the wait
+    # with any default isolation, the rows are those after the wait
     built.execute("set default_transaction_isolation = 'repeatable read'")
     changed = orders(by_status(least=count("lines")))
     committer, observer = connect(), connect()
@@ -182,7 +183,7 @@ def test_a_changed_rollup_takes_the_present_rows_beside_a_commit(built: Connecti
         (pid,) = rows(built, "select pg_backend_pid()")[0]
         change = start(lambda: serve_if_caught_up(built, ensure_version(built, changed)))
         wait_blocked(observer, pid)
-        # it is not refused, and waits for nothing
+        # the commit is not refused, and does not wait
         merge(committer, Orders, (2, "o-4", "paid", 1, "7.00"))
     assert change.result(patience())
     found = rows(built, "select status, orders, worth::text, least from read_models.by_status order by 1")
@@ -198,7 +199,7 @@ def test_a_change_that_comes_while_the_rollup_is_made_is_in_it(built: Connection
     changed = with_upcasts(built, orders(by_status(least=count("lines"))))
     committer, observer = connect(), connect()
     with built.transaction():
-        keep_rollups(built, changed, shown=True)
+        update_rollups(built, changed, shown=True)
         (pid,) = rows(committer, "select pg_backend_pid()")[0]
         late = start(lambda: merge(committer, Orders, (2, "o-3", "new", 1, "1.00")))
         wait_blocked(observer, pid)
@@ -221,7 +222,7 @@ def test_a_new_version_of_the_read_model_comes_with_its_rollup(built: Connection
     changed = replace(wider, rollups=(replace(by_status(), of=wider),))
     new, before = ensure_version(built, changed), shown(built)
     with built.transaction():
-        keep_rollups(built, new, shown=False)
+        update_rollups(built, new, shown=False)
     merge(built, new, (1, "o-9", "paid", 1, "1.00"))
     assert shown(built) == before
     merge(built, Orders, (1, "o-2", "paid", 0, "0"))
@@ -265,7 +266,7 @@ def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: Connection) -> N
     with pytest.raises(psycopg.errors.ProgramLimitExceeded, match="by_status_state_"):
         merge(built, Orders, (1, "o-1", DIGITS, 0, "0"))
     assert [row[:2] for row in shown(built)] == [("new", 2), (None, 1)]
-    # before there was a rollup the row was taken
+    # without the rollup the row is accepted
     serve_if_caught_up(built, ensure_version(built, orders()))
     merge(built, Orders, (1, "o-1", DIGITS, 0, "0"))
     report, again = DrainReport(), DrainReport()
@@ -273,7 +274,7 @@ def test_a_key_that_is_too_long_is_refused_by_the_rollup(built: Connection) -> N
     serving.begin(PlatformStore(built), report)
     assert isinstance(report.in_the_way, RollupFailed)
     assert "by_status_state_" in str(report.in_the_way.detail)
-    # it does not try behind each commit, which would wait
+    # it does not retry after each commit, which would wait
     serving.begin(PlatformStore(built), again)
     assert again.in_the_way is None
 
@@ -283,9 +284,9 @@ def test_a_drain_is_due_for_a_rollup_that_is_new_or_changed(built: Connection) -
     new = groups_of(cast("ReadModel", Orders), lines=row("lines"), n=count())
     for rollups, is_due in (([by_status()], False), ([changed], True), ([changed, new], True)):
         model = orders(*rollups)
-        assert standing(built, model)[1] == is_due
+        assert built_and_next(built, model)[1] == is_due
         serve_if_caught_up(built, ensure_version(built, model))
-        assert not standing(built, model)[1]
+        assert not built_and_next(built, model)[1]
 
 
 def test_a_rollup_does_not_take_the_view_of_a_read_model(store: PlatformStore) -> None:
@@ -347,7 +348,7 @@ def test_after_drains_and_rebuilds_groups_are_of_the_rows(lab: Lab, declared: Ro
     for seed in (1, 2):
         lab.fill(60, seed).drain(model)
         assert grouped(lab.connection, declared) == close(lab.rows(same))
-    # as after a damage, of which a rebuild is the cure, by who knows the rollup and by who does not
+    # damaged rollups are repaired by a rebuild, whether or not its declaration has the rollup
     lab.execute(f"delete from read_models.{tables(lab.connection)[0]}")
     for rebuilds, partitions in ((model, range(8)), (declared.of, range(8, 16))):
         lab.rebuild(rebuilds, *partitions)
@@ -381,7 +382,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"key": []}, {"n": count()}, "'groups' has no key"),
     ({"key": ["day"]}, ROW, "'day' is named in key= but is no row(…) or bucket(…)"),
     ({}, ROW | {"lines": row("lines")}, "'lines' is a key column that key= does not name"),
-    ({}, {"status": row("status")}, "'groups' has no columns besides its key"),
+    ({}, {"status": row("status")}, "'groups' has no columns beside its key"),
     ({}, ROW | {"c": computed("n + 1")}, "'c' is no column of a rollup: use row, bucket, count"),
     ({}, ROW | {"__doc__": ""}, "'groups' has no docstring"),
     ({}, ROW | {"partition": count()}, "'partition' is taken"),
@@ -423,10 +424,10 @@ def test_only_a_rollup_has_columns_over_rows() -> None:
             read_model(view="groups", key=key)(declared)
 
 
-# how far from a change of clocks: in the day before, right before, at it, and in the buckets behind it
+# distances from a change of clocks: the day before, right before, at it, and in the buckets after it
 AROUND = [timedelta(seconds=s) for s in (-90_000, -1, 0, 1_800, 5_400, 40_000)]
 EVERY = ["15 min", "1 hour", "2 hour", "3 hour", "8 hour", "1 day", "1 week", "1 month", "1 year"]
-# of Spark's Java and Postgres the newest rules may differ, and those of before 1970 in zones that were made one
+# Spark's Java and Postgres may differ in the newest rules, and before 1970 in zones that were merged
 OTHER_RULES = {1905: 100, 2012: 10}
 
 
@@ -451,7 +452,7 @@ def changes_of_clocks(zone: str, since: int) -> Iterator[datetime]:
 def test_buckets_of_rows_begin_as_those_of_events_do(store: PlatformStore, spark: "SparkSession", since: int) -> None:
     from pyspark.sql import functions as f
 
-    # the first and the last days of all, too
+    # also the first and the last possible days
     ends = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 1, tzinfo=UTC)]
     moments = [(zone, end) for zone in _zones() for end in ends]
     moments += [(zone, at + by) for zone in sorted(_zones()) for at in changes_of_clocks(zone, since) for by in AROUND]
@@ -479,7 +480,7 @@ def test_buckets_of_rows_begin_as_those_of_events_do(store: PlatformStore, spark
     assert len(other_rules) <= OTHER_RULES[since]
     assert len(moments) > 20_000
     if since > 1970:
-        # these, and only these, are named to who rolls up by their clocks
+        # exactly these zones are named to a model that rolls up by their clocks
         assert {*zones_apart(store.connection, spark, {*other_rules, "Europe/Berlin"})} == other_rules
 
 

@@ -1,4 +1,4 @@
-"""Given one log of good, odd and hostile values, when models are built by any door, then these rows."""
+"""Given one log of good, odd and hostile values, when models are built in any way, then these rows."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store import Event
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store import Event
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.building.catalogue import (
     EXACT,
     HIGH,
@@ -93,7 +93,7 @@ def test_a_value_that_its_type_holds_is_stored_as_it_is(values: dict[str, dict[s
 
 
 def normal(name: str, said: str | bool) -> object:
-    """Return what may be said in several ways in one of them."""
+    """Normalize a value that has several notations."""
     text = str(said).lower() if name == "boolean" else str(said)
     if name == "timestamp":
         text = text.replace(" ", "T", 1).replace("+00:00", "+00")
@@ -101,7 +101,7 @@ def normal(name: str, said: str | bool) -> object:
 
 
 def test_extremes_first_and_last_values_of_every_type_merge_in_postgres(catalogue: Catalogue) -> None:
-    """The low values came when the high ones were stored."""
+    """The low values came after the high ones were stored."""
     wrong = [
         (kind, name)
         for name in TYPES
@@ -144,7 +144,7 @@ def test_a_value_that_its_type_does_not_hold_holds_its_stream_up(catalogue: Cata
     assert wrong == []
     assert "data.money is '12.345', which is not exactly a decimal(18,2)" in said[f"refused-{9:03}"]
     assert len(said) == len(REFUSED)
-    # what came before, and others
+    # the streams' earlier events, and other streams
     built = rows(connection, "select * from read_models.refusing")
     assert len(built) == len(REFUSED) + 5
     assert {tuple(each for each in row[1:] if each is not None) for row in built} == {("good",)}
@@ -152,7 +152,7 @@ def test_a_value_that_its_type_does_not_hold_holds_its_stream_up(catalogue: Cata
 
 def test_a_model_without_events_has_columns_and_no_rows(dsn: str, spark: "SparkSession", connect: Connect) -> None:
     for model in SHOP.values():
-        with Consumer(dsn, model, lambda: spark, "test") as consumer:
+        with ViewDrain(dsn, model, lambda: spark, "test") as consumer:
             assert consumer.drain(budget_s=patience(), idle_s=0).events == 0
         found = connect().execute(f"select * from read_models.{model.name}".encode())
         assert [column.name for column in found.description or []] == list(model.public_columns())

@@ -1,4 +1,4 @@
-"""Given one log of odd events, when models of columns are drained in rounds and rebuilt, then rows are those of SQL."""
+"""Given one log of odd events, when models of columns are drained and rebuilt, then their rows are those of SQL."""
 
 import json
 import math
@@ -39,11 +39,11 @@ from millrace import (
     sum_,
     top,
 )
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.declared.buckets import _zones
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.rollups import Rollup
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.declared.buckets import _zones
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.rollups import Rollup
 from tests.support.building.event_log_reads import append_json
 from tests.support.building.lab import Lab
 from tests.support.factories import rows
@@ -58,7 +58,7 @@ BOTH = [ORDER, PAYMENT]
 # a stream of this name ends with an event that no model can read
 BAD = "bad"
 
-# both sides of changed clocks, a midnight that there was not, equal times, and none
+# both sides of a change of clocks, a skipped midnight, equal times, and none
 TIMES = [
     *(f'"2024-03-31T0{hour}:30:00+0{offset}:00"' for hour, offset in ((0, 1), (1, 1), (3, 2), (4, 2))),
     *(f'"2024-10-27T0{hour}:30:00+0{offset}:00"' for hour, offset in ((2, 2), (2, 1), (3, 1), (0, 2))),
@@ -149,7 +149,7 @@ class Lengths:
 
 @read_model(view="streams", deciders=BOTH, key=["id"], deletes=["paid"])
 class Streams:
-    """One row per id whose last event made something."""
+    """One row per id, unless its last event removed it."""
 
     id = stream_id()
     city = last("data.city")
@@ -262,7 +262,7 @@ def begin(unit: str, time: str, zone: str) -> str:
 
 
 def spans(time: str, gap: str, where: str = "true") -> str:
-    """Return sessions as pairs, by the old way of gaps and islands."""
+    """Return sessions as pairs, by the usual query for gaps and islands."""
     return f"""
         coalesce((
           select list([begun, ended] order by begun) from (
@@ -289,7 +289,7 @@ def best(value: str, most: int, by: str, where: str = "true") -> str:
 
 
 ARRAY = "if(json_type(data->'lines') <> 'VARCHAR', data->'lines', if(json_valid(data->>'lines'), data->>'lines', '0'))"
-# a row for each line; of an event the last one is the last
+# a row for each line; within an event, in the order of its lines
 ITEMS = f"""(
     select * replace ("offset" * 100 + n as "offset"), item->>'sku' as sku, (item->>'price')::decimal(38,2) as price
     from (
@@ -300,7 +300,7 @@ SIZE = "item->>'size'"
 
 
 def carry(name: str) -> str:
-    """Say the last value of a field in the stream of an event, at or before it."""
+    """Return SQL for the last value of a field in an event's stream, at or before the event."""
     return f"""
         last_value(data->>'{name}' ignore nulls) over (partition by decider, decider_id order by "offset")"""
 
@@ -414,7 +414,7 @@ REBUILT = 7
 
 
 class Built(NamedTuple):
-    """A store whose models are built, and DuckDB with its events, but those that no model can read."""
+    """A store with built models, and DuckDB with its events except those that no model can read."""
 
     store: PlatformStore
     oracle: duckdb.DuckDBPyConnection
@@ -432,7 +432,7 @@ def built(postgres: EmbeddedPostgres, template: str, spark: "SparkSession") -> I
 
 
 def _build(lab: Lab, seed: int = 0) -> list[tuple[Any, ...]]:
-    """Append in parts, drain each part in rounds that all models share, rebuild a log partition; return the events."""
+    """Append in parts, drain each part in rounds of all models, rebuild a log partition; return the events."""
     dice = random.Random(seed)
     for decider in BOTH:
         for event in ("made", "paid"):
@@ -506,8 +506,8 @@ def test_rows_are_those_of_sql_over_all_events(built: Built, name: str) -> None:
 
 
 def test_an_event_of_no_time_fails_its_stream_where_that_is_read(built: Built) -> None:
-    # of an event without a city, which is in their keys, the others read nothing, nor of one without lines;
-    # a text that is no time meets no comparison with one
+    # the other models skip an event without the city of their keys, or without lines;
+    # a text that is no time meets no comparison with a time
     failed = rows(
         built.store.connection,
         "select view, decider_id, last_error from event_store.stream_locks"
@@ -535,7 +535,7 @@ def _said(lines: str) -> str:
 
 KEPT = top("data.a", 3, by="data.b", by_type="string").state("kept")
 VISITS = sessions("data.at", gap="10 sec").state("visits")
-# the partial values of no event, which are neutral, and of one event: what ranks it, and its time
+# partial values of no event, which are neutral, and of one event: its rank and its time
 NOTHING: tuple[list[object], ...] = ([], [], [], [], [])
 EVENT = st.tuples(st.sampled_from(["", "a", "B", "é"]), st.integers(0, 80))
 
@@ -543,7 +543,7 @@ EVENT = st.tuples(st.sampled_from(["", "a", "B", "é"]), st.integers(0, 80))
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.none() | EVENT, min_size=1, max_size=12), st.randoms())
 def test_merges_have_no_order(built: Built, events: list[tuple[str, int] | None], dice: random.Random) -> None:
-    """So merges are associative and commutative, and what no event adds is neutral."""
+    """So merges are associative and commutative, and no event is neutral."""
     parts: list[tuple[int, tuple[object, ...]]] = []
     for offset, event in enumerate(events):
         times = [datetime.fromtimestamp(event[1], UTC)] if event else []

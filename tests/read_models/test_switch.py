@@ -1,4 +1,4 @@
-"""The moment in which another version of a read model begins to serve: readers, consumers and deaths in it."""
+"""The switch to another version of a read model: readers, consumers and kills during it."""
 
 import threading
 from dataclasses import replace
@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored import versions as read_model_versions
-from millrace.resources.read_models.stored.versions import serve_if_caught_up, versions
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored import versions as read_model_versions
+from millrace.read_models.stored.versions import serve_if_caught_up, versions
 from tests.support.building.drains import all_blocked, fill, held, no_spark, wait_blocked_in
 from tests.support.building.lab import Lab
 from tests.support.building.model_versions import EventsOf, Latest, built, caught_up, columns, consume
@@ -96,12 +96,12 @@ def test_a_drain_that_readers_keep_from_switching_goes_on(
         return switch(connection, model)
 
     monkeypatch.setattr(read_model_versions, "PAUSE_S", 0.05)
-    monkeypatch.setattr("millrace.resources.consumption.serving.serve_if_caught_up", counted)
+    monkeypatch.setattr("millrace.drain.serving.serve_if_caught_up", counted)
     caught_up(things, replace(Latest, pooling_delay_s=0))
 
     with (
         held(connect(), "lock table read_models.everything in access share mode"),
-        Consumer(dsn, replace(Latest, pooling_delay_s=0), no_spark, "next") as consumer,
+        ViewDrain(dsn, replace(Latest, pooling_delay_s=0), no_spark, "next") as consumer,
     ):
         consumer.drain(budget_s=patience(), idle_s=0.3)
     assert len(tries) == 1

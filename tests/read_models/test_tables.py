@@ -1,4 +1,4 @@
-"""Whose the tables of a read model are: made by one login, rebuilt and reset by another."""
+"""The owner of a read model's tables: created by one login, rebuilt and reset by another."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,14 +10,14 @@ from psycopg import Connection
 from psycopg.conninfo import make_conninfo
 
 from millrace import count, field, rollup, row
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.merge import merge_batch, next_batch, replace_partition
-from millrace.resources.read_models.stored.rollup_tables import RollupFailed, keep_rollups
-from millrace.resources.read_models.stored.tables import DependentObjects, NotOwned
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.merge import merge_batch, next_batch, replace_partition
+from millrace.read_models.stored.rollup_tables import RollupFailed, update_rollups
+from millrace.read_models.stored.tables import DependentObjects, NotOwned
+from millrace.read_models.stored.versions import ensure_version, reset_model, serve_if_caught_up
 from tests.support.building.drains import Everything, no_spark
 from tests.support.factories import Connect, refusal, rows
 from tests.support.logins import Login, logins
@@ -27,13 +27,13 @@ MEMBERS = {"__doc__": "Things by event.", "last_event": row("last_event"), "n": 
 
 @pytest.fixture
 def login(store: PlatformStore) -> Iterator[Login]:
-    """Yield what opens a session as a new user with some roles, and nothing else."""
+    """Yield an opener of sessions as a new user with only the given roles."""
     with logins(store.connection) as made:
         yield made
 
 
 def rebuild(connection: Connection, partition: int) -> int:
-    """Replace a log partition as a rebuild does that found no event; return how many rows went."""
+    """Replace a log partition as a rebuild without events does; return the number of deleted rows."""
     with connection.transaction():
         return replace_partition(connection, Everything, partition, next_batch(connection), []).gone
 
@@ -60,7 +60,7 @@ def test_what_one_owner_made_another_one_merges_into_rebuilds_and_resets(login: 
 
 
 def test_who_rebuilds_leaves_the_tables_to_whom_they_belong(login: Login, store: PlatformStore) -> None:
-    """A superuser is everybody."""
+    """A superuser is a member of every role."""
     ensure_version(login("event_store_owner"), Everything)
     rebuild(store.connection, 3)
     assert owners(store.connection) == {"event_store_owner"}
@@ -103,7 +103,7 @@ def test_a_rollup_that_one_owner_made_another_one_keeps_and_drops(login: Login) 
         other.execute(added, (partition, thing_id))
     assert rebuild(other, 3) == 1
     with pytest.raises(RollupFailed):
-        keep_rollups(reader, replace(declared, rollups=(another,)), shown=False)
+        update_rollups(reader, replace(declared, rollups=(another,)), shown=False)
     assert rows(reader, "select * from read_models.grouped") == [("made", 1)]
     serve_if_caught_up(other, ensure_version(other, declared))
     assert rows(one, "select relname from pg_class where relname ~ 'grouped'") == []
@@ -122,7 +122,7 @@ def test_tables_of_somebody_else_are_refused_with_the_remedy(dsn: str, connect: 
     for relation in ("everything", "everything_state", "everything_staging"):
         admin.execute(f"alter table read_models.{relation} owner to {other.info.user}".encode())
         admin.execute(f"grant all on read_models.{relation} to event_store_owner".encode())
-        with Consumer(make_conninfo(dsn, user=owner.info.user), Everything, no_spark, "test") as consumer:
+        with ViewDrain(make_conninfo(dsn, user=owner.info.user), Everything, no_spark, "test") as consumer:
             refused = refusal(NotOwned, partial(consumer.rebuild, 7))
         assert other.info.user in refused.message
         assert owner.info.user in str(refused.detail)
@@ -134,7 +134,7 @@ def test_tables_of_somebody_else_are_refused_with_the_remedy(dsn: str, connect: 
 
 
 def test_who_is_no_member_migrates_over_what_a_member_made(postgres: EmbeddedPostgres, template: str) -> None:
-    assert template  # it made the roles
+    assert template  # the template's migration made the roles
     with psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("create database migrated")
         admin.execute("create role migrator login createrole")
@@ -151,12 +151,12 @@ def test_who_is_no_member_migrates_over_what_a_member_made(postgres: EmbeddedPos
         with psycopg.connect(dsn, user="member", autocommit=True) as member:
             assert owners(member) == {"event_store_owner"}
             rebuild(member, 3)
-        # what the migrating login makes is its own, and members change it once it has migrated again
+        # the migrating login owns the tables that it creates; members may change them after its next migration
         theirs = replace(Everything, name="theirs", view="theirs", all_rollups=True)
         grouped = rollup(of=theirs, key=["last_event"])(type("Grouped", (), MEMBERS))
         with psycopg.connect(dsn, user="migrator", autocommit=True) as migrator:
             ensure_version(migrator, theirs)
-            # it operates, too
+            # the migrating login is an operator too
             PlatformStore(migrator).pass_over_unwanted("everything")
             with psycopg.connect(dsn, autocommit=True) as admin:
                 admin.execute("update event_store.migrations set name = 'other' where version = 0")

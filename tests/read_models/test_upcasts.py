@@ -1,4 +1,4 @@
-"""Read models read events in their newest shape, and those are built anew whose columns a new shape touches."""
+"""Read models read events in their newest shape; a new shape rebuilds the models if it touches their columns."""
 
 import json
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel
 
-from millrace import Decider, Emit, events, fold, handle, last, read_model, set_union, stream_id, sum_
-from millrace.events import default, rename, scale
+from millrace import Decider, Emit, event_schemas, fold, handle, last, read_model, set_union, stream_id, sum_
+from millrace.archive.writer import archive_partition
+from millrace.drain.as_of import build_as_of
+from millrace.drain.diff import diff_with_serving
+from millrace.drain.loop import Drain
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_schemas import default, rename, scale
+from millrace.event_schemas.model import DeclaredEvent, declared_event
+from millrace.event_store.platform import PlatformStore
 from millrace.ops import ReadModel
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.as_of import build_as_of
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.diff import diff_with_serving
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.events.model import DeclaredEvent, declared_event
-from millrace.resources.read_models.declared.fold_event import FoldEvent
-from millrace.resources.read_models.declared.upcasts import Overtaken, Upcast, require_known, stored_upcasts, touching
-from millrace.resources.read_models.stored.versions import EventsNotRegistered, current_version, versions, with_upcasts
-from millrace.spark import recompute
+from millrace.read_models import recompute
+from millrace.read_models.declared.fold_event import FoldEvent
+from millrace.read_models.declared.upcasts import Overtaken, Upcast, require_known, stored_upcasts, touching
+from millrace.read_models.stored.versions import EventsNotRegistered, current_version, versions, with_upcasts
 from tests.support.building.drains import staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
@@ -185,7 +185,7 @@ def test_models_are_right_after_a_wrong_upcast_is_taken_back(lab: Lab) -> None:
     (cause,) = (each.cause for each in lab.standing() if each.kind == "new_shape")
     assert "an upcast of placed of order to version 2. postgres registered an upcast of said" in cause
     assert "cart" not in cause
-    # as many as before, but another one: a drain that is under way does not know it
+    # as many upcasts as before, but a different one: a running drain does not know it
     lab.withdraw_registration("order", "placed", 2, "upcast")
     require_known(lab.connection, stored_upcasts(lab.connection))
     lab.register_event_upcast("order", "placed", 2, [])
@@ -208,7 +208,7 @@ def test_no_row_that_was_read_without_a_known_upcast_is_committed(lab: Lab, is_s
             shared.run(budget_s=patience(), idle_s=0)
             assert shared.overtaken == ["sums"]
     else:
-        with Consumer(lab.dsn, sums, late, "next") as consumer:
+        with ViewDrain(lab.dsn, sums, late, "next") as consumer:
             assert staged(consumer).drain(budget_s=patience(), idle_s=0).events == 0
     assert lab.rows_of(sums) == []
     with lab.consumer(replace(sums, upcasts=()), "old") as consumer, pytest.raises(Overtaken):
@@ -231,13 +231,13 @@ def test_a_command_is_decided_on_the_newest_shape_with_or_without_snapshot(lab: 
     decider = Decider(name="order", initial=None, decide=decide, evolve=folded)
     lab.drain(cast("ReadModel", folded))
     assert snapshot_version() == 1
-    # data stay as they are, or it is another event's
+    # upcasts that leave data unchanged, or belong to another event
     lab.register_event_upcast("order", "said", 2, [])
     lab.register_decider_event("cart", "placed", "a cart was placed")
     lab.register_event_upcast("cart", "placed", 2, TO_2)
     assert snapshot_version() == 1
     evolve(lab)
-    # of the old shape, and what is behind it is read in the new one
+    # the snapshot has the old shape; later events are read in the new one
     assert snapshot_version() is None
     handle(lab, decider, "o-1", "look")
     lab.drain(cast("ReadModel", folded))
@@ -246,13 +246,13 @@ def test_a_command_is_decided_on_the_newest_shape_with_or_without_snapshot(lab: 
     assert [state["costs"] for state in seen] == [WANTED["folded"][0][1]] * 2
 
 
-@events.event(decider="order", name="placed", version=3, upcasts={2: TO_2, 3: [*TO_3, default("rate", 0.5)]})
+@event_schemas.event(decider="order", name="placed", version=3, upcasts={2: TO_2, 3: [*TO_3, default("rate", 0.5)]})
 class Placed(BaseModel):
     """An order was placed."""
 
 
 PLACED = cast("DeclaredEvent", declared_event(Placed))
-# as `declared` makes it of a package: the code is of the newest shape, and the store is not yet
+# as `declared` makes it from a package: the code knows the newest shape, the store does not yet
 AHEAD = replace(cast("ReadModel", Sums), declared_events=(PLACED,))
 OLD_ROWS = [("o-1", 1250, ["EUR"], "0.5")]
 
@@ -268,7 +268,7 @@ def test_what_is_declared_is_registered_before_a_row_is_built(lab: Lab, door: Ca
     door(lab)
     assert lab.rows_of(AHEAD) == OLD_ROWS
     assert [upcast.to_version for upcast in stored_upcasts(lab.connection)] == [2, 3]
-    # what was read with a declared one is the version that the store's make
+    # the version built with the declared upcast is the same as with the stored one
     built = current_version(lab.connection, AHEAD)
     assert built is not None
     assert (built.version, built.unregistered) == (1, ())
@@ -301,7 +301,7 @@ def test_where_it_may_not_be_registered_nothing_is_built_and_that_is_said(lab: L
     with pytest.raises(EventsNotRegistered, match="not built anew while a file of events fails to load"):
         lab.drain(broken)
     assert versions(lab.connection, "sums") == []
-    # what is built goes on
+    # a version that is already built is still drained
     lab.drain(cast("ReadModel", Sums))
     lab.drain(broken)
 
@@ -339,7 +339,7 @@ def test_only_upcasts_that_a_column_looks_at_are_in_its_fingerprint() -> None:
     for untouched in (replace(amount, event="said"), replace(amount, decider="cart"), moved(2)):
         model = replace(sums, upcasts=(untouched,))
         assert (model.fingerprint, model.seen_upcasts) == (sums.fingerprint, ())
-    # of elements the array decides what is read
+    # for a model of elements, only the array decides whether the upcast touches it
     of_each = replace(sums, each="data.cost.lines", columns={"n": last("item.n"), "note": last("data.note")})
     assert replace(of_each, upcasts=(amount,)).seen_upcasts == ()
     assert len(replace(of_each, upcasts=(moved(2, {"move": "drop", "path": ["cost"]}),)).seen_upcasts) == 1

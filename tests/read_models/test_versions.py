@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from psycopg import Connection
 
-from millrace.resources.consumption.report import PartitionsFailed
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.stored import versions as read_model_versions
-from millrace.resources.read_models.stored.tables import DependentObjects
-from millrace.resources.read_models.stored.versions import (
+from millrace.drain.report import PartitionsFailed
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored import versions as read_model_versions
+from millrace.read_models.stored.tables import DependentObjects
+from millrace.read_models.stored.versions import (
     NothingToApprove,
     WrongView,
     approve_version,
@@ -72,7 +72,7 @@ def test_a_build_that_fails_leaves_the_old_version_serving(lab: Lab) -> None:
     assert lab.rows_of(EventsOf) == before
     assert [(v.version, v.serves) for v in versions(lab.connection, "everything")] == [(1, True), (2, False)]
 
-    # beside streams that can be built these eight alone wait
+    # beside streams that can be built only these eight wait
     append_events(lab, [thing(f"good-{n}", text=f"2024-01-0{n}") for n in range(1, 9)])
     lab.release_owner("next")
     assert lab.drain(model_versions.Impossible).failed_streams == 8
@@ -97,7 +97,7 @@ def test_a_build_that_fails_leaves_the_old_version_serving(lab: Lab) -> None:
 
 
 def test_a_version_goes_on_where_its_code_runs(things: PlatformStore, built: ReadModel, connect: Connect) -> None:
-    """Two deployments at once, while one replaces the other."""
+    """Two deployments run at once while one replaces the other."""
     old_code = connect()
     attach_version(old_code, EventsOf)
     new = attach_version(things.connection, Latest)
@@ -108,7 +108,7 @@ def test_a_version_goes_on_where_its_code_runs(things: PlatformStore, built: Rea
     consume(things, new)
     assert serve_if_caught_up(things.connection, new)
 
-    # its tables are there as long as somebody works on them
+    # its tables stay while a drain works on them
     assert "everything_state" in relations(things.connection)
     fill(things, 20, seed=3)
     consume(PlatformStore(old_code), built)
@@ -282,7 +282,7 @@ def test_who_uses_the_old_tables_keeps_them_and_nobody_waits(
     assert built.state_table not in relations(things.connection)
 
 
-# Views that are not what they were
+# Views that were changed or replaced
 
 
 def test_a_model_whose_view_was_removed_is_refused(lab: Lab) -> None:
@@ -323,19 +323,19 @@ def test_a_version_waits_to_be_approved(
     assert (problem.about, problem.subject, problem.severity) == ("read_model", "everything", "note")
     assert "millrace view approve everything" in problem.remedy
 
-    # however long it waits, code of before does not drop it
+    # older code does not drop the version, however long it waits
     long_ago = "update read_models.declarations set declared_at = now() - interval '2 days'"
     things.connection.execute(long_ago)
     drop_unused_versions(things.connection, EventsOf)
     assert [v.version for v in versions(things.connection, new.name)] == [1, 2]
 
-    # another declaration comes first: the one that was looked at is approved no more
+    # a newer declaration overtakes it: the version that was reviewed can no longer be approved
     wider = attach_version(things.connection, replace(Wider, serve="approved"))
     with pytest.raises(NothingToApprove, match="Version 2 of read model everything was overtaken by version 3"):
         approve_version(things.connection, waits)
     assert not is_ready_to_serve(things.connection, new)
 
-    # it is approved before it has caught up, and whoever did it dies: the next drain lets it serve
+    # a version is approved before it has caught up, and the approving process dies: the next drain lets it serve
     with monkeypatch.context() as patched:
         patched.setattr(read_model_versions, "serve_if_caught_up", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):

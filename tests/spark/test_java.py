@@ -1,12 +1,12 @@
-"""Finding a Java: which one is taken, and what is said where there is none that Spark runs on."""
+"""Finding a Java: which one is taken, and the error if there is none that Spark runs on."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from millrace.resources.spark import java
-from millrace.resources.spark.java import JavaNotFound, find_java
+from millrace.spark import java
+from millrace.spark.java import JavaNotFound, find_java
 
 
 def fake_java(folder: Path, version: str) -> Path:

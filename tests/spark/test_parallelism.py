@@ -1,4 +1,4 @@
-"""How many tasks and connections a build takes: by the session's cores on a cluster, within limits everywhere."""
+"""The numbers of tasks and connections of a build: by the session's cores on a cluster, within limits everywhere."""
 
 import os
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millrace.resources.consumption.commit import Commit, Work
-from millrace.resources.consumption.limits import Limits
-from millrace.resources.consumption.read import leased_events
-from millrace.resources.consumption.staged import StagedBuilds
-from millrace.resources.read_models.stored.merge import next_batch
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import Settings
-from millrace.resources.spark.parallelism import batch_size, cores_of, task_number, tasks_on
-from millrace.resources.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
+from millrace.drain.commit import Commit, Work
+from millrace.drain.limits import Limits
+from millrace.drain.read import leased_events
+from millrace.drain.staged import StagedBuilds
+from millrace.read_models.stored.merge import next_batch
+from millrace.read_models.stored.versions import ensure_version
+from millrace.settings import Settings
+from millrace.spark.parallelism import batch_size, cores_of, task_number, tasks_on
+from millrace.spark.session import ONE_MACHINE, SESSION_CONFIGURATION, TASK_EVENTS
 from tests.support.building.drains import Everything, staged
 from tests.support.building.lab import Lab
 from tests.support.patience import patience
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def told(spark: "SparkSession", **settings: str) -> Iterator[None]:
-    """Tell a session some settings until the block ends."""
+    """Set some settings of a session until the block ends."""
     names = {name: f"spark.{name.replace('_', '.')}" for name in settings}
     before = {name: spark.conf.get(names[name]) or "" for name in settings}
     for name, value in settings.items():
@@ -39,7 +39,7 @@ def told(spark: "SparkSession", **settings: str) -> Iterator[None]:
 
 
 def read_by(events: "DataFrame") -> tuple[int, int]:
-    """Return how many tasks read events, and how many events that are."""
+    """Return the number of tasks that read events, and the number of events."""
     from pyspark.sql import functions as f
 
     found = events.groupBy(f.spark_partition_id()).count().collect()
@@ -74,7 +74,7 @@ def test_no_more_tasks_read_or_write_than_allowed(lab: Lab) -> None:
 
 
 def test_a_batch_is_what_the_session_is_worth(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace.resources.consumption.round.BATCH_EVENTS", 20)
+    monkeypatch.setattr("millrace.drain.round.BATCH_EVENTS", 20)
     for seed, most, expected in ((1, None, [20, 40]), (2, 30, [30, 30])):
         lab.fill(60, seed)
         commits: list[Commit] = []
@@ -92,7 +92,7 @@ def test_a_deployment_says_its_cores_and_how_long_a_build_may_take() -> None:
 
 def test_the_number_of_cores_can_be_said(spark: "SparkSession") -> None:
     class OfACluster:
-        """A session as a cluster's, which has no size of tasks."""
+        """Stands for a cluster's session, which has no configured task size."""
 
         class conf:  # noqa: N801 - Spark's name
             @staticmethod

@@ -1,4 +1,4 @@
-"""Sessions: which one is opened, who closes it, what stays on the server."""
+"""Sessions: which one is opened, which call closes it, what stays on the server."""
 
 import os
 import socket
@@ -12,10 +12,10 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from millrace.resources.errors import Unreachable
-from millrace.resources.processes import alive
-from millrace.resources.settings import Settings
-from millrace.resources.spark.session import SPARK_TOKEN, local_master, session_for, share_of, spark_session
+from millrace.errors import Unreachable
+from millrace.processes import alive
+from millrace.settings import Settings
+from millrace.spark.session import SPARK_TOKEN, local_master, session_for, share_of, spark_session
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_sessions_that_share_their_name_leave_no_processes_behind(spark_remote: 
     for _ in range(5):
         with spark_session() as spark:
             assert count_in_python(spark) == 10
-    # each would leave one; other tests use the server, too, and may begin a session of their own meanwhile
+    # each session would leave one; other tests use the server too, and may begin sessions meanwhile
     assert python_daemons(port) < before + 5
 
 
@@ -103,7 +103,7 @@ def test_a_missing_server_is_said(monkeypatch: pytest.MonkeyPatch, variable: str
 
 
 def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
-    opened = "from millrace.platform_defs.cli import main\nfrom millrace.resources.spark import spark_session\n"
+    opened = "from millrace.platform_defs.cli import main\nfrom millrace.spark import spark_session\n"
     opened += "import millrace.platform_defs.cli as cli\ncli.app = lambda: spark_session().__enter__()\nmain()"
     env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     arguments = "--driver-java-options -javaagent:/no/such.jar pyspark-shell"
@@ -118,7 +118,7 @@ def test_a_java_that_does_not_start_is_said_in_a_sentence() -> None:
 
 def test_a_spark_that_starts_says_nothing_and_then_errors_alone() -> None:
     program = """if True:
-        from millrace.resources.spark import spark_session
+        from millrace.spark import spark_session
         with spark_session() as spark:
             log = spark._jvm.org.apache.logging.log4j.LogManager.getLogger("of.a.test")
             log.warn("it is slow")
@@ -131,7 +131,7 @@ def test_a_spark_that_starts_says_nothing_and_then_errors_alone() -> None:
         text=True, timeout=patience(), check=True,
     )  # fmt: skip
     *_, first, last = done.stderr.splitlines()
-    # the first is Java's own, before it runs anything
+    # the first line is Java's own, before it runs anything
     assert ("incubator" in first, last.partition(" ERROR ")[2]) == (True, "test: it is broken")
     # the machine's own name need not resolve
     assert done.stdout == "localhost\n"

@@ -1,4 +1,4 @@
-"""The code that a session brings to Spark: ours, the user's, what lies beside it; and what runs after it changed."""
+"""The code that a session ships to Spark: ours, the user's, and modules beside it; and the code run after a change."""
 
 import io
 import os
@@ -10,19 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import PROJECT
-from millrace.resources.spark.session import SPARK_TOKEN
-from millrace.resources.spark.shipped_code import (
-    PackageMissing,
-    packages_to_ship,
-    shipped_code,
-    with_their_helpers,
-    zip_of,
-)
+from millrace.event_store.platform import PlatformStore
+from millrace.spark.session import SPARK_TOKEN
+from millrace.spark.shipped_code import PackageMissing, packages_to_ship, shipped_code, with_their_helpers, zip_of
 from tests.support.building.drains import thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
 from tests.support.factories import rows
+from tests.support.project import PROJECT
 from tests.support.sql_calls import append_events
 
 
@@ -63,7 +57,7 @@ def test_declarations_that_cannot_be_brought_along_are_refused(monkeypatch: pyte
 
 def test_what_a_killed_process_left_the_next_one_removes(tmp_path: Path) -> None:
     def made(how: str) -> str:
-        program = "import os\nfrom millrace.resources.processes import folder_of_code\n"
+        program = "import os\nfrom millrace.processes import folder_of_code\n"
         program += f"print(folder_of_code().name, flush=True)\n{how}"
         env = {**os.environ, "TMPDIR": str(tmp_path)}
         told = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
@@ -87,8 +81,8 @@ def test_the_same_code_makes_the_same_file(tmp_path: Path) -> None:
     with zipfile.ZipFile(io.BytesIO(code)) as archive:
         names = set(archive.namelist())
     assert {
-        "millrace/resources/event_log_source/__init__.py",
-        "millrace/resources/read_models/declared/columns.py",
+        "millrace/spark/log_source/__init__.py",
+        "millrace/read_models/declared/columns.py",
         "millrace/examples/shop/read_models/orders.py",
     } <= names
 
@@ -110,7 +104,7 @@ def test_source_beside_a_package_comes_along(tmp_path: Path, monkeypatch: pytest
     }  # fmt: skip
     assert left == {"with_data": [tmp_path / "with_data"]}
 
-    # what does not come along is imported anew all the same: its state has a session of its own
+    # modules that are not shipped are imported anew too: each of their states has its own session
     before = zip_of({}, left)
     assert zip_of({}, left) == before
     (tmp_path / "with_data" / "rates.json").write_text('{"eur": 1}')

@@ -1,12 +1,12 @@
-"""What tests of the SQL functions share: views, a capture, a producer, logins."""
+"""Fixtures that tests of the SQL functions share: views, a capture, a producer, logins."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.bulk.test_claim_batch import bulk
-from tests.sql.rows.test_stream_events import view
+from millrace.event_store.platform import PlatformStore
+from tests.sql.drain.test_claim_batch import bulk
+from tests.sql.handlers.test_stream_events import view
 from tests.support.capturing.captures import source
 from tests.support.logins import Login, logins
 from tests.support.producing.messages import producer
@@ -17,6 +17,6 @@ __all__ = ["bulk", "producer", "source", "streams", "view"]
 
 @pytest.fixture
 def login(orders: PlatformStore) -> Iterator[Login]:
-    """Yield what opens a session as a new user with some roles, and nothing else."""
+    """Yield an opener of sessions as a new user with only the given roles."""
     with logins(orders.connection) as made:
         yield made

@@ -9,9 +9,9 @@ import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers.store import ProducerStore
+from millrace.capture.store import CaptureStore
+from millrace.event_store.platform import PlatformStore
+from millrace.producers.store import ProducerStore
 from tests.support.capturing.captures import Source
 from tests.support.factories import append, pump, rows, set_clock
 
@@ -23,7 +23,7 @@ LOOK_UPS = {
     "quarantined_changes", "read_stream", "retried_events", "stream_head", "stream_partition", "stream_state", "version_of_view",
 }  # fmt: skip
 
-# values at the ends of a type, and of another shape than is asked for
+# extreme values of a type, and values of a wrong shape
 ODD = {
     "bigint": (str(-(2**63)), "-1", "0", str(2**63 - 1)),
     "integer": (str(-(2**31)), "-1", "0", str(2**31 - 1)),
@@ -37,7 +37,7 @@ ODD = {
     "pg_lsn": ("0/0", "FFFFFFFF/FFFFFFFF"),
     "bytea": ("", "x" * 20_000),
 }
-# what stands for the other arguments: by name, else by type
+# values for the other arguments: by name, else by type
 STATED = {
     "v_decider": "order", "v_event": "placed", "v_view_name": "v", "v_other": "v", "v_capture": "c", "v_producer_id": "p",
     "v_schema_name": "public", "v_table_name": "t", "v_schema": "true", "v_kind": "RESET_TO_EARLIEST", "v_what": "schema",
@@ -53,7 +53,7 @@ APPEND = (
     " v_command_id => %(new)s, v_previous_id => %(last)s"
 )
 ANSWER = "v_view => 'v', v_decider_id => %(id)s, v_offset => %(offset)s, v_lease_token => %(token)s"
-# the functions that take a UUID for a stream's id, by the names of their arguments
+# functions that take a UUID as a stream's id, and their arguments by name
 OF_A_STREAM = {
     **dict.fromkeys(("get_events", "get_last_event", "read_stream", "stream_head"), STREAM),
     "append_event": APPEND, "ack_event": ANSWER,
@@ -65,7 +65,7 @@ EVENT = "event event_id event_version decider decider_id data command_id previou
 REGISTERED = "decider event event_version description"
 VIEW = "view start_at lock_timeout_s pooling_delay_s edge_function_url created_at updated_at"
 LOCK = "view decider_id offset last_offset locked_until offset_final created_at updated_at"
-# how callers of fstore-sql call its functions, and the columns they read
+# calls of fstore-sql's functions, and the columns that its callers read
 OF_FSTORE_SQL = {
     "register_decider_event(v_decider => 'd', v_event => 'e', v_description => 'x', v_event_version => 2)": REGISTERED,
     "register_view(v_view => 'w', v_start_at => timestamp '2023-01-23 12:17:17.078384', v_lock_timeout_s => 400,"
@@ -82,7 +82,7 @@ OF_FSTORE_SQL = {
 
 
 def functions(store: PlatformStore) -> list[tuple[str, list[tuple[str, str]], int]]:
-    """Return the functions: name, the names and types of their arguments, and how many of these have no default."""
+    """Return the functions: name, names and types of arguments, and the number of arguments without a default."""
     query: LiteralString = f"""
         select p.oid::regproc::text, array(
           select array[p.proargnames[t.number], format_type(t.type, null)]
@@ -125,7 +125,7 @@ def test_null_for_what_may_be_left_out_is_as_if_left_out(view: PlatformStore) ->
 
 @pytest.fixture
 def stream(orders: PlatformStore) -> dict[str, Any]:
-    """Return what calls state of a stream whose first event is in flight for the view `v`, and free for `other`."""
+    """Return arguments for a stream; its first event is in flight for the view `v`, and free for `other`."""
     decider_id = uuid4()
     set_clock(orders.connection, "2030-01-01 00:00:00+00")
     placed = append(orders, str(decider_id))
@@ -138,7 +138,7 @@ def stream(orders: PlatformStore) -> dict[str, Any]:
 
 
 def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: PlatformStore, stream: dict[str, Any]) -> None:
-    """One argument at a time is odd, beside others that fit a view in the mode rows, in bulk, or a capture."""
+    """One argument at a time is odd; the others fit a rows view, a bulk view, or a capture."""
     connection = orders.connection
     orders.register_view("b", "-infinity", mode="bulk")
     lease = orders.claim_batch("b", "me")[0]
@@ -200,7 +200,7 @@ def test_a_uuid_for_a_streams_id_does_what_its_text_does(orders: PlatformStore, 
             result(orders, f"{name}({arguments})", {**stream, "id": decider_id})
             for decider_id in (stream["id"], str(stream["id"]))
         )
-        if name == "append_event":  # whose offset is another one each time
+        if name == "append_event":  # its offset differs each time
             by_uuid[0]["offset"] = by_text[0]["offset"]
         if by_uuid != by_text or len(by_uuid) != 1:
             wrong.append((name, by_uuid, by_text))
@@ -212,14 +212,14 @@ def test_callers_of_fstore_sql_read_the_same_columns(orders: PlatformStore, stre
     for call, columns in OF_FSTORE_SQL.items():
         for decider_id in (stream["id"], str(stream["id"])):
             (row,) = result(orders, call, {**stream, "id": decider_id})
-            # a view has more of them, after these
+            # a view has more columns after these
             if list(row)[: len(columns.split())] != columns.split():
                 wrong.append((call, list(row)))
     assert wrong == []
 
 
 def test_every_function_is_called_by_the_names_of_its_arguments(orders: PlatformStore) -> None:
-    """No two forms of a function leave open which of them is meant."""
+    """No two overloads of a function are ambiguous."""
     unclear = []
     for name, arguments, _ in functions(orders):
         nulls = ", ".join(f"{each} => null::{kind}" for each, kind in arguments)
@@ -232,7 +232,7 @@ def test_every_function_is_called_by_the_names_of_its_arguments(orders: Platform
 
 
 def test_a_duration_is_a_bigint_of_seconds_whose_name_says_so(orders: PlatformStore) -> None:
-    """What locks a stream calls them v_seconds, as fstore-sql does; only its schedule_nack_event takes milliseconds."""
+    """Functions that lock a stream call it v_seconds, like fstore-sql; only schedule_nack_event takes milliseconds."""
     query = f"""
         select p.proname, a.name, format_type(a.type, null)
         from pg_proc p, unnest(p.proargnames[1:p.pronargs], p.proargtypes::oid[]) a(name, type)

@@ -1,17 +1,17 @@
-"""Every change of settings leaves a line, with who did it, and no line is ever changed or removed."""
+"""Every change of settings leaves a line with its author, and no line is ever changed or removed."""
 
 from itertools import product
 from typing import LiteralString
 
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.capture.store import CaptureStore, TableRegistration
-from millrace.resources.errors import ForbiddenChange
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
-from tests.sql.views.test_dead_letters import park
+from millrace.archive.store import ArchiveStore
+from millrace.capture.store import CaptureStore, TableRegistration
+from millrace.errors import ForbiddenChange
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
+from tests.sql.event_store.views.test_dead_letters import park
 from tests.support.factories import append_to, ids_of_one_partition, rows, set_clock
 from tests.support.logins import Login
 

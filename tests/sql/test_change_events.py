@@ -38,7 +38,7 @@ def test_order_by_seq_is_the_order_of_commits_also_after_a_purge(source: Source)
 
 
 def test_a_time_that_no_calendar_has_is_null(source: Source) -> None:
-    """The pattern lets no wrong field through, the calendar no wrong day; what is a time is read in every DateStyle."""
+    """The pattern rejects wrong fields, the calendar rejects wrong days; a valid time is read in every DateStyle."""
     fine = {
         "2026-01-31T00:00:00Z": "2026-01-31 00:00:00.000000",
         "2028-02-29T23:59:59.999999+14:59": "2028-02-29 09:00:59.999999",

@@ -5,13 +5,13 @@ from typing import LiteralString
 
 import psycopg
 
-from millrace.resources.event_store.migrations import function_files
-from millrace.resources.event_store.refusals import BY_SQLSTATE
+from millrace.event_store.migrations import function_files
+from millrace.event_store.refusals import BY_SQLSTATE
 from tests.support.factories import Connect, rows, value
 
 FUNCTIONS = function_files()
 
-# of what is in these schemas
+# objects in these schemas
 OURS: LiteralString = "(select oid from pg_namespace where nspname ~ '^event_store')"
 UNCOMMENTED: LiteralString = f"""
 select 'schema', nspname from pg_namespace where oid in {OURS} and obj_description(oid, 'pg_namespace') is null
@@ -53,7 +53,7 @@ def test_arguments_are_named_v_and_columns_of_results_are_not(connect: Connect) 
 
 
 def test_each_function_has_a_file_of_its_name_in_one_schema(connect: Connect) -> None:
-    """In a folder named private, and only there, in event_store_private."""
+    """Files in a folder named private, and only these, define functions in event_store_private."""
     name, in_files = "pronamespace::regnamespace::text || '.' || proname", set[str]()
     for path in FUNCTIONS:
         sql = path.read_text()
@@ -64,7 +64,7 @@ def test_each_function_has_a_file_of_its_name_in_one_schema(connect: Connect) ->
         assert made <= {f"event_store{schema}.{path.stem}" for schema in schemas}, path
         assert sql.startswith("-- "), path
         assert "\t" not in sql, path
-        # elsewhere it would be a mere comment
+        # elsewhere the directive would be a mere comment
         assert sql.count("planner:") == sql.count("\nas $$\n-- planner: "), path
     defined = rows(connect(), f"select {name} from pg_proc where pronamespace in {OURS}")
     assert {function for (function,) in defined} == in_files
@@ -91,7 +91,7 @@ def test_the_comment_of_a_function_names_each_refusal_once(connect: Connect) -> 
         assert len(codes) == len(set(codes)), signature
         assert set(codes) <= set(BY_SQLSTATE), signature
         assert comment.endswith("."), signature
-        # it is the promise that a page has
+        # the comment is the promise on a page of docs/
         assert len(comment) > 40 or "Does the same for a UUID" in comment, signature
 
 
@@ -106,7 +106,7 @@ def test_plpgsql_looks_names_up_in_the_store_only(connect: Connect) -> None:
 
 
 def test_no_plain_literal_has_a_backslash_which_may_be_an_escape() -> None:
-    """A session, a login or a database may have `standard_conforming_strings` off."""
+    """A session, a login or a database may turn `standard_conforming_strings` off."""
     token = re.compile(r"--[^\n]*|\bE'(?:[^'\\]|\\.)*'|'[^']*'", re.DOTALL)
     assert [
         (path.name, literal)
@@ -118,7 +118,7 @@ def test_no_plain_literal_has_a_backslash_which_may_be_an_escape() -> None:
 
 
 def test_invariants_are_named_constraints(connect: Connect) -> None:
-    """A table's check constraints say what holds, not `table_column_check`."""
+    """A table's check constraints are named after the rule, not `table_column_check`."""
     unnamed: LiteralString = """
         select conname from pg_constraint
         where connamespace = 'event_store'::regnamespace and contype = 'c' and conname ~ '_check\\d*$'

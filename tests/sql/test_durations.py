@@ -1,16 +1,16 @@
-"""How long a lock, a lease or an attachment lasts: as the caller says, else as its view says, by the wall clock."""
+"""The duration of a lock, a lease or an attachment: stated by the caller, else by its view; by the wall clock."""
 
 from datetime import timedelta
 from typing import LiteralString
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import append, pump, value
 
 LOCK = "max(locked_until), clock_timestamp() from event_store.stream_locks where in_flight is not null"
 LEASE = "max(leased_until), clock_timestamp() from event_store.checkpoints where lease_owner = 'me'"
 ATTACHMENT = "max(attached_until), clock_timestamp() from event_store.consumers"
 HELD = "(select array_agg({}) from event_store.checkpoints where lease_owner = 'me')"
-# where the time is, and what it is where the caller states none
+# the column with the time, and the default duration
 CALLS: dict[str, tuple[str, int | None]] = {
     "lease_events('r', 1, ?)": (LOCK, 40),
     "stream_events('r', 1, ?)": (LOCK, 40),
@@ -40,7 +40,7 @@ def test_it_lasts_from_the_call_on_as_long_as_the_caller_or_the_view_says(orders
         for stated, lasts in (("1", 1), ("3600", 3600), ("null", by_view)):
             if lasts is None:
                 continue
-            # within a transaction, whose now() is earlier
+            # within a transaction, where now() is earlier
             with orders.connection.transaction(force_rollback=True):
                 orders.connection.execute(FIRST.get(call.split("(")[0], "select"))
                 before = value(orders.connection, "select clock_timestamp()")

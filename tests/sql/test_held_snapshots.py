@@ -1,4 +1,4 @@
-"""No hot call walks dead versions: beside a snapshot that somebody holds it reads as few pages later as at first."""
+"""No hot call walks dead versions: beside a held snapshot it reads as few pages later as at first."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,22 +8,22 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, buffers, ids_of_one_partition, pump, rows, set_clock, value
 
-# beyond the first of them each index has its levels
+# after the first of them each index has its levels
 FIRST, MORE = 300, 150
-# some pages more for what grew with the events; dead versions that are walked are hundreds
+# some more pages for growth with the events; walking dead versions would read hundreds
 SLACK = 10
 
 
-# a session plans a call for its arguments at first, and at some time for whatever they are
+# a session first plans a call for its arguments, and later for any arguments
 PLANS = ("force_custom_plan", "force_generic_plan")
 INGEST: LiteralString = "select event_store.ingest_events('p', 0, 1, %s, null, '{\"total\": 1}')"
 
 
 class Life:
-    """What goes on beside the snapshot: events of one log partition that both views consume, and messages.
+    """The load beside the snapshot: events of one log partition that both views consume, and messages.
 
     Some streams have an event each round; the others have one each.
     """
@@ -54,7 +54,7 @@ def held_snapshot(connection: psycopg.Connection) -> Iterator[None]:
 
 
 def assert_no_more(life: Life, read: Callable[[], dict[Any, int]], times: float = 1) -> None:
-    """Assert that calls read no more pages when life went on, or hardly more than so many times as many."""
+    """Assert that calls read no more pages, or hardly more than `times` as many, after more load."""
     read()
     before = read()
     life.go_on(MORE)
@@ -63,13 +63,13 @@ def assert_no_more(life: Life, read: Callable[[], dict[Any, int]], times: float 
 
 
 def behind_the_last_second(store: PlatformStore) -> None:
-    """Dispatch what is there, then let seconds pass."""
+    """Dispatch all events, then let seconds pass."""
     store.dispatch_events("rows")
     let_seconds_pass(store)
 
 
 def let_seconds_pass(store: PlatformStore) -> None:
-    """Let free locks be searched from now on, as seconds later; no dispatch looks back once more."""
+    """Start the search for free locks at now, as seconds later; no dispatch looks back once more."""
     later = value(store.connection, "select event_store_private.clock() + interval '5 seconds'")
     set_clock(store.connection, str(later))
     store.connection.execute(
@@ -116,7 +116,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: PlatformSt
         for plans, session in sessions.items():
             set_clock(session, clock)
             for call in calls:
-                rows(session, f"select * from {call}")  # what a session looks up once is looked up
+                rows(session, f"select * from {call}")  # warms the session's caches
             ((transaction,),) = rows(
                 session, "select transaction_id from event_store.begin_transaction('p', 0, 1, %s)", next(life.sent)
             )
@@ -128,7 +128,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: PlatformSt
         return pages
 
     life.go_on(FIRST)
-    # free streams are searched from where the oldest lock is
+    # the search for free streams starts at the oldest lock
     query = """
         select free_from, (select min(locked_until) from event_store.stream_locks) from event_store.dispatches
         where view = 'rows'
@@ -139,7 +139,7 @@ def test_calls_read_no_more_pages_the_longer_a_snapshot_is_held(held: PlatformSt
 
 
 def test_statistics_lead_no_call_to_dead_versions(held: PlatformStore) -> None:
-    """They know of few rows, where a plan that reads them all looks as good as one that searches."""
+    """They count few rows, so a plan that reads all looks as good as one that searches."""
     life = Life(held)
 
     def read() -> dict[str, int]:
@@ -172,7 +172,7 @@ def test_statistics_lead_no_call_to_dead_versions(held: PlatformStore) -> None:
 def test_answers_for_a_stream_that_comes_again_read_no_more_pages(held: PlatformStore) -> None:
     """Each delivery and each answer leaves a dead version of the stream's lock.
 
-    One that had gone is searched among all of them, once, before the next one is made.
+    A removed lock is searched among all versions, once, before the next lock is made.
     """
     again = ("a", "b", "c")
     life = Life(held, *again)
@@ -183,7 +183,7 @@ def test_answers_for_a_stream_that_comes_again_read_no_more_pages(held: Platform
 
     def read_by(plans: str) -> dict[str, int]:
         held.connection.execute("select set_config('plan_cache_mode', %s, false)", (plans,))
-        # what was answered at one time is searched from then on: only a round was
+        # the search starts at the time of the answers, so it reads only one round
         let_seconds_pass(held)
         life.go_on(1)
         let_seconds_pass(held)
@@ -222,7 +222,7 @@ def test_answers_for_a_stream_that_comes_again_read_no_more_pages(held: Platform
 
 
 def test_who_searches_the_newest_version_of_a_row_lets_no_plan_fetch_all(store: PlatformStore) -> None:
-    """From some statistics Postgres would collect all versions in a bitmap and sort them."""
+    """With some statistics Postgres would collect all versions in a bitmap and sort them."""
     found: LiteralString = """
         select proname from pg_proc
         where pronamespace::regnamespace::text ~ '^event_store'
@@ -241,7 +241,7 @@ def test_a_lock_before_that_is_found_within_a_minute(held: PlatformStore) -> Non
         call = f"update event_store.{table} set {column} = clock_timestamp() - interval '{ago}' where view = 'rows'"
         held.connection.execute(call.encode())
 
-    # an answer that was committed long after it was given leaves such a lock
+    # an answer committed long after it was given leaves such a lock
     let("stream_locks", "locked_until", "10 seconds")
     let("dispatches", "free_from", "2 seconds")
     assert held.stream_events("rows", 1) == []

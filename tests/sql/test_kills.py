@@ -1,4 +1,4 @@
-"""Consumers and dispatchers that are killed in a call: no lock or event is lost, the dead session leases nothing."""
+"""Consumers and dispatchers killed in a call: no lock or event is lost, and the dead session leases nothing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.patience import patience
 
@@ -18,7 +18,7 @@ CALLS: dict[str, Call] = {
     "lease_events": lambda store: store.lease_events("v", 100),
     "dispatch_events": lambda store: store.dispatch_events("v"),
 }
-# where the call stops: what another session locks
+# the points where a call stops, and the locks of another session that stop it
 POINTS = {
     "sequencing": "lock table event_store.event_log in share mode",
     "dispatching": "select from event_store.views where view = 'v' for update",  # new locks refer to it
@@ -33,7 +33,7 @@ WHERE_A_CALL_STOPS = [
 
 @contextmanager
 def stopped(store: PlatformStore, connect: factories.Connect, call: Call, point: str) -> Iterator[psycopg.Connection]:
-    """Yield a session that waits in the call at that point; when the block ends, the lock that it waits for is free."""
+    """Yield a session that waits in the call at that point; at the end of the block the lock is released."""
     store.connection.execute(
         """
         create function pause() returns trigger language plpgsql as $$
@@ -50,7 +50,7 @@ def stopped(store: PlatformStore, connect: factories.Connect, call: Call, point:
     holder, doomed = connect(autocommit=False), connect()
     holder.execute(POINTS[point].encode())
     doomed.execute("set test.waits_at_gate = 'yes'")
-    # nobody sequenced within the last second: it does
+    # no session sequenced within the last second, so this call does
     factories.set_clock(doomed, (datetime.now(UTC) + timedelta(seconds=5)).isoformat())
     result = factories.start(lambda: call(PlatformStore(doomed)))
     factories.wait_blocked(store.connection, doomed.info.backend_pid)
@@ -60,7 +60,7 @@ def stopped(store: PlatformStore, connect: factories.Connect, call: Call, point:
 
 
 def consumed(store: PlatformStore) -> list[tuple[str, int, int]]:
-    """Consume all that the view gives: stream, offset and which delivery it was."""
+    """Consume all events of the view; return stream, offset and number of the delivery."""
     got = []
     factories.pump(store, "v")
     while events := store.lease_events("v", 100):
@@ -73,7 +73,7 @@ def consumed(store: PlatformStore) -> list[tuple[str, int, int]]:
 
 @pytest.fixture
 def view(orders: PlatformStore) -> PlatformStore:
-    """Return a store with a rows view `v` and a lock that has nothing left."""
+    """Return a store with a rows view `v` and an empty lock."""
     orders.register_view("v", "-infinity")
     factories.append_to(orders, "done")
     factories.pump(orders, "v")
@@ -88,7 +88,7 @@ def test_a_call_killed_midway_loses_nothing(
 ) -> None:
     waiting = factories.append_to(view, "waits", "waits")
     pump_without_removing(view)
-    # beside a lock with nothing left, one with something left, streams without one
+    # beside an empty lock, a lock with a pending event, and streams without a lock
     waiting += factories.append_to(view, "new", "waits", "newer")
     if point != "sequencing":
         view.sequence_events()
@@ -102,7 +102,7 @@ def test_a_call_killed_midway_loses_nothing(
     )
     names = ["waits", "waits", "new", "waits", "newer", "new", "done", "newest"]
     got = consumed(view)
-    # each event once, and by its first delivery
+    # each event once, at its first delivery
     assert sorted(got) == sorted((name, e.offset, 1) for name, e in zip(names, waiting, strict=True))
     for name in set(names):
         assert [o for n, o, _ in got if n == name] == sorted(o for n, o, _ in got if n == name)
@@ -133,7 +133,7 @@ def test_while_a_call_hangs_others_go_on(
 
 
 def pump_without_removing(store: PlatformStore) -> None:
-    """Sequence and dispatch while somebody holds the locks that have nothing left, so that these stay."""
+    """Sequence and dispatch while another session holds the empty locks, so that these stay."""
     store.sequence_events()
     with psycopg.connect(store.connection.info.dsn, password=store.connection.info.password) as holder:
         holder.execute("select from event_store.stream_locks for update")

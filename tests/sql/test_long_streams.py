@@ -1,4 +1,4 @@
-"""What a view has acknowledged of a stream is not read again: a long stream costs as few pages as a short one."""
+"""Acknowledged events of a stream are not read again: a long stream costs as few pages as a short one."""
 
 import json
 from collections.abc import Callable
@@ -6,12 +6,12 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import append_to, assert_locks_know_versions, buffers, ids_of_one_partition, rows
 
 Call = Callable[..., None]
 LONG = 20_000
-# an index has more levels, and a bisection reads an event for each; who reads the whole stream reads 500 pages
+# an index has more levels, and a bisection reads an event for each; a read of the whole stream is 500 pages
 SLACK = 150
 LEASE: LiteralString = "select * from event_store.lease_events('rows', 10)"
 CLAIM: LiteralString = "select * from event_store.claim_batch('bulk', 'me')"
@@ -26,13 +26,13 @@ def test_a_long_stream_costs_as_few_pages_as_a_short_one(orders: PlatformStore, 
     orders.sequence_events()
     if analyzed:
         orders.connection.execute("vacuum analyze")
-    play(orders, short)  # the first call of a session reads the catalog, too
+    play(orders, short)  # the first call of a session reads the catalog too
     few = play(orders, short)
     assert {name: (few[name], pages) for name, pages in play(orders, long).items() if pages > few[name] + SLACK} == {}
 
 
 def play(store: PlatformStore, stream: str) -> dict[str, int]:
-    """Let two views that have all of a stream consume six events more; return how many pages each call read."""
+    """Let two views that have consumed a stream consume six more events; return the pages that each call read."""
     pages = {}
 
     def call(name: str, text: LiteralString, *arguments: object) -> None:
@@ -56,7 +56,7 @@ def play(store: PlatformStore, stream: str) -> dict[str, int]:
 
 
 def consume_by_rows(store: PlatformStore, stream: str, offsets: list[int], call: Call) -> None:
-    """Let the rows view consume the events; its third one fails and is given up."""
+    """Let the rows view consume the events; the third one fails and is given up."""
     first, second, third, *others = offsets
     call("dispatch", "select event_store_platform.dispatch_events('rows')")
     call("lease", LEASE)

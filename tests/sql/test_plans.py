@@ -1,4 +1,4 @@
-"""Hot queries use their index, as the functions really run them: counted by Postgres, by the index's name."""
+"""Hot queries use their index when the functions run them: Postgres counts the scans of each index."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,13 +8,13 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import SqlFunctions
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.producers import ProducerStore
+from millrace.archive.store import ArchiveStore
+from millrace.event_store import StreamFailure
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import SqlFunctions
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.producers import ProducerStore
 from tests.support import factories
 from tests.support.producing.messages import begin, do, staged, statistics
 from tests.support.sql_calls import append_events
@@ -24,7 +24,7 @@ TABLES = ("events", "event_log", "purged_streams", "stream_locks", "deciders")
 
 @pytest.fixture(scope="module")
 def large(postgres: EmbeddedPostgres) -> Iterator[str]:
-    """Make a store with 20,000 events of 5,000 streams and 3,000 of one, a rows view and a bulk view."""
+    """Make a store with 20,000 events of 5,000 streams, 3,000 of one stream, a rows view and a bulk view."""
     postgres.create_database("large")
     dsn = postgres.dsn("large")
     migrate(dsn)
@@ -45,7 +45,7 @@ def large(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture
 def session(large: str) -> Iterator[PlatformStore]:
-    """Yield a session whose changes are undone."""
+    """Yield a session; undo its changes at the end."""
     with psycopg.connect(large) as connection:
         connection.execute("select")
         yield PlatformStore(connection)
@@ -69,7 +69,7 @@ def only_by(
     of: LiteralString = "events",
     seq: tuple[str, ...] = (),
 ) -> Iterator[None]:
-    """Assert that what is done in the block uses these indexes, scans no table, and fetches no more rows of one."""
+    """Assert that the block uses these indexes, scans no table, and fetches at most `most` rows of one."""
     fetched = f"select pg_stat_get_xact_tuples_fetched('event_store.{of}'::regclass)"
     before, already = scans(store), factories.value(store.connection, fetched)
     yield
@@ -110,7 +110,7 @@ def test_appends_find_their_registration_by_its_whole_key(session: PlatformStore
 
 
 def test_every_name_of_an_event_is_compared_as_bytes(session: PlatformStore) -> None:
-    """Of another collation than what it is compared with, an index is read as a whole."""
+    """With a collation other than the compared value's, an index is read as a whole."""
     others: LiteralString = """
         select a.attrelid::regclass::text, a.attname
         from pg_attribute a
@@ -226,7 +226,7 @@ def test_a_part_of_a_long_stream_or_log_costs_a_few_pages(session: PlatformStore
         "select event_store.read_log(0, 100, 10, '{order}')": 100,
         "select event_store.log_position(%s)": 20,
     }
-    for _ in range(2):  # the first call of a session reads the catalog, too
+    for _ in range(2):  # the first call of a session reads the catalog too
         read = {
             call: factories.buffers(session.connection, call, *[last.last_event_id] * call.count("%s")) for call in most
         }
@@ -234,7 +234,7 @@ def test_a_part_of_a_long_stream_or_log_costs_a_few_pages(session: PlatformStore
 
 
 def test_people_find_the_newest_events_by_index_and_read_no_others(session: PlatformStore) -> None:
-    # three each, and of the second call those that invoice has: none
+    # three each; for the second call the events of invoice: none
     with only_by(session, "events_stream_key", "event_log_offset_key", most=6):
         assert len(session.latest_events(3, "order", "o-17")) == 3
         assert len(session.latest_events(3, decider_id="o-17")) == 3
@@ -249,7 +249,7 @@ def test_people_find_the_newest_events_by_index_and_read_no_others(session: Plat
 
 
 def test_rows_are_streamed_by_index(session: PlatformStore) -> None:
-    # somebody just did, so this call does not dispatch: that reads all events here
+    # just dispatched, so this call does not: a dispatch reads all events here
     session.connection.execute("update event_store.dispatches set dispatched_at = event_store_private.clock()")
     session.connection.execute("update event_store.sequencer set sequenced_at = event_store_private.clock()")
     with only_by(session, "stream_locks_due_idx", "events_stream_key"):
@@ -263,7 +263,7 @@ TABLES_OF_PRODUCERS = (
 
 @pytest.fixture
 def old_session(producer: ProducerStore, connect: factories.Connect) -> Iterator[ProducerStore]:
-    """Yield a session that did everything once in an empty, never analyzed store, which then filled."""
+    """Yield a session that made every call once in an empty, never analyzed store, before the store filled."""
     assert statistics(producer).received == 0
     connection = connect()
     connection.execute("set plan_cache_mode = force_generic_plan")
@@ -301,7 +301,7 @@ def old_session(producer: ProducerStore, connect: factories.Connect) -> Iterator
 
 
 def fetched(store: ProducerStore) -> int:
-    """Rows that were read from the tables of producers in this transaction."""
+    """Return the number of rows read from the tables of producers in this transaction."""
     query: LiteralString = """
         select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) from pg_class
         where relnamespace = 'event_store'::regnamespace and relkind = 'r' and relname = any (%s)

@@ -1,4 +1,4 @@
-"""What no role does, whatever functions it may call: write to a table, move the clock, lead a function astray."""
+"""Limits of every role, whatever functions it may call: no write to a table, no clock change, no hijacked function."""
 
 from itertools import product
 from typing import LiteralString
@@ -6,7 +6,7 @@ from typing import LiteralString
 import pytest
 from psycopg import errors
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import new_event, rows, value
 from tests.support.logins import Login
 from tests.support.sql_calls import append_events, get_events
@@ -18,7 +18,7 @@ TABLES: LiteralString = (
 
 
 def test_who_reads_tables_and_who_changes_those_of_read_models(orders: PlatformStore) -> None:
-    """By what they are granted: docs/who_may_do_what.md. Applications have no right to any table."""
+    """By their grants: docs/who_may_do_what.md. Applications have no privilege on any table."""
     granted: LiteralString = """
         select r.rolname, c.oid::regclass::text, p.privilege
         from pg_class c cross join (select rolname from pg_roles union all values ('public')) r
@@ -28,13 +28,13 @@ def test_who_reads_tables_and_who_changes_those_of_read_models(orders: PlatformS
           and has_table_privilege(r.rolname, c.oid, p.privilege)
     """
     tables = dict(rows(orders.connection, TABLES))
-    # a URL may hold a secret: see test_readers_of_tables_do_not_see_urls; nor do they see what pushes are signed with
+    # hidden: URLs, which may hold a secret (test_readers_of_tables_do_not_see_urls), and secrets that sign pushes
     changed = [name for name, schema in tables.items() if schema == "read_models"]
     hidden = {"event_store.views", "event_store.push_secrets"}
     assert set(rows(orders.connection, granted)) == {
         *(("event_store_reader", table, "select") for table in tables.keys() - hidden),
         *(("event_store_owner", table, "select") for table in tables),
-        # what a source's log has comes by COPY, and whose lock is deleted is free: see free_deleted_lock
+        # changes of a source's log come by COPY; deleting a lock frees its stream: see free_deleted_lock
         ("event_store_owner", "event_store.wal_events", "insert"),
         ("event_store_owner", "event_store.locks", "delete"),
         *(("event_store_owner", table, change) for table, change in product(changed, ("insert", "update", "delete"))),
@@ -42,7 +42,7 @@ def test_who_reads_tables_and_who_changes_those_of_read_models(orders: PlatformS
 
 
 def test_functions_run_with_the_rights_and_search_path_of_the_store(orders: PlatformStore) -> None:
-    """An overload for UUIDs only calls the function for text."""
+    """Except overloads for UUIDs, which only call the function for text."""
     unsafe: LiteralString = """
         select p.oid::regprocedure::text from pg_proc p
         where pronamespace in ('event_store'::regnamespace, 'event_store_platform'::regnamespace)
@@ -60,7 +60,7 @@ def test_functions_run_with_the_rights_and_search_path_of_the_store(orders: Plat
 
 
 def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: PlatformStore) -> None:
-    """What operators alone may call is in event_store_platform, and nothing there is a writer's."""
+    """Functions for operators only are in event_store_platform, and a writer may call none of that schema."""
     callers = """
         select p.oid::regprocedure::text, array_agg(r.rolname::text order by r.rolname)
         from pg_proc p cross join aclexplode(p.proacl) a join pg_roles r on r.oid = a.grantee
@@ -90,7 +90,7 @@ def test_nobody_goes_around_the_functions(login: Login) -> None:
             "select event_store_private.audit('seek_view', 'v', 'no', '{}')",
             "create table event_store.mine ()",
             "create function event_store.mine() returns int language sql as 'select 1'",
-            # what drains of others write
+            # a table that other users' drains write
             "create trigger grab before insert on read_models.declarations execute function pg_temp.grab()",
         ):
             with pytest.raises(errors.InsufficientPrivilege):

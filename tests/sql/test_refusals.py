@@ -1,15 +1,15 @@
-"""What no function takes: each is refused with its own class, the values and the remedy, and changes nothing."""
+"""Invalid arguments of functions: each is refused with its own class, the values and the remedy, and no change."""
 
 from collections.abc import Callable
 
 import pytest
 
-from millrace.resources import errors
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import LeaseLost, Malformed, MillraceError, PositionOutOfRange, UnknownPartition
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
-from millrace.resources.producers.store import ProducerStore
+from millrace import errors
+from millrace.capture.store import CaptureStore
+from millrace.errors import LeaseLost, Malformed, MillraceError, PositionOutOfRange, UnknownPartition
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
+from millrace.producers.store import ProducerStore
 from tests.support.capturing.captures import Source
 from tests.support.factories import append, everything, pump
 
@@ -18,7 +18,7 @@ SCHEMA = (
     '{"schema": "public", "table": "t", "identity": "default", "commit_lsn": "0/1", "commit_idx": 0, "columns": ['
     '{"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": true}]}'
 )
-# the calls, in which ? stands for each of the texts behind them; %(offset)s is in flight, %(partition)s leased,
+# calls; ? stands for each of the texts behind the call; %(offset)s is in flight, %(partition)s leased, and
 # %(transaction)s open
 REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     # events

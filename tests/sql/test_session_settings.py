@@ -1,4 +1,4 @@
-"""No setting of a session opens what the store keeps shut: neither for its roles nor for a role that may INSERT."""
+"""No session setting lifts a restriction of the store, for its roles or for a role that may INSERT."""
 
 from collections.abc import Iterator
 from typing import LiteralString
@@ -7,14 +7,14 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from millrace.resources.errors import Conflict, EventNotRegistered, ForbiddenChange, Malformed
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
-from tests.sql.events.test_forbid_change import CHANGES, TRUNCATIONS, facts
+from millrace.errors import Conflict, EventNotRegistered, ForbiddenChange, Malformed
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
+from tests.sql.event_store.test_forbid_change import CHANGES, TRUNCATIONS, facts
 from tests.support.factories import append, append_to, rows, value
 from tests.support.logins import logins
 
-# as a COPY of another store's events would state them
+# columns as a COPY of another store's events would state them
 ROW: LiteralString = """
     insert into event_store.events (event, event_id, decider, decider_id, data, command_id, previous_id, created_at, "offset", version)
     values (%s, gen_random_uuid(), 'order', 'o-1', %s, gen_random_uuid(), null, now(), %s, %s)
@@ -29,7 +29,7 @@ def open_all(connection: psycopg.Connection) -> None:
 
 @pytest.fixture
 def granted(orders: PlatformStore) -> Iterator[PlatformStore]:
-    """Yield a login that was granted all on the store's tables, and nothing else."""
+    """Yield a login that was granted all on the store's tables only."""
     with logins(orders.connection) as login:
         connection = login("event_store_owner")
         for kind in ("tables", "sequences"):

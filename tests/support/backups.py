@@ -1,4 +1,4 @@
-"""What a backup keeps of a store."""
+"""The parts of a store that a backup keeps."""
 
 import hashlib
 import json
@@ -8,13 +8,13 @@ from typing import Any
 
 from psycopg import sql
 
-from millrace.resources.backup.manifest import MANIFEST
-from millrace.resources.backup.state_tables import STATE_TABLES
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.manifest import MANIFEST
+from millrace.backup.state_tables import STATE_TABLES
+from millrace.event_store.platform import PlatformStore
 
 
 def tables(store: PlatformStore) -> dict[str, list[dict[str, Any]]]:
-    """Return every row of every table that a backup keeps, without the values that another cluster has otherwise."""
+    """Return every row of every table that a backup keeps, without the values that differ between clusters."""
     found = {}
     for table in (*STATE_TABLES, "events", "event_log", "partitions"):
         query = sql.SQL("select to_jsonb(t) - %s::text[] from {} t").format(sql.Identifier("event_store", table))
@@ -22,7 +22,7 @@ def tables(store: PlatformStore) -> dict[str, list[dict[str, Any]]]:
         loaded = [row for (row,) in store.connection.execute(query, (passing,))]
         found[table] = sorted(loaded, key=lambda row: json.dumps(row, sort_keys=True))
     found["audit_log"] = [row for row in found["audit_log"] if row["operation"] != "restore"]
-    # a backup records its moment in the store that it is of
+    # a backup records its moment in its source store
     found["log_marks"] = [row for row in found["log_marks"] if row["reason"] != "backup"]
     return found
 
@@ -33,7 +33,7 @@ def files(folder: Path) -> set[str]:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change a manifest and put the right checksum on it."""
+    """Change a manifest and update its checksum."""
     body = json.loads((folder / MANIFEST).read_text())["body"]
     change(body)
     text = json.dumps(body, sort_keys=True, ensure_ascii=False)

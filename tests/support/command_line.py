@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 from typer.testing import CliRunner
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli import app
-from millrace.resources.errors import MillraceError
 
 # characters that act on a terminal
 ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
@@ -16,7 +16,7 @@ ACTING = "\x1b\x9b\r\x07\x7f\x08\u202e"
 def millrace(
     *arguments: object, dsn: str | None = None, answer: str | None = None, columns: int = 250, code: int = 0, **env: str
 ) -> str:
-    """Type a command and return what it prints; a refusal is raised, with a note of what was printed before it."""
+    """Run a command and return its output; raise a refusal with a note of the output before it."""
     words = [*map(str, arguments), *(("--dsn", dsn) if dsn is not None else ())]
     result = CliRunner().invoke(app, words, env={"COLUMNS": str(columns), **env}, input=answer)
     if isinstance(result.exception, MillraceError | psycopg.Error):

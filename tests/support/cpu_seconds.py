@@ -1,7 +1,7 @@
-"""CPU seconds by folder of tests: of pytest, and of all servers, Sparks and commands that its tests start.
+"""CPU seconds by folder of tests: of pytest, and of all servers, Sparks and commands started by its tests.
 
-Each process of pytest moves into a control group of its own, which everything that it starts inherits, daemons too. The
-kernel counts what has ended as well. The Spark server that all processes share has a group and a line of its own.
+Each process of pytest moves into its own control group, which all its child processes inherit, daemons too. The kernel
+counts ended processes as well. The Spark server that all processes share has its own group and line.
 Without a writable cgroup2 (not root, no Linux) nothing is counted and nothing is printed.
 """
 
@@ -31,7 +31,7 @@ class Group:
 
     def __init__(self, home: Path, name: str) -> None:
         self._home, self._path = home, home / f"{name}-{os.getpid()}"
-        # a process of this number that was killed may have left its own
+        # a killed process with this number may have left its group
         self._path.mkdir(exist_ok=True)
         self._before = 0.0
         self._before = self.seconds()
@@ -45,7 +45,7 @@ class Group:
         return int(usage.split()[1]) / 1e6 - self._before
 
     def remove(self) -> None:
-        """Give the processes that are left back to where they were."""
+        """Move the remaining processes back to the group that they came from."""
         with suppress(OSError):
             for pid in (self._path / "cgroup.procs").read_text().split():
                 (self._home / "cgroup.procs").write_text(pid)
@@ -53,7 +53,7 @@ class Group:
 
 
 class CpuSeconds:
-    """The counting in one process of pytest, and the sums in the one that prints."""
+    """The counters of one process of pytest, and the sums in the process that prints."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -64,13 +64,13 @@ class CpuSeconds:
         self.by_folder: dict[str, float] = defaultdict(float)
 
     def apart(self, name: str, process: psutil.Process) -> None:
-        """Count a server that all processes of pytest use, with its children, by itself."""
+        """Count a server shared by all processes of pytest, with its children, separately."""
         self._shared[name] = Group(self._home, "shared")
         self._shared[name].take(process.pid, *(child.pid for child in process.children(recursive=True)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Charge a test with what was used since the last one."""
+        """Charge a test with the seconds used since the previous one."""
         report = yield
         now = self._group.seconds()
         report.user_properties.append((_PROPERTY, now - self._seen))
@@ -84,7 +84,7 @@ class CpuSeconds:
         self.by_folder["/".join(folder[: 3 if "processes" in folder else 2])] += float(str(used or 0))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell what the shared servers have used."""
+        """Report the seconds of the shared servers."""
         for name, group in self._shared.items():
             self.by_folder[name] += group.seconds()
             group.remove()
@@ -95,7 +95,7 @@ class CpuSeconds:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: object) -> None:
-        """Take over what another process tells."""
+        """Take over the report of another process."""
         for name, seconds in getattr(node, "workeroutput", {}).get(_PROPERTY, {}).items():
             self.by_folder[name] += seconds
 
@@ -106,14 +106,14 @@ class CpuSeconds:
 
 
 def register(config: pytest.Config) -> None:
-    """Begin to count, where the kernel lets us."""
+    """Begin to count, if the kernel permits it."""
     home = own_group()
     if home is not None and os.access(home, os.W_OK):
         config.pluginmanager.register(CpuSeconds(home), _PLUGIN)
 
 
 def apart(config: pytest.Config, name: str, server: psutil.Process) -> None:
-    """Count a server that all processes of pytest use by itself, if anything is counted."""
+    """Count a server shared by all processes of pytest separately, if anything is counted."""
     counting = config.pluginmanager.get_plugin(_PLUGIN)
     if counting is not None:
         counting.apart(name, server)

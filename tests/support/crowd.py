@@ -1,4 +1,4 @@
-"""Many clients that append at once, mostly to streams of their own and now and then to streams that all share."""
+"""Many clients that append concurrently, mostly to their own streams, now and then to shared ones."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ import psycopg
 SHARED = "shared"
 DATA = '{"total": "19.90", "channel": "web"}'
 CONFLICT = "MR001"
-# Clients write their values into the text of the query, and so one sees in pg_stat_activity which stream waits.
+# Clients put values into the text of the query, so pg_stat_activity shows the stream that each waits for.
 WAITING = """
 select l.locktype, a.query, coalesce(extract(epoch from clock_timestamp() - l.waitstart), 0)::float
 from pg_locks l
@@ -32,10 +32,10 @@ class Crowd:
 
 @dataclass
 class Appended:
-    """What clients did: events that are stored, and attempts that met another client's event.
+    """The clients' results: stored events, and attempts that lost to another client's event.
 
-    Beside the seconds of all stand those that the answers took: the sum for stored events, the longest of them, and the
-    sum for conflicts.
+    `seconds` is the total; the others are the seconds of the answers: the sum for stored events, the longest of them,
+    and the sum for conflicts.
     """
 
     events: int = 0
@@ -47,7 +47,7 @@ class Appended:
 
 
 def append_as(crowd: Crowd, address: str, first: int, last: int) -> Appended:
-    """Be the clients from `first` to before `last`: connect all, then let them append at once."""
+    """Run the clients from `first` to before `last`: connect all, then let them append concurrently."""
     return asyncio.run(_all(crowd, address, range(first, last)))
 
 
@@ -91,7 +91,7 @@ async def _head(connection: psycopg.AsyncConnection, stream: str) -> UUID | None
 async def _append(
     connection: psycopg.AsyncConnection, stream: str, previous: UUID | None, done: Appended
 ) -> UUID | None:
-    """Append one event; return its id, or None where the stream has gone on."""
+    """Append one event; return its id, or None if the stream has moved on."""
     event_id = uuid4()
     began = time.monotonic()
     try:
@@ -114,7 +114,7 @@ async def _append(
 
 @dataclass
 class Waits:
-    """The longest waits for locks that were seen, in seconds: for a stream that clients share, and for others."""
+    """The longest observed waits for locks, in seconds: for a shared stream, and for others."""
 
     shared: float = 0.0
     other: float = 0.0

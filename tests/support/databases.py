@@ -1,8 +1,8 @@
-"""Event stores for tests: emptied when a test has ended, and used again; copied anew where a test left more than rows.
+"""Event stores for tests: emptied after a test and reused; copied anew if a test left more than rows.
 
-An emptied database is cheaper than a new one: no files are copied and removed, and sessions keep the functions that
-they have compiled. A test notices no difference: what it leaves besides rows (tables, functions, grants, statistics,
-replication slots, prepared transactions) shows in the catalog, and such a database is dropped.
+An emptied database is cheaper than a new one: no files are copied and removed, and sessions keep their compiled
+functions. A test notices no difference: leftovers other than rows (tables, functions, grants, statistics, replication
+slots, prepared transactions) show in the catalog, and such a database is dropped.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,18 +15,18 @@ from typing import Any, LiteralString, Self
 import psycopg
 from psycopg import sql
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 
 # Sessions that wait for the next test. Most tests need one or two.
 KEPT = 3
-# Everything that a session can have changed of itself, but for what it has compiled.
+# Resets everything that a session can have changed, except its compiled functions.
 SESSION: LiteralString = """
     close all; set session authorization default; reset all; deallocate all; unlisten *;
     select pg_advisory_unlock_all(); discard temp; discard sequences; discard plans;
     select pg_stat_force_next_flush()
 """
-# One row that is the same for two databases of which neither has more than rows. A truncated table has other files, so
-# of `pg_class` only what is declared counts.
+# One row that is equal for two databases that differ only in rows of tables. A truncated table has other files, so only
+# the declared columns of `pg_class` count.
 CATALOG: LiteralString = (
     "select (select sum(hashtext(row(oid, relname, relnamespace, relowner, relkind, relpersistence, relhastriggers,"
     " relrowsecurity, relacl, reloptions)::text)::numeric) from pg_class where relkind not in ('t', 'i')),"
@@ -44,7 +44,7 @@ CATALOG: LiteralString = (
     )
 )  # fmt: skip
 OURS: LiteralString = "('event_store'::regnamespace, 'read_models'::regnamespace)"
-# The tables that have rows, with those that refer to them: none can be truncated without the others.
+# The tables with rows, and the tables that refer to them: none can be truncated without the others.
 FILLED: LiteralString = f"""
     with recursive filled as (
       select oid from pg_class where relkind = 'r' and relnamespace in {OURS} and pg_relation_size(oid) > 0
@@ -61,7 +61,7 @@ SEQUENCES: LiteralString = f"""
 
 @dataclass(frozen=True)
 class Contents:
-    """What the template has: its catalog, the rows of its tables, where its sequences are."""
+    """The template's contents: its catalog, the rows of its tables, the values of its sequences."""
 
     catalog: tuple[Any, ...]
     tables: dict[str, bytes]
@@ -71,7 +71,7 @@ class Contents:
 @dataclass
 class Database:
     name: str
-    # of each table that the template has rows in, which versions of these rows are there
+    # for each table in which the template has rows, the present versions of these rows
     versions: dict[str, tuple[Any, ...]]
     idle: list[psycopg.Connection] = field(default_factory=list)
     used: list[psycopg.Connection] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Databases:
         self._worker.shutdown()
 
     def take(self) -> Database:
-        """Return an empty event store, of which nobody else knows."""
+        """Return an empty event store that no other test uses."""
         return self._emptied.pop() if self._emptied else Database(self.spare(), self._versions)
 
     def spare(self) -> str:
@@ -114,14 +114,14 @@ class Databases:
         return made
 
     def connect(self, database: Database, *, autocommit: bool) -> psycopg.Connection:
-        """Open a session; one that an earlier test has left behind is as good as new."""
+        """Open a session; one left by an earlier test is as good as new."""
         connection = database.idle.pop() if database.idle else self._open(database.name)
         connection.autocommit = autocommit
         database.used.append(connection)
         return connection
 
     def give_back(self, database: Database) -> None:
-        """End what a test has left, and empty the store, or drop it."""
+        """End a test's sessions and transactions, and empty the store, or drop it."""
         database.idle += [renewed for each in database.used if (renewed := _renewed(each))]
         database.used = []
         with suppress(psycopg.Error):
@@ -190,7 +190,7 @@ def _copied(connection: psycopg.Connection, table: str) -> bytes:
 
 
 def _renewed(connection: psycopg.Connection) -> psycopg.Connection | None:
-    """Return the session behind a connection of its own, with nothing that a test has set; None if it has ended."""
+    """Return the session in a new connection object, without a test's settings; None if it has ended."""
     with suppress(psycopg.Error):
         connection.rollback()
         session = connection.pgconn

@@ -1,10 +1,10 @@
 """The event store of a test as a Dagster resource."""
 
-from millrace.resources.postgres.resource import PostgresResource
+from millrace.resources.postgres import PostgresResource
 
 
 def postgres_at(dsn: str) -> PostgresResource:
-    """Return the resource for another store than the environment names, which only code can say."""
+    """Return the resource for a store other than the environment's, which only code can state."""
 
     class Elsewhere(PostgresResource):
         def current_dsn(self) -> str:

@@ -1,4 +1,4 @@
-"""Events, a look at the log, a second session that waits: one line each for a test of the store."""
+"""Events, checks of the log, a second session that waits: one line each in a test of the store."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -14,14 +14,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from millrace.archive.store import ArchiveStore
+from millrace.errors import MillraceError
+from millrace.event_schemas.model import declared_event
+from millrace.event_store import Delivery, Event, Json
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import SqlFunctions
 from millrace.examples.shop.events import SHOP
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Delivery, Event, Json
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import SqlFunctions
-from millrace.resources.events.model import declared_event
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import BatchedEvent, BatchEvent, append_event, append_events
 
@@ -83,7 +83,7 @@ def append_to(store: PlatformStore, *decider_ids: str) -> list[BatchedEvent]:
 
 
 def pump(store: PlatformStore, view: str, *decider_ids: str) -> list[BatchedEvent]:
-    """Append one event to each stream named, and sequence and dispatch what is committed, as a service's loop does."""
+    """Append one event to each named stream; sequence and dispatch committed events, as a service's loop does."""
     appended = append_to(store, *decider_ids) if decider_ids else []
     store.sequence_events()
     store.dispatch_events(view)
@@ -104,7 +104,7 @@ def ids_of_one_partition(connection: psycopg.Connection, number: int, partition:
 
 
 def purge(store: PlatformStore, partition: int, below: int) -> int:
-    """Remove what a log partition holds below a position, as if it were archived; return how many events that were."""
+    """Remove a log partition's events below a position as if archived; return the number of events."""
     archive = ArchiveStore(store.connection)
     archive.mark_archived(partition, below)
     archive.raise_low_water_mark(partition, below)
@@ -112,14 +112,14 @@ def purge(store: PlatformStore, partition: int, below: int) -> int:
 
 
 def purge_all(store: PlatformStore) -> None:
-    """Sequence, and remove all that the log holds."""
+    """Sequence, and remove all events of the log."""
     store.sequence_events()
     for info in store.partition_info():
         purge(store, info.partition, info.high_water_mark)
 
 
 def unprepared(connection: psycopg.Connection) -> None:
-    """Let the store be as on a server that allows no prepared transactions: there appends wake a sequencer."""
+    """Make the store behave as on a server without prepared transactions, where appends wake a sequencer."""
     connection.execute(
         "create or replace function event_store_private.notifies_appends() returns boolean language sql as 'select true'"
     )
@@ -143,12 +143,12 @@ def everything(store: SqlFunctions) -> dict[str, list[Any]]:
             store.connection,
             "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'read_models')",
         )
-        if name != "sequencer"  # it says when somebody last looked for new events
+        if name != "sequencer"  # it has the time of the last search for new events
     }
 
 
 def append_many(connection: psycopg.Connection, number: int, prefix: str = "many") -> None:
-    """Append so many first events, faster than from here."""
+    """Append `number` first events, faster than one by one from Python."""
     connection.execute(
         """
         select from event_store.append_events((
@@ -163,14 +163,14 @@ def append_many(connection: psycopg.Connection, number: int, prefix: str = "many
 
 
 def buffers(connection: psycopg.Connection, query: LiteralString, *arguments: object) -> int:
-    """Run a query and count the pages that it and all functions in it looked at."""
+    """Run a query and count the pages that it and its functions read."""
     explained = value(connection, "explain (analyze, buffers, format json) " + query, *arguments)
     plan = explained[0]["Plan"]
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
 def give_to_read_model(connection: psycopg.Connection, view: str) -> None:
-    """Let a view be that of a read model `m`, whose tables nobody needs."""
+    """Make a view belong to a read model `m` without tables."""
     connection.execute(
         "insert into read_models.declarations (model, version, view, fingerprint, serves, unbuilt)"
         " values ('m', 1, %s, '', true, '{}')",
@@ -179,12 +179,12 @@ def give_to_read_model(connection: psycopg.Connection, view: str) -> None:
 
 
 def set_clock(connection: psycopg.Connection, time_: str) -> None:
-    """Move the store's clock for this session; '' gives it back to the wall."""
+    """Set the store's clock for this session; '' returns to the wall clock."""
     connection.execute("select set_config('event_store.clock', %s, false)", (time_,))
 
 
 def move_clock(connection: psycopg.Connection, *, by_s: float) -> None:
-    """Stop the clock of all sessions to come, those of other processes too, at so many seconds from now."""
+    """Stop the clock of all future sessions, of other processes too, at `by_s` seconds from now."""
     connection.execute(
         sql.SQL("alter database {} set event_store.clock = {}").format(
             sql.Identifier(connection.info.dbname), str(datetime.now(UTC) + timedelta(seconds=by_s))
@@ -193,7 +193,7 @@ def move_clock(connection: psycopg.Connection, *, by_s: float) -> None:
 
 
 def take_over(former: PlatformStore, holder: PlatformStore, view: str = "v") -> tuple[Delivery, Delivery]:
-    """Let one session's lock end and another session get its event; return what each was given."""
+    """Let one session's lock expire and another session get its event; return both deliveries."""
     set_clock(former.connection, "2030-01-01 00:00:00+00")
     (late,) = former.lease_events(view, 1, 60)
     for store in (former, holder):
@@ -204,7 +204,7 @@ def take_over(former: PlatformStore, holder: PlatformStore, view: str = "v") -> 
 
 
 def with_odd_settings(dsn: str) -> str:
-    """Return the connection string of sessions whose texts and times look otherwise than those of a new server."""
+    """Return the connection string of sessions with unusual formats of texts and times."""
     return f"{dsn}&options=-cclient_encoding%3Dlatin1%20-cdatestyle%3DGerman%20-ctimezone%3DAsia/Kathmandu"
 
 
@@ -242,12 +242,12 @@ def read_log(connection: psycopg.Connection) -> list[LogEntry]:
 
 
 def assert_log_holds_every_event_once(connection: psycopg.Connection) -> None:
-    """Every committed event is in the log once, and the looks of `millrace verify` find no fault in log and streams."""
-    # with Arrow, which few tests of the store need
-    from millrace.resources.verification.looks import Report, Watcher, look_at_log
+    """Assert that every committed event is in the log once, and that the checks of `millrace verify` find no fault."""
+    # imported here because it imports Arrow, which few tests of the store need
+    from millrace.operations.verification.checks import Report, Watcher, check_log
 
     report = Report()
-    look_at_log(connection, report, Watcher())
+    check_log(connection, report, Watcher())
     assert report.faults == []
     stored = value(connection, "select count(*) from event_store.events")
     marks = value(connection, "select sum(high_water_mark - earliest_position) from event_store.partitions")
@@ -255,7 +255,7 @@ def assert_log_holds_every_event_once(connection: psycopg.Connection) -> None:
 
 
 def assert_locks_know_versions(connection: psycopg.Connection) -> None:
-    """Assert that each lock's version parts the events of its stream as its offset does."""
+    """Assert that each lock's version divides the events of its stream as its offset does."""
     wrong: LiteralString = """
         select k.view, e.decider_id, e."offset", e.version, k.last_offset, k.last_version
         from event_store.stream_locks k
@@ -266,7 +266,7 @@ def assert_locks_know_versions(connection: psycopg.Connection) -> None:
 
 
 def assert_dense_and_ordered(log: Iterable[LogEntry]) -> None:
-    """Each partition counts 0, 1, 2, …; each event follows its predecessor; a stream stays in one partition."""
+    """Assert that partitions count 0, 1, 2, …, events follow their predecessors, and streams keep their partition."""
     seen: dict[int, int] = {}
     heads: dict[tuple[str, str], tuple[UUID, int]] = {}
     for entry in log:
@@ -283,7 +283,7 @@ def assert_rising(offsets: Iterable[int]) -> None:
 
 
 def start(work: Callable[[], Result]) -> Future[Result]:
-    """Do the work in a thread of its own, which never keeps pytest from ending."""
+    """Do the work in its own thread, which never keeps pytest from ending."""
     future: Future[Result] = Future()
 
     def run() -> None:
@@ -297,7 +297,7 @@ def start(work: Callable[[], Result]) -> Future[Result]:
 
 
 def at_once(works: Iterable[Callable[[], Result]]) -> list[Future[Result]]:
-    """Do all works in threads that begin together; return them when all have ended."""
+    """Run all works in threads that start together; return their futures when all have ended."""
     todo = list(works)
     barrier = threading.Barrier(len(todo))
 
@@ -324,7 +324,7 @@ def wait_blocked(observer: psycopg.Connection, pid: int) -> None:
 def start_blocked(
     observer: SqlFunctions, session: SqlFunctions | psycopg.Connection, work: Callable[[], Result]
 ) -> Future[Result]:
-    """Do the work in a thread, and return when its session waits for another one's lock."""
+    """Do the work in a thread, and return when its session waits for another session's lock."""
     future = start(work)
     connection = session if isinstance(session, psycopg.Connection) else session.connection
     wait_blocked(observer.connection, connection.info.backend_pid)
@@ -333,7 +333,7 @@ def start_blocked(
 
 @contextmanager
 def away(server: EmbeddedPostgres, database: str) -> Iterator[None]:
-    """Let nobody into a database during the block, as where a server restarts: sessions are cut, new ones refused."""
+    """Close a database during the block, as when a server restarts: sessions are cut, new ones refused."""
     allow = sql.SQL("alter database {} allow_connections {}")
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
         admin.execute(allow.format(sql.Identifier(database), sql.Literal(False)))

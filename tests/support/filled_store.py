@@ -2,11 +2,11 @@
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
 from tests.support.factories import append, append_to, register_orders, set_clock
 
-# longer than anybody waits before running the tests
+# longer than these tests will ever be used
 AN_AGE_S = 50 * 366 * 24 * 3600
 
 
@@ -30,7 +30,7 @@ def fill(connection: psycopg.Connection) -> None:
     leases = store.claim_batch("orders", "drain-1", 9)
     store.commit_batch("orders", leases[:1])
     assert len(leases) > 1
-    # in force whenever the tests run; a call is given an hour at most
+    # in force whenever the tests run; a call can ask for an hour at most
     for statement in (
         "update event_store.stream_locks set locked_until = locked_until + interval '50 years' where in_flight is not null",
         "update event_store.checkpoints set leased_until = leased_until + interval '50 years'",

@@ -1,4 +1,4 @@
-"""Processes that tests kill: forks, which begin at once and share what their parent has imported."""
+"""Processes that tests kill: forks, which start at once and share their parent's imports."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def fork(work: Callable[[], int]) -> int:
-    """Do the work in a new process and return its id; the process ends with the work's status, 1 if the work raises."""
+    """Do the work in a new process and return its pid; the process ends with the work's status, or 1 if it raises."""
     child = os.fork()
     if child:
         return child

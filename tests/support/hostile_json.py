@@ -1,4 +1,4 @@
-"""JSON that Postgres takes, and that somebody who reads it may stumble over."""
+"""JSON that Postgres accepts, and that its readers may stumble over."""
 
 import json
 from uuid import UUID, uuid4
@@ -6,25 +6,25 @@ from uuid import UUID, uuid4
 from hypothesis import strategies as st
 from psycopg import sql
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.sql_calls import append_event
 
-# what Python's parser refuses: a number of more than 4,300 digits, more levels than it may call itself
+# refused by Python's parser: a number of more than 4,300 digits, more levels than its recursion limit
 UNREADABLE = {
     "digits": '{"amount": 1e5000}',
     "negative digits": '[-1e100000, {"n": 1}]',
     "arrays": "[" * 5000 + "]" * 5000,
     "objects": '{"a": ' * 4000 + "1" + "}" * 4000,
 }
-# as no float writes them: too large, too small, too long, exact
+# numbers that no float prints: too large, too small, too long, exact
 NUMBERS = (
     "0", "-0", "0.10", "1.50", "1E400", "-1e400", "1e5000", "-1e20000", "1e-400", "1e-16000", "9007199254740993",
     "9223372036854775808", "3.00000000000000000000000000000000000001", "7" * 4301, f"1{'0' * 400}.5",
 )  # fmt: skip
-# what our own and other programs' errors, types and keys look like
+# texts that look like errors, types and keys of our own and other programs
 WORDS = (
     "", " ", "event_log: ", "No space left on device", "psycopg.OperationalError: the connection is lost",
-    "Traceback (most recent call last):\n  File x\nmillrace.resources.event_log_source.log.Unreadable: event_log: x",
+    "Traceback (most recent call last):\n  File x\nmillrace.spark.log_source.log.Unreadable: event_log: x",
     "__proto__", "constructor", "294276-12-31T23:59:59Z", "294277-01-01", "-infinity", "infinity", "NaN", "0000-00-00",
     "2024-02-30", "1e400", "true", "null", "\\u0000", "\\N", "\\.", "\t\r\n", "\u2028\u2029", "\ufeff", "\x7f\x1b[2J",
     "%s %(x)s", "{}", "'; drop table event_store.events; --", "$$", "`", "e\u0301", "\U0001f600", "k" * 63, "k" * 64, "é" * 40,
@@ -63,16 +63,16 @@ def append_text(
     event: str = "placed",
     decider: str = "order",
 ) -> None:
-    """Append an event with a JSON text as its data, which Python need not be able to read, to the end of its stream.
+    """Append an event with a JSON text as its data to the end of its stream; Python may be unable to read the text.
 
-    Past every limit of the store: what reads events must cope by itself.
+    It bypasses every limit of the store: readers of events must cope by themselves.
     """
     stored = append_event(store, event, uuid4(), decider, decider_id, {}, uuid4(), previous_id)
     change_behind_the_stores_back(store, stored.offset, data)
 
 
 def change_behind_the_stores_back(store: PlatformStore, offset: int, data: str) -> None:
-    """Change the data of an event although the store never does and whatever limits it has."""
+    """Change the data of an event, which the store never does, and bypass its limits."""
     connection = store.connection
     limits = "select conname from pg_constraint where conrelid = 'event_store.events'::regclass and contype = 'c'"
     for (limit,) in connection.execute(limits).fetchall():

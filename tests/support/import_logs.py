@@ -1,4 +1,4 @@
-"""What a test of the importer needs, in one line each: a log in a file, an import, a look at what it did."""
+"""Helpers for tests of the importer: a log in a file, an import, checks of its results."""
 
 import csv
 import json
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.importer.events import Columns
-from millrace.resources.importer.importer import ImportReport, LogFile, import_events
+from millrace.event_store.platform import PlatformStore
+from millrace.importer.imported_events import Columns
+from millrace.importer.importer import ImportedLog, ImportReport, import_events
 
 HEADER = ("case", "activity", "at", "n")
 COLUMNS = Columns(("case",), "activity", ("at",))
@@ -27,8 +27,8 @@ def write_text(path: Path, *lines: str | bytes) -> Path:
 
 
 def run(dsn: str, file: Path, **options: Any) -> ImportReport:  # noqa: ANN401 - any option
-    reading = {name: options.pop(name) for name in [*options] if name in LogFile.__dataclass_fields__}
-    return import_events(dsn, LogFile(file, **{"decider": "permit", "columns": COLUMNS, **reading}), **options)
+    reading = {name: options.pop(name) for name in [*options] if name in ImportedLog.__dataclass_fields__}
+    return import_events(dsn, ImportedLog(file, **{"decider": "permit", "columns": COLUMNS, **reading}), **options)
 
 
 def stored(store: PlatformStore) -> list[tuple[str, str, dict[str, Any]]]:

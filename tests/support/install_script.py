@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from millrace.resources.event_store.migrations import SQL, function_files, known_migrations, known_replaceable
-from millrace.resources.postgres.embedded import PROGRAMS
+from millrace.event_store.migrations import SQL, function_files, read_migrations, read_replaceable
+from millrace.postgres.embedded import PROGRAMS
 from tests.support.running.programs import ran
 
 INSTALL = SQL / "install.sql"
@@ -58,14 +58,14 @@ commit;
 
 
 def program_environment() -> dict[str, str]:
-    """Return the environment in which the programs of the wheel find their libraries."""
+    """Return the environment with which the wheel's programs find their libraries."""
     return {**os.environ, "LD_LIBRARY_PATH": str(PROGRAMS.parent / "lib")}
 
 
 def snapshot(dsn: str) -> str:
-    """Write the whole schema of a database, functions too, the same way every time."""
+    """Return the whole schema of a database, functions too, in a reproducible form."""
     done = ran(PROGRAMS / "pg_dump", "--no-owner", "--schema-only", dsn, env=program_environment())
-    # these lines have a word that differs between two dumps of the same
+    # these lines have a token that differs between two dumps of one database
     unsame = ("\\restrict", "\\unrestrict")
     return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith(unsame))
 
@@ -75,9 +75,9 @@ def included(paths: Iterable[Path]) -> str:
 
 
 def install() -> str:
-    """Write the script that makes a store with psql: the files that the migrator runs, in its order, and its books."""
-    migrations = known_migrations()
-    books = [(0, known_replaceable().hash), *((m.version, m.name) for m in migrations)]
+    """Return the script that makes a store with psql: the migrator's files, in its order, and its records."""
+    migrations = read_migrations()
+    books = [(0, read_replaceable().hash), *((m.version, m.name) for m in migrations)]
     return INSTALL_TEMPLATE.format(
         migrations=included(SQL / "migrations" / f"{m.name}.sql" for m in migrations),
         functions=included([*function_files(), SQL / "uuid_forms.sql", SQL / "planner.sql"]),

@@ -11,7 +11,7 @@ Login = Callable[..., psycopg.Connection]
 
 @contextmanager
 def logins(admin: psycopg.Connection) -> Iterator[Login]:
-    """Yield a maker of connections, each as a new login with these roles and nothing else."""
+    """Yield a maker of connections, each as a new login with the given roles only."""
     made: list[tuple[str, psycopg.Connection]] = []
 
     def login(*roles: str) -> psycopg.Connection:

@@ -1,15 +1,15 @@
-"""What a test of the migrator needs: a database without a store, what was applied to it, who waits."""
+"""Helpers for tests of the migrator: a database without a store, its applied migrations, waiting sessions."""
 
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import known_migrations
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.event_store.migrations import read_migrations
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.factories import rows
 
-VERSIONS = len(known_migrations())
+VERSIONS = len(read_migrations())
 WAITING = "from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
 
 
@@ -27,7 +27,7 @@ def applied(dsn: str) -> list[int]:
 
 
 def consume_rows(connection: psycopg.Connection) -> list[int]:
-    """Take all that the view invoices is given, event by event."""
+    """Consume all events of the view invoices one by one."""
     delivered = []
     while batch := rows(connection, """select decider_id, "offset" from event_store.stream_events('invoices', 5)"""):
         for decider_id, offset in batch:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 _QUIET_S = 60
-# by test: a limit that was made of it in a busy minute ends within it in a quiet one
+# the longest patience so far of each test: a limit made in a busy minute must not outlast a later one
 _longest: dict[str, int] = {}
 
 
 def patience() -> int:
-    """Return for how many seconds to wait: the limit of a quiet machine, times the processes that share a core.
+    """Return the seconds to wait: the limit of a quiet machine times the number of processes that share a core.
 
     Within a test it never shrinks.
     """
@@ -22,7 +22,7 @@ def patience() -> int:
 
 
 def wait_until(state: Callable[[], object], what: str) -> None:
-    """Ask until the state is there, without taking the core from the processes that bring it about."""
+    """Poll until the state is reached, without taking the core from the processes that bring it about."""
     began, pause = time.monotonic(), threading.Event()
     while not state():
         assert time.monotonic() - began < patience(), f"never happened: {what}"

@@ -21,6 +21,6 @@ def scraped(port: int) -> Samples:
 
 
 def of(samples: Samples, name: str, **labels: str) -> float:
-    """Return the only sample of a metric that has these labels among its own."""
+    """Return the only sample of a metric with these labels among its own."""
     (found,) = [n for (other, has), n in samples.items() if other == name and labels.items() <= dict(has).items()]
     return found

@@ -1,4 +1,4 @@
-"""The calls of SQL functions that the client has other words for, argument by argument: to test the functions."""
+"""Calls of SQL functions, argument by argument, to test functions with other forms of client methods."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,16 +6,16 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from millrace.resources.event_store import Event, Json, NewEvent, StreamEvents
-from millrace.resources.event_store.ids import uuid7
-from millrace.resources.event_store.json_text import jsonb, written
-from millrace.resources.event_store.rows import RECORDED
-from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.event_store import Event, Json, NewEvent, StreamEvents
+from millrace.event_store.ids import uuid7
+from millrace.event_store.json_text import jsonb, written
+from millrace.event_store.rows import RECORDED
+from millrace.event_store.sql_functions import SqlFunctions
 
 
 @dataclass(frozen=True)
 class BatchEvent:
-    """An event of a batch with all that `append_events` takes; what is None is not stated."""
+    """An event of a batch with all fields of `append_events`; a None field is not stated."""
 
     decider: str
     decider_id: str
@@ -31,7 +31,7 @@ class BatchEvent:
 
     @property
     def alone(self) -> StreamEvents:
-        """The event as producers send it."""
+        """Return the event as producers send it."""
         event = NewEvent(
             self.event,
             self.data,
@@ -71,7 +71,7 @@ def append_event(
     expected_version: int | None = None,
     metadata: Json = None,
 ) -> Event:
-    """Call `append_event`, and leave out what `get_events` does not give."""
+    """Call `append_event`, and leave out columns that `get_events` does not return."""
     query = "select {} from event_store.append_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
     return store._one(
         Event,

@@ -1,4 +1,4 @@
-"""The customer database of the example shop: an ordinary table that a program updates, and knows nothing of events."""
+"""The customer database of the example shop: an ordinary table; the program that updates it knows no events."""
 
 from millrace import Capture
 from millrace.capture import CapturedTable

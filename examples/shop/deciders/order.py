@@ -8,7 +8,7 @@ from millrace.examples.shop.lives import PRODUCTS
 
 
 class Refused(Exception):
-    """The order is not such that this can be done."""
+    """The state of the order does not allow this."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Order:
-    """An order as far as it is decided on: what happened to it last, and what its lines add up to."""
+    """The state of an order that decisions need: its last event, and the sum of its lines."""
 
     last: str | None = None
     total: Decimal = Decimal()
@@ -36,7 +36,7 @@ def decide(command: Place | Confirm, order: Order) -> list[Emit]:
     """Return the events that a command leads to; a second confirmation leads to none.
 
     Raises:
-        Refused: It cannot be done; the text says why to the customer.
+        Refused: It cannot be done; the text tells the customer why.
     """
     if isinstance(command, Place):
         if order.last is not None:

@@ -21,6 +21,6 @@ def crm_customers(state: State | None, event: FoldEvent) -> State | None:
     """One row per customer that is in the captured table: its columns as the last change left them."""
     if event.event in ("deleted", "truncated", "schema_changed"):
         return None
-    # what an update did not say stays as it was
+    # keep the old value of each column that an update lacks
     known = {column: (state or {}).get(column) for column in event.data.get("unavailable", ())}
     return {**known, **event.data["record"]}

@@ -1,4 +1,4 @@
-"""How many orders of the example shop stand where: groups of the rows of its orders."""
+"""The orders of the example shop by status: groups of the rows of its orders."""
 
 from millrace import count, rollup, row, sum_
 from millrace.examples.shop.read_models.orders import Orders

@@ -1,4 +1,4 @@
-"""What the example shop earns day by day, by the clocks of the city where it is."""
+"""The daily revenue of the example shop, in the time zone of its city."""
 
 from millrace import bucket, count, read_model, sum_
 

@@ -1,7 +1,7 @@
-"""A report: a classical daily batch in Spark, one partition per day, for what is asked about a day and not about now.
+"""A report: a classical daily batch in Spark, one partition per day, for questions about a day and not about now.
 
-A report of a day is a function of the day's events alone, and writing it replaces what was written before: any day may
-be materialized again, in any order, as often as one likes.
+A report of a day is a function of the day's events alone, and writing it replaces an earlier report of that day. Any
+day may be materialized again, in any order, any number of times.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import psycopg
 
+from millrace.archive import day_history, history_frame
 from millrace.ops import PostgresResource, SparkResource
-from millrace.spark import day_history, history_frame, replace_day
+from millrace.reports import replace_day
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 TABLE = "reports.daily_orders"
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC")
-# An event's time is that of its append, its place in the log that of its commit: a transaction that is open over
-# midnight puts events of the old day behind those of the new one. How long after midnight such events are still found.
+# An event has the time of its append, and its place in the log by its commit: a transaction that is open over midnight
+# puts events of the old day behind those of the new one. Such events are found up to this long after midnight.
 LATEST_COMMIT = timedelta(hours=1)
 
-# column -> Postgres type, what it says
+# column -> Postgres type, meaning
 DAILY_ORDERS = {
     "day": ("date", "The day, in UTC."),
     "channel": ("text", "Where the orders were placed."),
@@ -33,7 +34,7 @@ DAILY_ORDERS = {
     "worth": ("numeric", "The sum of these lines' amounts."),
     "cancelled": ("bigint", "Of these orders, those that were cancelled on this day."),
 }
-# column -> the columns of the event, and the fields of its data, that it is computed from
+# column -> the event's columns and data fields that it is computed from
 SOURCES = {
     "day": ["created_at"],
     "channel": ["data.channel"],
@@ -85,7 +86,7 @@ def daily_orders(
         metadata={
             "dagster/row_count": total,
             "dagster/partition_row_count": len(rows),
-            # who asks Dagster for it asks for the newest materialization
+            # Dagster shows the lineage of the newest materialization
             "dagster/column_lineage": LINEAGE,
         }
     )
@@ -95,9 +96,9 @@ def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "Data
     """Read the events of orders that were appended on a day in UTC, each once, from the archive and from Postgres.
 
     Raises:
-        LogIncomplete: Events that may be of the day are nowhere.
-        ForeignArchive: They are to be read from a folder that is not this store's archive.
-        ArchiveDamaged: They are to be read from a file that is not there.
+        LogIncomplete: Events that may be of the day are missing.
+        ForeignArchive: The folder to read events from is not this store's archive.
+        ArchiveDamaged: A file to read events from is missing.
     """
     from pyspark.sql import functions as f
 

@@ -2,8 +2,8 @@
 
     millrace run handlers millrace.examples.shop.subscriptions.mails
 
-The handler has the connection whose transaction also holds the acknowledgement. So a mail is written exactly once,
-whatever is killed; a mail program sends what stands in the table.
+The handler has the connection whose transaction also has the acknowledgement. So a mail is written exactly once, even
+if a process is killed; a mail program sends the mails in the table.
 """
 
 import psycopg
@@ -23,13 +23,13 @@ create table if not exists mails (
 
 
 def make_mails(connection: psycopg.Connection) -> None:
-    """Make the table of mails, if it is not there."""
+    """Make the table of mails, if it is missing."""
     connection.execute(TABLE)
 
 
 @subscription(view="mails", deciders=["order"], events=["order_confirmed"])
 def write_mail(event: Delivery, connection: psycopg.Connection) -> None:
-    """Write the mail of an order that was taken on."""
+    """Write the mail for a confirmed order."""
     connection.execute(
         "insert into mails (event_id, order_id, subject, body) values (%s, %s, %s, %s)",
         (

@@ -1,1 +1,1 @@
-"""What the example shop answers by HTTP."""
+"""The HTTP servers of the example shop."""

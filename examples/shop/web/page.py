@@ -1,9 +1,9 @@
-"""A page that places orders and shows them, with what was just appended.
+"""A page that places orders and shows them, including events that were just appended.
 
     uvicorn --factory my_shop:app        # app = lambda: page(dsn)
 
-A command has the id that its form was sent out with: who sends it twice has one order. After an append the page waits
-until the read model `orders` has it. If that takes too long, or will not happen by itself, the page is shown without.
+Each form carries the id of its command: a form that is sent twice places one order. After an append the page waits
+until the read model `orders` has the event. It is shown without if that takes too long, or needs an operator.
 """
 
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ class Page:
         self._wait_s = wait_s
 
     async def form(self, _: Request) -> Response:
-        """Show what can be ordered."""
+        """Show the products."""
         options = "".join(f"<option>{escape(product)}</option>" for product in PRODUCTS)
         return HTMLResponse(FORM.format(command_id=uuid4(), options=options))
 
@@ -84,18 +84,18 @@ class Page:
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Have connections while the server runs."""
+        """Keep connections open while the server runs."""
         async with self._pool:
             yield
 
     async def _handled(self, order_id: str, command: Place | Confirm, command_id: UUID | None = None) -> Response:
         try:
-            done = await handle(self._store, ORDER, order_id, command, command_id=command_id)
+            handled = await handle(self._store, ORDER, order_id, command, command_id=command_id)
         except Refused as refused:
             return HTMLResponse(f"<p>{escape(str(refused))}</p>", 409)
-        # where the read model waits for an operator, the order is placed all the same
+        # the order is placed even if the read model waits for an operator
         with suppress(NeverSeen):
-            await self._store.wait_for("orders", done, timeout_s=self._wait_s)
+            await self._store.wait_for("orders", handled, timeout_s=self._wait_s)
         return RedirectResponse(f"/orders/{order_id}", 303)
 
 
@@ -104,7 +104,7 @@ def page(dsn: str, wait_s: float = 5.0) -> Starlette:
 
     Args:
         dsn: The event store; the login is a member of event_store_writer and event_store_reader.
-        wait_s: How long a page waits for the read model at most.
+        wait_s: The most seconds that a page waits for the read model.
     """
     pages = Page(dsn, wait_s)
     routes = [

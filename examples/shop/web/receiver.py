@@ -1,10 +1,10 @@
-"""A receiver of pushes: the warehouse, which packs what was confirmed, and believes signed events only.
+"""A receiver of pushes: the warehouse, which packs confirmed orders, and accepts only signed events.
 
     millrace view secret warehouse warehouse.secret     # the file is for the warehouse
     uvicorn --factory my_warehouse:app                  # app = lambda: warehouse(dsn, secret)
 
-It answers 204 when the event is stored, 401 to whoever does not know the secret, 413 to a body that no event has. An
-event may come again when an answer was lost: its id tells, and nothing is packed twice.
+It answers 204 when the event is stored, 401 to a request without a valid signature, 413 to a body larger than any
+event. An event may come again when an answer was lost: the warehouse knows its id, and packs nothing twice.
 """
 
 from collections.abc import AsyncIterator
@@ -18,19 +18,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 TABLE = "create table if not exists parcels (event_id uuid primary key, order_id text not null)"
-# an event's data have 1 MiB at most
+# an event's data have at most 1 MiB
 LARGEST = 2 * 2**20
 
 
 class Warehouse:
-    """Takes events; it has a database of its own."""
+    """Receives events; it has a database of its own."""
 
     def __init__(self, dsn: str, secret: str) -> None:
         self._pool = AsyncConnectionPool(dsn, open=False)
         self._secret = Webhook(secret)
 
     async def received(self, request: Request) -> Response:
-        """Verify the body as it came, before it is parsed; then store the event, if it is new."""
+        """Verify the raw body before it is parsed; then store the event, if it is new."""
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -50,7 +50,7 @@ class Warehouse:
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Have connections while the server runs."""
+        """Keep connections open while the server runs."""
         async with self._pool:
             async with self._pool.connection() as connection:
                 await connection.execute(TABLE)
@@ -62,7 +62,7 @@ def warehouse(dsn: str, secret: str) -> Starlette:
 
     Args:
         dsn: The warehouse's own database.
-        secret: What `millrace view secret` wrote into the file.
+        secret: The content of the file that `millrace view secret` wrote.
     """
     place = Warehouse(dsn, secret)
     return Starlette(routes=[Route("/events", place.received, methods=["POST"])], lifespan=place.lifespan)

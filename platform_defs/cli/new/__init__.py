@@ -1,1 +1,1 @@
-"""What `millrace new` does, and the files of the repository that it makes."""
+"""The command `millrace new`, and the templates of the repository that it makes."""

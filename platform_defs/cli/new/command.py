@@ -13,15 +13,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
 
 app = typer.Typer()
 
 TEMPLATE = Path(__file__).parent / "template"
 SUFFIX = ".template"
-# a folder and a file that the repository has besides, and the package that it imports
-TAKEN = {"tests", "millrace"}
+# names that the package cannot have: the folder of its tests, and the library that it imports
+RESERVED = {"tests", "millrace"}
 
 
 @app.command("new")
@@ -35,12 +35,12 @@ def new_command(
 
 
 def make_repository(folder: Path) -> str:
-    """Make the repository in a folder that is empty or not there, and return the name of its package.
+    """Make the repository in a folder that is empty or missing, and return the name of its package.
 
-    Goes on where a call that was stopped midway ended.
+    Resumes a call that was stopped midway.
 
     Raises:
-        MillraceError: There is something else in the folder, or its name makes no name of a package.
+        MillraceError: The folder has other content, or its name makes no name of a package.
     """
     package = package_name(folder.resolve().name)
     names, values = {"package": package, "gitignore": ".gitignore"}, {"package": package, "millrace": _requirement()}
@@ -49,7 +49,7 @@ def make_repository(folder: Path) -> str:
         parts = Path(str(source.relative_to(TEMPLATE)).removesuffix(SUFFIX)).parts
         path = folder.joinpath(*(names.get(part, part) for part in parts))
         texts[path] = Template(source.read_text()).substitute(values)
-    # nothing there but beginnings of these files, and no link: it may lead elsewhere
+    # the folder has only beginnings of these files, and no link: a link may lead elsewhere
     is_begun = all(
         path in texts
         and path.is_file()
@@ -71,8 +71,8 @@ def make_repository(folder: Path) -> str:
 def _requirement() -> str:
     """Return the requirement that installs this Millrace again, from where this one was installed.
 
-    A name alone would install another project: the public index has a package of this name that is not ours. The file
-    is that of https://packaging.python.org/specifications/direct-url.
+    A name alone would install another project: the public index has a package of this name that is not ours. For the
+    file, see https://packaging.python.org/specifications/direct-url.
     """
     found = distribution("millrace")
     origin = json.loads(found.read_text("direct_url.json") or "null")
@@ -84,10 +84,10 @@ def _requirement() -> str:
 
 
 def package_name(folder: str) -> str:
-    """Return the name of the package in a folder of this name: in small letters, `_` for what no name has.
+    """Return the name of the package in a folder of this name: in small letters, `_` for illegal characters.
 
     Raises:
-        MillraceError: That is no name in Python, or Python has another module of this name.
+        MillraceError: Python does not allow that name, or has another module of this name.
     """
     name = re.sub(r"\W", "_", folder, flags=re.ASCII).lower()
     reason = None
@@ -95,7 +95,7 @@ def package_name(folder: str) -> str:
         reason = "A name begins with a letter, and has letters, digits and _."
     elif keyword.iskeyword(name) or keyword.issoftkeyword(name):
         reason = f"{name!r} is a word of Python itself."
-    elif name in sys.stdlib_module_names | TAKEN:
+    elif name in sys.stdlib_module_names | RESERVED:
         reason = f"There is a module {name!r} already."
     if reason:
         raise MillraceError(

@@ -1,1 +1,1 @@
-"""The commands that only look, `millrace show …`: a file each."""
+"""The commands that only read, `millrace show …`: a file each."""

@@ -1,4 +1,4 @@
-"""The command that builds a read model as it was: `millrace show as-of`."""
+"""The command that builds a read model as of a time: `millrace show as-of`."""
 
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,11 +11,11 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
-# the table's name is what one selects from: it is never cut
+# users select from the table by this name: never cut it
 COLUMNS = (Column("rows in", no_wrap=True), "rows", "streams that fail", "moment", "kept until")
 
 
@@ -33,10 +33,10 @@ def as_of_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Build a read model as it was at a time, from archive and log, or list what was built."""
-    from millrace.resources.consumption.as_of import build_as_of, chosen_mark
-    from millrace.resources.read_models.stored.past import all_as_of
-    from millrace.resources.spark import spark_when_needed
+    """Build a read model as of a time, from archive and log, or list the models that were built."""
+    from millrace.drain.as_of import build_as_of, chosen_mark
+    from millrace.read_models.stored.past import all_as_of
+    from millrace.spark import spark_when_needed
 
     declared, builder = declared_model(model, dsn), rows_dsn(dsn)
     with chosen_store(builder) as store:

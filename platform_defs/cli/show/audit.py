@@ -20,11 +20,11 @@ def audit_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """List what operators did to views and to history, who and why."""
+    """List the actions of operators on views and on history, each with its author and reason."""
     with chosen_store(dsn) as store:
         entries = store.audit_log(view, limit)
         if view is not None and not entries:
-            store.view_info(view)  # refuses an unknown one; one that was removed has entries
+            store.view_info(view)  # refuses an unknown view; a removed one has entries
     if as_json:
         for each in entries:
             fields = asdict(each)

@@ -1,4 +1,4 @@
-"""The command that says which events there are: `millrace show catalog`."""
+"""The command that lists the events: `millrace show catalog`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from millrace.event_schemas.catalog import catalog
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, cell, print_json
 from millrace.platform_defs.screen import Screen
-from millrace.resources.events.catalog import catalog
 
 app = typer.Typer()
 
@@ -30,6 +30,6 @@ def catalog_command(
     shown = Table("decider", "event", "v", "description", "fields", "views", show_lines=True)
     for entry in found:
         fields = "\n".join(f"{name}: {type_}" for name, type_ in entry.fields.items())
-        said = (entry.decider, entry.event, entry.event_version, entry.description, fields, "\n".join(entry.views))
-        shown.add_row(*map(cell, said))
+        cells = (entry.decider, entry.event, entry.event_version, entry.description, fields, "\n".join(entry.views))
+        shown.add_row(*map(cell, cells))
     Screen().print(shown)

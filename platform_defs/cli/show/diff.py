@@ -1,4 +1,4 @@
-"""The command that says what a changed declaration does to the rows that serve: `millrace show diff`."""
+"""The command that shows the effect of a changed declaration on the serving rows: `millrace show diff`."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from rich.text import Text
 from millrace.platform_defs.cli.options import DsnOption, Model, chosen_store, declared_model, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.screen import Screen
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
@@ -32,14 +32,14 @@ def diff_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Say which rows a changed declaration changes; ends with 1 if any.
+    """Show the rows that a changed declaration changes; exits with 1 if there are any.
 
-    The declaration is built with the events that the rows which serve have, in tables of its own.
+    The declaration is built in separate tables, from the same events as the rows that serve.
     """
-    from millrace.resources.consumption.as_of import chosen_mark
-    from millrace.resources.consumption.diff import diff_with_serving
-    from millrace.resources.read_models.stored.differences import examples
-    from millrace.resources.spark import spark_when_needed
+    from millrace.drain.as_of import chosen_mark
+    from millrace.drain.diff import diff_with_serving
+    from millrace.read_models.stored.differences import examples
+    from millrace.spark import spark_when_needed
 
     declared, builder = declared_model(model, dsn), rows_dsn(dsn)
     with chosen_store(builder) as store:

@@ -10,16 +10,16 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
+from millrace.event_store import Event
+from millrace.event_store.following import EventFilter, follow
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, JsonText, cell, in_utc, print_json
 from millrace.platform_defs.cli.signals import stop_on_signals
 from millrace.platform_defs.screen import Screen
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.following import Wanted, follow
 
 app = typer.Typer()
 
-# of a text that is cut to fit; the rest of a megabyte would only be measured
+# characters of a text that is cut to fit; measuring a whole megabyte would only take time
 SHOWN = 500
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -57,12 +57,12 @@ def events_command(
     dsn: DsnOption = None,
 ) -> None:
     """Show the newest events of the log, the newest last."""
-    wanted = Wanted(decider, stream, event, since, correlation)
+    event_filter = EventFilter(decider, stream, event, since, correlation)
     if follow_:
-        _follow(chosen_dsn(dsn), wanted, limit, as_json=as_json)
+        _follow(chosen_dsn(dsn), event_filter, limit, as_json=as_json)
         return
     with chosen_store(dsn) as store:
-        found = wanted.latest(store, limit)
+        found = event_filter.latest(store, limit)
     if as_json:
         print_events(found)
     elif found:
@@ -73,7 +73,7 @@ def events_command(
         Screen().print("There are no such events.")
 
 
-def _follow(dsn: str, wanted: Wanted, limit: int, *, as_json: bool) -> None:
+def _follow(dsn: str, event_filter: EventFilter, limit: int, *, as_json: bool) -> None:
     """Show the newest events, then each new one as it gets its position."""
     screen, errors = Screen(), Screen(stderr=True)
     header = True
@@ -91,7 +91,7 @@ def _follow(dsn: str, wanted: Wanted, limit: int, *, as_json: bool) -> None:
         errors.print(Text("Postgres went away; waiting for it.", style="yellow"))
 
     with stop_on_signals() as stop:
-        follow(dsn, wanted, limit, show, stop, lost=lost)
+        follow(dsn, event_filter, limit, show, stop, lost=lost)
 
 
 def print_events(events: Iterable[Event]) -> None:
@@ -101,7 +101,7 @@ def print_events(events: Iterable[Event]) -> None:
 
 
 def event_fields(event: Event) -> Mapping[str, object]:
-    """Return what JSON says of an event."""
+    """Return the fields of an event in JSON."""
     return {
         "offset": event.offset,
         "partition": event.partition,
@@ -122,7 +122,7 @@ def event_fields(event: Event) -> Mapping[str, object]:
 
 
 def events_table(events: Iterable[Event], *, header: bool = True) -> Table:
-    """Make a table of events, as wide as the terminal: each value whole but the data, which are cut."""
+    """Make a table of events, as wide as the terminal: only the data are cut."""
     shown = Table(
         Column("time (UTC)", width=19, no_wrap=True),
         Column("position", width=10, overflow="fold"),
@@ -130,7 +130,7 @@ def events_table(events: Iterable[Event], *, header: bool = True) -> Table:
         Column("v", width=4, overflow="fold"),
         Column("event", ratio=4, overflow="fold"),
         Column("data", ratio=4, no_wrap=True, overflow="ellipsis"),
-        # the same widths whatever is in it: a later table goes on below an earlier one
+        # the same widths for any content: a later table continues an earlier one
         expand=True,
         show_header=header,
         box=None,

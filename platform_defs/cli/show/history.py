@@ -11,18 +11,18 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.assets.declarations import NAME_IT
+from millrace.errors import MillraceError
+from millrace.event_store import Event, StreamHead, StreamView
+from millrace.event_store.following import as_of_now
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.options import DsnOption, chosen_store, declared_beside, rows_dsn
 from millrace.platform_defs.cli.output import JsonOption, JsonText, in_utc, json_of, print_json, table
 from millrace.platform_defs.cli.show.events import event_fields, events_table, place
 from millrace.platform_defs.screen import Screen
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store import Event, StreamHead, StreamView
-from millrace.resources.event_store.following import as_of_now
-from millrace.resources.event_store.platform import PlatformStore
 
 if TYPE_CHECKING:
-    from millrace.resources.read_models.declared.declaration import ReadModel
-    from millrace.resources.read_models.shown.stream_rows import StreamRows
+    from millrace.read_models.declared.declaration import ReadModel
+    from millrace.read_models.shown.stream_rows import StreamRows
 
 app = typer.Typer()
 
@@ -31,7 +31,7 @@ VIEWS = ("view", "mode", "stands at", "owes", "from offset", "state")
 
 @dataclass(frozen=True)
 class History:
-    """A stream, its newest events in order, the rows that read models made of it, and what views have of it."""
+    """A stream: its newest events in order, its rows in read models, and the progress of each view on it."""
 
     head: StreamHead
     events: Sequence[Event]
@@ -47,10 +47,10 @@ def history_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """Show a stream's events, the rows that read models made of them, and what each view still owes."""
-    known = declared_beside(dsn, ["read_models"])
+    """Show a stream's events, the rows that read models made of them, and what each view has yet to consume."""
+    declarations = declared_beside(dsn, ["read_models"])
     with chosen_store(rows_dsn(dsn)) as store, as_of_now(store.connection):
-        history = _read(store, decider, decider_id, limit, list(known.models.values()))
+        history = _read(store, decider, decider_id, limit, list(declarations.models.values()))
     if as_json:
         print_json({"decider": decider, "decider_id": decider_id, **_fields(history)})
         return
@@ -78,21 +78,21 @@ def history_command(
             screen.print(
                 Text(f"Read model {model.model}: {model.note or 'It has no row of this stream.'}"), soft_wrap=True
             )
-    if not known.package:
+    if not declarations.package:
         screen.print(Text(f"No read models are declared here. {NAME_IT}"), soft_wrap=True)
-    for fault in known.faults:
+    for fault in declarations.faults:
         screen.print(Text(f"A file of read models fails to load: {fault}", style="red"), soft_wrap=True)
     rows = [
-        (v.view, v.mode, place(v.partition, v.position), f"{v.owed:,}", v.first_owed, standing(v))
+        (v.view, v.mode, place(v.partition, v.position), f"{v.owed:,}", v.first_owed, state_text(v))
         for v in history.views
     ]
     screen.print(table("Views", VIEWS, rows))
 
 
 def _read(store: PlatformStore, decider: str, decider_id: str, limit: int, models: Sequence["ReadModel"]) -> History:
-    from millrace.resources.read_models.shown.stream_rows import rows_of_stream, wants_decider
+    from millrace.read_models.shown.stream_rows import rows_of_stream, wants_decider
 
-    # first: it refuses a decider that is unknown, and names those that are known
+    # first: it refuses an unknown decider, and lists the known ones
     views = store.stream_views(decider, decider_id)
     head = store.head(decider, decider_id)
     if head is None:
@@ -106,8 +106,8 @@ def _read(store: PlatformStore, decider: str, decider_id: str, limit: int, model
     return History(head, events, rows, views)
 
 
-def standing(view: StreamView) -> str:
-    """Say how a view stands to a stream."""
+def state_text(view: StreamView) -> str:
+    """Return the state of a view on a stream."""
     if view.parked_at is not None:
         return f"dead letter since {in_utc(view.parked_at)}, after {view.attempts} attempts: {view.last_error}"
     if view.in_flight is not None:
@@ -121,7 +121,7 @@ def standing(view: StreamView) -> str:
 
 def rows_table(model: "StreamRows") -> Table:
     """Make a table of a model's rows, its columns in their order."""
-    # each number as the digits that the row has
+    # keep the digits of each number
     rows = [json.loads(row, parse_int=JsonText, parse_float=JsonText, parse_constant=JsonText) for row in model.rows]
     cells = [[value if isinstance(value, str | None) else json_of(value) for value in row.values()] for row in rows]
     return table(f"Read model {model.model}", list(rows[0]), cells)
@@ -136,5 +136,5 @@ def _fields(history: History) -> Mapping[str, object]:
             {"model": each.model, "rows": [JsonText(row) for row in each.rows], "note": each.note}
             for each in history.rows
         ],
-        "views": [{**asdict(view), "state": standing(view)} for view in history.views],
+        "views": [{**asdict(view), "state": state_text(view)} for view in history.views],
     }

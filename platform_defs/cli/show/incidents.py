@@ -1,4 +1,4 @@
-"""The command `millrace show incidents`: what is wrong now, and whether a receiver would be told."""
+"""The command `millrace show incidents`: what is wrong now, and whether a receiver would get an alert."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -8,12 +8,12 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
+from millrace.operations.alerts.findings import age
+from millrace.operations.alerts.store import AlertStore, Incident
 from millrace.platform_defs.cli.options import DsnOption, chosen_store
 from millrace.platform_defs.cli.output import JsonOption, in_utc, print_json
 from millrace.platform_defs.screen import Screen
-from millrace.resources.alerts.findings import age
-from millrace.resources.alerts.store import AlertStore, Incident
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 
 app = typer.Typer()
 
@@ -26,7 +26,7 @@ def incidents_command(
     as_json: JsonOption = False,
     dsn: DsnOption = None,
 ) -> None:
-    """List what is wrong now, with its first cause, and whether somebody was told."""
+    """List what is wrong now, each with its first cause, and whether an alert was sent."""
     if test:
         _test()
         return
@@ -40,7 +40,7 @@ def incidents_command(
     screen, now = Screen(), datetime.now(UTC)
     lines = [line for each in incidents for line in _block(each)] or ["There are no incidents."]
     if state.observed_at is None:
-        lines.append("Nobody has ever looked: `millrace run sequencer` does where MILLRACE_ALERT_URL is set.")
+        lines.append("No look has happened yet: `millrace run sequencer` looks where MILLRACE_ALERT_URL is set.")
     else:
         lines.append(f"Looked at {age((now - state.observed_at).total_seconds())} ago.")
         if state.undelivered_since is not None:
@@ -50,13 +50,13 @@ def incidents_command(
 
 
 def _test() -> None:
-    from millrace.resources.alerts.messages import trial_message
-    from millrace.resources.alerts.receiver import AlertReceiver, BadAlertSettings, NotDelivered, alert_settings
+    from millrace.operations.alerts.messages import trial_message
+    from millrace.operations.alerts.receiver import AlertReceiver, BadAlertSettings, NotDelivered, alert_settings
 
     found = alert_settings(Settings())
     if found is None:
         raise BadAlertSettings(
-            "MILLRACE_ALERT_URL is not set: there is nobody to send alerts to.",
+            "MILLRACE_ALERT_URL is not set: alerts have no receiver.",
             hint="Set it here as it is set for `millrace run sequencer`; docs/monitoring.md says what else there is.",
         )
     for warning in found.warnings:
@@ -67,21 +67,21 @@ def _test() -> None:
             raise NotDelivered(problem)
         delivery = receiver.send(trial_message(uuid4(), datetime.now(UTC)))
     if not delivery.delivered:
-        raise NotDelivered(delivery.said)
-    Screen().print(Text(delivery.said), soft_wrap=True)
+        raise NotDelivered(delivery.outcome)
+    Screen().print(Text(delivery.outcome), soft_wrap=True)
 
 
 def _block(incident: Incident) -> list[str]:
-    """Say what an incident is, and what the receiver knows of it, in lines: a cause may be long."""
+    """Describe an incident and what the receiver knows of it, in lines: a cause may be long."""
     state = "over" if incident.over_at else "seems over" if incident.missing_since else "open"
     if incident.last_error is not None:
-        known = f"in vain: {incident.last_error}"
+        delivery = f"in vain: {incident.last_error}"
     elif incident.told == "began":
-        known = "its end not told yet" if incident.over_at else "told"
+        delivery = "its end not told yet" if incident.over_at else "told"
     else:
-        known = "to be told" if incident.confirmed else "not told yet"
+        delivery = "to be told" if incident.confirmed else "not told yet"
     return [
         incident.what,
-        f"  {incident.severity}, since {in_utc(incident.began_at)} UTC: {state}, {known}",
+        f"  {incident.severity}, since {in_utc(incident.began_at)} UTC: {state}, {delivery}",
         *(f"  {line}" for line in [*incident.cause.splitlines(), incident.remedy]),
     ]

@@ -1,4 +1,4 @@
--- One statement looks at files and log: whoever reads the files, and the log from the end of the last one on, reads
+-- One statement reads files and log. So a reader of the files, and of the log from the end of the last file on, reads
 -- each event once.
 -- Example: select partition, from_position, to_position, path, high_water_mark from archive_state(3)
 create or replace function event_store_platform.archive_state(
@@ -39,7 +39,7 @@ end
 $$;
 
 comment on function event_store_platform.archive_state(int) is
-'Returns the listed files of the archive beside the marks of the log, in one snapshot and in order, for all log '
+'Returns the listed files of the archive with the marks of the log, in one snapshot and in order, for all log '
 'partitions (null) or v_partition. A log partition without files has one row without a range. MR013 unknown log '
 'partition.';
 revoke all on function event_store_platform.archive_state(int) from public;

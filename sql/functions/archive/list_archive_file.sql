@@ -1,5 +1,5 @@
--- One call lists the file and marks its events as archived (mark_archived). It is no gap where the log has none of what
--- lies between.
+-- One call lists the file and marks its events as archived (mark_archived). Positions in between that the log does not
+-- have are no gap.
 -- Example: select list_archive_file(3, 0, 1000, 'p0003/p0003-000000000000000-000000000001000.parquet', 34567, '9f86…')
 create or replace function event_store_platform.list_archive_file(
   v_partition int,
@@ -65,7 +65,7 @@ $$;
 comment on function event_store_platform.list_archive_file(int, bigint, bigint, text, bigint, text) is
 'Lists a file of the archive that is written, read back and checked: v_path below the archive''s root, v_bytes long, '
 'with the SHA-256 v_checksum, holding v_from_position up to before v_to_position of log partition v_partition. Files '
-'within its range are listed no more. Returns up to where the log partition is archived. MR005 path, size or checksum'
-' is malformed; MR013 unknown log partition; MR015 the log does not hold the range, or a gap would be left.';
+'within its range are no longer listed. Returns up to where the log partition is archived. MR005 path, size or '
+'checksum is malformed; MR013 unknown log partition; MR015 the log does not hold the range, or a gap would be left.';
 revoke all on function event_store_platform.list_archive_file(int, bigint, bigint, text, bigint, text) from public;
 grant execute on function event_store_platform.list_archive_file(int, bigint, bigint, text, bigint, text) to event_store_owner;

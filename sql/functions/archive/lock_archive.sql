@@ -30,7 +30,7 @@ $$;
 
 comment on function event_store_platform.lock_archive(int, text) is
 'Makes v_owner the only writer of the archive of log partition v_partition until its session ends, or for 15 minutes '
-'since it last called this; false, at once, where another one is. MR005 v_owner is empty or too long; MR013 unknown log '
-'partition.';
+'since it last called this; returns false at once if another owner is. MR005 v_owner is empty or too long; MR013 '
+'unknown log partition.';
 revoke all on function event_store_platform.lock_archive(int, text) from public;
 grant execute on function event_store_platform.lock_archive(int, text) to event_store_owner;

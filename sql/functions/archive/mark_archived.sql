@@ -1,4 +1,4 @@
--- What is kept outside of the database is checked.
+-- The caller has checked the copy that is kept outside of the database.
 -- Example: select mark_archived(3, 100000)
 create or replace function event_store_platform.mark_archived(
   v_partition int,
@@ -34,7 +34,7 @@ end
 $$;
 
 comment on function event_store_platform.mark_archived(int, bigint) is
-'Says that every event of log partition v_partition below v_to_position is kept outside of the database, too, and '
+'Records that every event of log partition v_partition below v_to_position is also kept outside of the database, and '
 'returns that mark, which never moves back. Only such events can be purged. MR005 v_to_position is null; MR013 '
 'unknown log partition; MR015 v_to_position lies beyond the log.';
 revoke all on function event_store_platform.mark_archived(int, bigint) from public;

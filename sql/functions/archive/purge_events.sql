@@ -1,6 +1,6 @@
--- It waits for nobody. purge_state says that events are left. Killed anywhere, nothing is half done: nobody reads below
--- the mark. Call it in a short transaction: until that ends, who registers a view, archives the log partition, or
--- appends to it with one snapshot or without a function waits.
+-- It never waits. purge_state shows that events are left. If it is killed, nothing is half done: no process reads below
+-- the mark. Call it in a short transaction: until it ends, a transaction that registers a view, archives the log
+-- partition, or appends to it with one snapshot or without a function waits.
 -- Example: select purge_events(3)
 create or replace function event_store_platform.purge_events(
   v_partition int,
@@ -22,8 +22,8 @@ begin
     perform event_store_private.refuse_request(format('v_limit is %s', coalesce(v_limit::text, 'null')), 'v_limit must be at least 1.');
   end if;
   perform event_store_private.require_partition(v_partition);
-  -- One purge at a time, and none beside a writer whose snapshot may be old (hold_off_purges). FOR UPDATE and no less: the
-  -- update below keeps that strength, or the lock of such a writer would pass by it.
+  -- One purge at a time, and none alongside a writer with a possibly old snapshot (hold_off_purges). FOR UPDATE, a
+  -- strength that the update below keeps: a weaker lock would not conflict with the lock of such a writer.
   perform from event_store.log_partitions p where p.partition = v_partition for update skip locked;
   if not found then
     return 0;
@@ -40,8 +40,8 @@ begin
   if _offsets is null then
     return 0;
   end if;
-  perform nextval('event_store.purge_seq'); -- tells writers whose snapshots do not see this (require_unpurged)
-  -- what the next event of each stream follows, where nothing else of it is kept
+  perform nextval('event_store.purge_seq'); -- informs writers with snapshots that do not see this (require_unpurged)
+  -- the event that each stream's next event follows, if no other event of the stream is kept
   insert into event_store.purged_streams as p (decider, decider_id, last_event_id, last_offset, version, final)
   select distinct on (e.decider_id, e.decider) e.decider, e.decider_id, e.event_id, e."offset", e.version, e.final
   from event_store.events e
@@ -52,7 +52,7 @@ begin
     last_offset = excluded.last_offset,
     version = excluded.version,
     final = excluded.final;
-  -- the events first: the trigger that forbids it (forbid_change) finds by event_log that they lie below the mark
+  -- Delete the events first: the trigger forbid_change uses event_log to check that they lie below the mark.
   perform set_config('event_store.purging', 'on', true);
   delete from event_store.events where "offset" = any (_offsets);
   get diagnostics _purged = row_count;
@@ -69,8 +69,9 @@ end
 $$;
 
 comment on function event_store_platform.purge_events(int, bigint) is
-'Deletes events of log partition v_partition below its low-water mark, the oldest first, at most v_limit, and returns'
-' how many; call it again until it returns 0. 0 at once, with events left, where another purge or a change of the marks is at '
-'work, or an open transaction above READ COMMITTED, a bare INSERT or a COPY appended to the log partition. MR005 v_limit is not positive; MR013 unknown log partition.';
+'Deletes events of log partition v_partition below its low-water mark, the oldest first, at most v_limit, and returns '
+'how many; call it until it returns 0. 0 at once, with events left, while another purge or a change of the marks '
+'runs, or after an open transaction above READ COMMITTED, a bare INSERT or a COPY appended there. MR005 v_limit is '
+'not positive; MR013 unknown log partition.';
 revoke all on function event_store_platform.purge_events(int, bigint) from public;
 grant execute on function event_store_platform.purge_events(int, bigint) to event_store_owner;

@@ -1,5 +1,5 @@
--- purge_events passes by a log partition where an open transaction may have an old snapshot.
--- Races: none; it takes no lock, and what it returns may be over by then. Postgres does not say which session locks
+-- purge_events skips a log partition while an open transaction may have an old snapshot.
+-- Races: none; it takes no lock, and its result may be outdated at once. Postgres does not show which session locks
 -- which row, so holders are of the whole table: some may have appended to other log partitions only.
 -- Example: select partition, holders from purge_state() where purged_position < earliest_position
 create or replace function event_store_platform.purge_state(
@@ -12,7 +12,7 @@ returns table (
   holders int[]
 )
 language plpgsql
-volatile -- locks are no part of a snapshot
+volatile -- locks are not part of a snapshot
 security definer
 set search_path = event_store, pg_temp
 as $$
@@ -29,7 +29,7 @@ begin
     from pg_locks l
     where l.locktype = 'relation' and l.relation = 'event_store.log_partitions'::regclass and l.granted
       and l.database = (select d.oid from pg_database d where d.datname = current_database())
-      -- of those that lock or change rows, not of those that only read
+      -- sessions that lock or change rows, not those that only read
       and l.mode in ('RowShareLock', 'RowExclusiveLock')
       and l.pid is distinct from pg_backend_pid()
   ) h
@@ -39,8 +39,8 @@ end
 $$;
 
 comment on function event_store_platform.purge_state(int) is
-'Returns how far each log partition (null), or v_partition, is purged: what lies between purged_position and '
-'earliest_position is given up and still there. holders are the sessions that may hold a purge off, 0 for a prepared '
+'Returns how far each log partition (null), or v_partition, is purged: events between purged_position and '
+'earliest_position are given up and still there. holders are the sessions that may delay a purge, 0 for a prepared '
 'transaction. MR013 unknown log partition.';
 revoke all on function event_store_platform.purge_state(int) from public;
 grant execute on function event_store_platform.purge_state(int) to event_store_reader, event_store_owner;

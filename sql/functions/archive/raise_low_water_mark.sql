@@ -1,6 +1,6 @@
--- Positions, the high-water mark and the heads of streams stay, so everything goes on as before. Three things go with
--- the events: get_events returns what is kept; get_last_event returns nothing where the last event of a stream is gone
--- (stream_head has its head); and a retry of a deleted event_id is not recognized any more.
+-- Positions, the high-water mark and the heads of streams stay, so everything continues as before, with three
+-- exceptions: get_events returns only the kept events; get_last_event returns nothing if the last event of a stream is
+-- gone (stream_head has its head); and a retry of a deleted event_id is no longer recognized.
 -- Example: select raise_low_water_mark(3, 100000)
 create or replace function event_store_platform.raise_low_water_mark(
   v_partition int,
@@ -20,14 +20,14 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform event_store_private.refuse_request(
       format('transaction_isolation is %s', current_setting('transaction_isolation')),
-      'Call it at READ COMMITTED: it must see who was placed in the log meanwhile.'
+      'Call it at READ COMMITTED: it must see which events were placed in the log meanwhile.'
     );
   end if;
   if v_position is null then
     perform event_store_private.refuse_request('v_position is null', 'State a position.');
   end if;
   perform event_store_private.require_partition(v_partition);
-  -- nobody is placed below the new mark while we look who stands there
+  -- no view can be placed below the new mark while this reads the positions of views
   perform from event_store.archive for update skip locked;
   if not found then
     _needed := 'an open transaction places a view in the log, rebuilds from it or shortens it';
@@ -38,7 +38,7 @@ begin
   end if;
 
   if _needed is null then
-    -- events that a view does not want are not what it needs
+    -- a view does not need events that it does not want
     perform event_store_platform.pass_over_unwanted(x.view)
     from (
       select distinct c.view
@@ -58,7 +58,7 @@ begin
       union all
       select format('%s reads it from %s for view %L', c.lease_owner, c.leased_from, c.view)
       from event_store.checkpoints c
-      -- past its time, too: such a lease can still be committed (require_leases)
+      -- also an expired lease: it can still be committed (require_leases)
       where c.partition = v_partition and c.leased_from < v_position and c.lease_owner is not null
       union all
       select format('stream (%s, %s) has a lock in view %L', k.decider, k.decider_id, k.view)
@@ -95,8 +95,9 @@ end
 $$;
 
 comment on function event_store_platform.raise_low_water_mark(int, bigint, text) is
-'Lets the log of v_partition begin at v_position, and returns where it begins: purge_events may delete what lies '
-'below. Only what is archived, and what no view needs, is given up; audited with v_reason. MR005 v_position is null, '
-'or the transaction is not READ COMMITTED; MR013 unknown log partition; MR015 v_position lies outside of the log; MR020 it is not archived, or a view needs it.';
+'Lets the log of v_partition begin at v_position, and returns where it begins: purge_events may delete events below. '
+'Only archived events that no view needs are given up; audited with v_reason. MR005 v_position is null, or the '
+'transaction is not READ COMMITTED; MR013 unknown log partition; MR015 v_position lies outside of the log; MR020 it '
+'is not archived, or a view needs it.';
 revoke all on function event_store_platform.raise_low_water_mark(int, bigint, text) from public;
 grant execute on function event_store_platform.raise_low_water_mark(int, bigint, text) to event_store_owner;

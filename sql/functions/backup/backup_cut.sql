@@ -1,4 +1,4 @@
--- What a backup must know beside the tables: whose it is, and above which numbers a restored store goes on.
+-- What a backup needs beside the tables: its store, and the numbers above which a restored store continues.
 create or replace function event_store_platform.backup_cut()
 returns table (
   archive_id uuid,
@@ -17,7 +17,7 @@ as $$
 $$;
 
 comment on function event_store_platform.backup_cut() is
-'Returns whose backup it is (archive_id), and the last offset and lease token that were given out: a restored store '
-'goes on above these.';
+'Returns the store that the backup belongs to (archive_id), and the last offset and lease token that were given out: '
+'a restored store continues above these.';
 revoke all on function event_store_platform.backup_cut() from public;
 grant execute on function event_store_platform.backup_cut() to event_store_owner;

@@ -1,6 +1,6 @@
--- The caller may insert into the tables of restore_tables, and events are stored as they come, by COPY too, without the
--- checks of an append, in this transaction only. Where it ends without finish_restore (require_finished_restore),
--- nothing has happened.
+-- In this transaction only, the caller may insert into the tables of restore_tables, and events are stored as they
+-- come, even by COPY, without the checks of an append. If it ends without finish_restore, all is undone
+-- (require_finished_restore).
 -- Example: begin; select begin_restore(); copy event_store.deciders from stdin; …; select finish_restore(…); commit;
 create or replace function event_store_platform.begin_restore()
 returns void
@@ -14,7 +14,7 @@ declare
   _rows bigint;
   _found text[];
 begin
-  -- in the order of migrations, which lock tables; and sequencers pass by a locked row
+  -- In the order of migrations, which lock tables. Sequencers skip a locked row.
   lock table event_store.views in exclusive mode;
   update event_store.sequencer set sequenced_at = 'infinity'; -- until finish_restore
   lock table event_store.deciders, event_store.event_schemas, event_store.event_upcasts, event_store.purged_streams,
@@ -23,7 +23,7 @@ begin
     event_store.source_generations, event_store.quarantined_changes, event_store.capture_gaps
     in exclusive mode;
   foreach _table in array event_store_private.restore_tables() loop
-    -- a thousand say enough: a store in use has millions
+    -- a thousand are enough to tell: a store in use has millions
     execute format('select count(*) from (select from %s limit 1000) counted', _table) into _rows;
     if _rows > 0 then
       _found := _found || format('%s has %s rows', _table, case _rows when 1000 then '1000 or more' else _rows::text end);
@@ -50,7 +50,7 @@ $$;
 
 comment on function event_store_platform.begin_restore() is
 'Lets this transaction load a backup into an empty store: the caller may insert into its tables, and events are not '
-'checked. Nobody else appends or consumes meanwhile, and without finish_restore the transaction cannot be committed. '
+'checked. Other transactions cannot append or consume meanwhile, and without finish_restore this one cannot commit. '
 'MR021 the store is not empty.';
 revoke all on function event_store_platform.begin_restore() from public;
 grant execute on function event_store_platform.begin_restore() to event_store_owner;

@@ -1,4 +1,4 @@
--- A file that belongs to one database, and a slot in a source, bear it.
+-- A file that belongs to one database, and a slot in a source, carry this identity.
 create or replace function event_store_platform.database_identity()
 returns table (
   system_identifier text,
@@ -17,8 +17,8 @@ as $$
 $$;
 
 comment on function event_store_platform.database_identity() is
-'Returns which database this is and no copy of it: the cluster''s system identifier, the database''s name and its '
-'oid.';
+'Returns the identity of this database, which no copy of it shares: the cluster''s system identifier, the database''s '
+'name and its oid.';
 revoke all on function event_store_platform.database_identity() from public;
 grant execute on function event_store_platform.database_identity()
 to event_store_consumer, event_store_reader, event_store_owner;

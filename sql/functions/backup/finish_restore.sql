@@ -1,6 +1,6 @@
--- It checks that each log partition holds exactly its range, that every event is where its stream belongs and no stream
--- lacks a version; it sets the marks and all sequences beyond what was loaded, and bases the sequencer on this cluster.
--- Events must be loaded with transaction_id 3, the first that a cluster gives out: as done long ago.
+-- It checks that each log partition holds exactly its range, that every event is where its stream belongs and that no
+-- stream lacks a version; it sets the marks and all sequences beyond the loaded numbers, and bases the sequencer on
+-- this cluster. Load events with transaction_id 3, the first that a cluster gives out: it counts as committed long ago.
 create or replace function event_store_platform.finish_restore(
   v_partition int[],
   v_earliest_position bigint[],
@@ -21,11 +21,11 @@ declare
   _fault text;
   _table regclass;
 begin
-  -- seen by the transaction of begin_restore only, which cannot commit it
+  -- visible only to the transaction of begin_restore, which cannot commit it
   if (select sequenced_at from event_store.sequencer) <> 'infinity' then
     perform event_store_private.refuse_request('no restore has begun in this transaction', 'Call begin_restore first.');
   end if;
-  -- a sequence at its end gives out no number any more
+  -- a sequence at its end gives out no more numbers
   if greatest(
       v_last_offset, v_lease_token, (select max("offset") from event_store.events), (select max(last_offset) from event_store.purged_streams)
     ) > 4611686018427387904
@@ -35,7 +35,7 @@ begin
       format('v_last_offset is %s, v_lease_token %s', v_last_offset, v_lease_token), 'No store gave out more than 4611686018427387904.'
     );
   end if;
-  -- What was purged may be there again, from the archive.
+  -- Purged events may be there again, from the archive.
   update event_store.purged_streams p
   set last_event_id = e.previous_id, last_offset = e."offset" - 1, version = e.version - 1, final = false
   from (
@@ -44,7 +44,7 @@ begin
     order by decider_id, decider, version
   ) e
   where p.decider_id = e.decider_id and p.decider = e.decider and e.version <= p.version and e.version > 1
-    and e.previous_id is not null; -- or else it is refused below
+    and e.previous_id is not null; -- otherwise it is refused below
   delete from event_store.purged_streams p
   using event_store.events e
   where e.decider_id = p.decider_id and e.decider = p.decider and e.version = 1;
@@ -53,7 +53,7 @@ begin
 
   select string_agg(fault, '; ') into _fault
   from (
-    -- the primary key has each position once: so many between first and last are all of them
+    -- The primary key has each position once: if the count fits first and last, none is missing.
     select format(
       'log partition %s holds %s events from %s to %s, not %s to %s',
       coalesce(w.partition, l.partition), coalesce(l.events, 0), l.first, l.last + 1, w.earliest_position, w.high_water_mark
@@ -84,7 +84,7 @@ begin
     )
     union all
     (
-      -- each version is there once (events_stream_key): so many between first and last are all of them
+      -- Each version is there once (events_stream_key): if the count fits first and last, none is missing.
       select format(
         'stream (%s, %s) has %s events of versions %s to %s, purged up to %s', decider, decider_id, e.events, e.first, e.last,
         coalesce(p.version, 0)
@@ -116,7 +116,7 @@ begin
     )
     union all
     (
-      -- no key says that there is one of these either
+      -- no key enforces one of these either
       select format('producer %L, partition %s has %s rows of progress', p.producer_id, p.partition, count(g.producer_id))
       from event_store.producers p
       left join event_store.producer_progress g using (producer_id, partition)
@@ -134,7 +134,7 @@ begin
     )
     union all
     (
-      -- no key says that there is one: see checkpoints; of a log partition without one the view would never get an event
+      -- No key enforces one: see checkpoints. In a log partition without one the view would never get an event.
       select format('view %L has %s checkpoints in log partition %s', v.view, count(c.view), p.partition)
       from event_store.views v
       cross join event_store.log_partitions p
@@ -149,7 +149,7 @@ begin
       from event_store.checkpoints c
       join unnest(v_partition, v_high_water_mark) w(partition, high_water_mark) using (partition)
       where c.position > w.high_water_mark and not exists (
-        -- RESET_TO_OFFSET may place a view beyond the log, where it waits
+        -- RESET_TO_OFFSET may place a view beyond the log, where it waits.
         select from event_store.audit_log a where a.view = c.view and a.operation = 'seek_view'
       )
       limit 3
@@ -175,7 +175,7 @@ begin
   perform event_store_private.audit('restore', null, null, v_detail);
 
   foreach _table in array event_store_private.restore_tables() loop
-    -- not from whose it is: that would take the right from the store's own functions
+    -- Not from the owner: that would take the right from the store's own functions.
     if not pg_has_role(event_store_private.caller_role(), (select relowner from pg_class where oid = _table), 'usage') then
       execute format('revoke insert on %s from %I', _table, event_store_private.caller_role());
     end if;
@@ -185,10 +185,10 @@ end
 $$;
 
 comment on function event_store_platform.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) is
-'Checks what was loaded since begin_restore, opens the store and returns how many events it has. v_partition, '
+'Checks the rows loaded since begin_restore, opens the store and returns how many events it has. v_partition, '
 'v_earliest_position and v_high_water_mark are the log partitions and their marks, v_last_offset and v_lease_token '
-'what backup_cut said; v_detail goes to the audit log. MR005 no restore has begun; MR022 what was loaded is not '
-'whole.';
+'the results of backup_cut; v_detail goes to the audit log. MR005 no restore has begun; MR022 the loaded rows are '
+'incomplete.';
 revoke all on function event_store_platform.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb) from public;
 grant execute on function event_store_platform.finish_restore(int[], bigint[], bigint[], bigint, bigint, jsonb)
 to event_store_owner;

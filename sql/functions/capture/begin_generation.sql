@@ -1,5 +1,5 @@
--- All is stored and emitted up to v_start_lsn. A table whose rows have no names is not backfilled. Where the capture
--- had another slot before and nobody recorded a gap, this does. v_timelines is as follow_timelines takes it.
+-- Everything up to v_start_lsn counts as stored and emitted. A table without key columns is not backfilled. Unless a
+-- gap is open, this records one if the capture had another slot before. v_timelines is as follow_timelines takes it.
 -- Example: select begin_generation('crm', 7, '7212345678901234567', 'crm', '0/16B3748', '742', '1')
 create or replace function event_store_platform.begin_generation(
   v_capture text,
@@ -46,7 +46,7 @@ begin
         hint = 'Call emit_changes until nothing is behind, then this again.';
   end if;
   _now := event_store_private.clock();
-  -- numbers are drawn one after the other, also by captures that begin at once
+  -- Numbers are drawn one after the other, even by captures that begin at once.
   lock table event_store.source_generations in share row exclusive mode;
   select coalesce(max(g.source_generation), 0) + 1, max(g.source_generation) filter (where g.capture = v_capture)
   into _generation, _before
@@ -70,7 +70,7 @@ begin
     published_xid = case when t.stopped_reason is null then v_published_xid end, backfill_offset = nextval('event_store.events_offset_seq'),
     backfill_key = null, backfilled_rows = 0, unchanged_rows = 0, gone_rows = 0, finishing_key = null,
     is_new = t.is_new and _before is null,
-    -- there is nothing to read of a table whose rows have no names
+    -- a table without key columns has no rows to read
     rows_read = coalesce(t.key_columns = '{}', false),
     backfill_generation = case when t.key_columns = '{}' then _generation end
   where t.capture = v_capture;
@@ -79,10 +79,10 @@ end
 $$;
 
 comment on function event_store_platform.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) is
-'Begins to read a fresh slot, which gives every change from v_start_lsn on, and returns the generation''s number: '
-'every table is backfilled anew, in snapshots that see all older transactions than v_published_xid, and an open gap '
-'ends. v_system_identifier and v_database say which source it is, v_timelines which way its log came. MR005 an argument'
-' is null, empty or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture; MR036 stored changes are'
-' not emitted.';
+'Begins to read a fresh slot, which gives every change from v_start_lsn on, and returns the generation''s number. '
+'Every table is backfilled again, in snapshots that see all transactions older than v_published_xid, and an open gap '
+'ends. v_system_identifier and v_database identify the source, v_timelines the history of its log. MR005 an argument '
+'is null, empty or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture; MR036 stored changes are '
+'not emitted.';
 revoke all on function event_store_platform.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) from public;
 grant execute on function event_store_platform.begin_generation(text, bigint, text, text, pg_lsn, xid8, text) to event_store_owner;

@@ -15,7 +15,7 @@ as $$
 $$;
 
 comment on function event_store_platform.capture_gaps(text) is
-'Returns where changes of capture v_capture were lost, the newest gap first. resolved_by_generation is null while a '
-'gap is open.';
+'Returns the gaps in which changes of capture v_capture were lost, the newest first. resolved_by_generation is null '
+'while a gap is open.';
 revoke all on function event_store_platform.capture_gaps(text) from public;
 grant execute on function event_store_platform.capture_gaps(text) to event_store_reader, event_store_owner;

@@ -76,8 +76,8 @@ end
 $$;
 
 comment on function event_store_platform.capture_info(text) is
-'Returns one row per capture, or only v_capture: how far it is, what waits and why, its gaps, its tables that are stopped or to be backfilled, who works'
-' on it, whether that lease is in force (leased), and through which timelines its source''s log came. unemitted is counted'
-' to ten thousand. MR030 unknown capture.';
+'Returns one row per capture, or only v_capture: its progress, what waits and why, its gaps, its tables that are '
+'stopped or to be backfilled, the owner of its lease, whether that lease is in force (leased), and the timelines of '
+'its source''s log. unemitted is counted to ten thousand. MR030 unknown capture.';
 revoke all on function event_store_platform.capture_info(text) from public;
 grant execute on function event_store_platform.capture_info(text) to event_store_consumer, event_store_reader, event_store_owner;

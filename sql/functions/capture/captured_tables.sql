@@ -15,7 +15,7 @@ as $$
 $$;
 
 comment on function event_store_platform.captured_tables(text) is
-'Returns the tables of capture v_capture as they are registered, and how far the backfill of each is; none for an '
+'Returns the tables of capture v_capture as they are registered, and the progress of each backfill; none for an '
 'unknown capture.';
 revoke all on function event_store_platform.captured_tables(text) from public;
 grant execute on function event_store_platform.captured_tables(text) to event_store_reader, event_store_owner;

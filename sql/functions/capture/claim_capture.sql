@@ -1,5 +1,5 @@
--- A new token fences the former self of the same owner, too. timelines is the history of the source's log as it was
--- last (follow_timelines). gap: something of the source is lost, or somebody asked for a new start.
+-- A new token also fences an earlier instance of the same owner. timelines is the last known history of the source's
+-- log (follow_timelines). gap: changes of the source are lost, or an operator asked for a new start.
 -- Example: select lease_token, slot, stored_lsn from claim_capture('crm', 'run-1')
 create or replace function event_store_platform.claim_capture(
   v_capture text,
@@ -26,7 +26,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
--- a process that hangs in its transaction is not waited for
+-- do not wait for a process that hangs in its transaction
 set lock_timeout = '5s'
 as $$
 #variable_conflict use_column
@@ -74,8 +74,8 @@ end
 $$;
 
 comment on function event_store_platform.claim_capture(text, text, bigint) is
-'Leases a capture to v_owner for v_lease_s and returns all that it needs to go on. The same owner may claim again and'
-' gets a new token. gap says that a new slot and begin_generation are due. MR005 v_owner is empty, or v_lease_s is '
-'out of range; MR030 unknown capture; MR031 somebody else holds its lease.';
+'Leases a capture to v_owner for v_lease_s and returns all that it needs to continue. The same owner may claim again '
+'and gets a new token. gap says that a new slot and begin_generation are due. MR005 v_owner is empty, or v_lease_s is '
+'out of range; MR030 unknown capture; MR031 another owner holds its lease.';
 revoke all on function event_store_platform.claim_capture(text, text, bigint) from public;
 grant execute on function event_store_platform.claim_capture(text, text, bigint) to event_store_owner;

@@ -1,6 +1,6 @@
--- A former owner's session that hangs locks the rows that it copied. Only those are ended that still bear the name that
--- join_capture gave them: what another login calls itself is of no matter, and a session that the store's role may not
--- end is left.
+-- A hanging session of a former owner locks the rows that it copied. This ends only sessions that still bear the name
+-- that join_capture gave them. Names that other logins choose do not matter, and a session that the store's role may
+-- not end is left.
 -- Example: select end_capture_sessions('crm', 8)
 create or replace function event_store_platform.end_capture_sessions(
   v_capture text,
@@ -35,7 +35,7 @@ end
 $$;
 
 comment on function event_store_platform.end_capture_sessions(text, bigint) is
-'Ends the sessions that former owners of a capture joined it with (join_capture), and returns how many. MR011 the lease '
+'Ends the sessions that former owners of a capture joined to it (join_capture), and returns how many. MR011 the lease '
 'v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.end_capture_sessions(text, bigint) from public;
 grant execute on function event_store_platform.end_capture_sessions(text, bigint) to event_store_owner;

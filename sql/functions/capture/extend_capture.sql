@@ -1,4 +1,4 @@
--- Lets the lease of a capture last v_lease_s seconds from now, and returns until when.
+-- Extends the lease of a capture to v_lease_s seconds from now, and returns until when.
 create or replace function event_store_platform.extend_capture(
   v_capture text,
   v_lease_token bigint,
@@ -22,7 +22,7 @@ end
 $$;
 
 comment on function event_store_platform.extend_capture(text, bigint, bigint) is
-'Lets the lease of a capture last v_lease_s from now and returns until when. MR005 v_lease_s is out of range; MR011 '
+'Extends the lease of a capture to v_lease_s from now and returns until when. MR005 v_lease_s is out of range; MR011 '
 'the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.extend_capture(text, bigint, bigint) from public;
 grant execute on function event_store_platform.extend_capture(text, bigint, bigint) to event_store_owner;

@@ -1,6 +1,6 @@
--- What this returns is v_common_lsn where the former source had gone on beyond it with nothing that is stored here.
--- Where this returns null, record_gap is due. Call it where the source has another history than the capture
--- (claim_capture), before anything of the source is stored: the next comparison is with the history that is kept here.
+-- It returns v_common_lsn if the former source continued beyond it with nothing that is stored here. If it returns
+-- null, record_gap is due. Call it when the source's history differs from the capture's (claim_capture), before
+-- anything of the source is stored: the next comparison uses the history that is kept here.
 -- Example: select follow_timelines('crm', 7, '1 0/3000000, 2', '0/3000000')
 create or replace function event_store_platform.follow_timelines(
   v_capture text,
@@ -57,10 +57,9 @@ end
 $$;
 
 comment on function event_store_platform.follow_timelines(text, bigint, text, pg_lsn) is
-'Says through which timelines the log of a source came (v_timelines, such as 1 0/3000000, 2) and up to where that is '
-'the log which was captured before (v_common_lsn; null where it is not known which that was). Returns up to where the '
-'source is stored; null, with nothing changed, where changes are stored that it does not have. MR005 an argument is '
-'malformed, or v_common_lsn is null though the timelines are known; MR011 the lease v_lease_token is lost; MR030 '
-'unknown capture.';
+'Records the timelines of a source''s log (v_timelines, such as 1 0/3000000, 2) and up to where it equals the log '
+'captured before (v_common_lsn; null if that log is unknown). Returns up to where the source is stored; null, with '
+'nothing changed, if changes are stored that it does not have. MR005 an argument is malformed, or v_common_lsn is '
+'null though the timelines are known; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.follow_timelines(text, bigint, text, pg_lsn) from public;
 grant execute on function event_store_platform.follow_timelines(text, bigint, text, pg_lsn) to event_store_owner;

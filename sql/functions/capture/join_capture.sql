@@ -19,7 +19,7 @@ end
 $$;
 
 comment on function event_store_platform.join_capture(text, bigint) is
-'Says that the calling session works for the owner of a capture''s lease: whoever takes it over ends it '
+'Marks the calling session as working for the owner of a capture''s lease: the next owner ends it '
 '(end_capture_sessions). MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.join_capture(text, bigint) from public;
 grant execute on function event_store_platform.join_capture(text, bigint) to event_store_owner;

@@ -1,4 +1,4 @@
--- A backfill reads no table before this.
+-- No backfill reads a table before this.
 create or replace function event_store_platform.publish_tables(
   v_capture text,
   v_lease_token bigint,
@@ -22,7 +22,7 @@ begin
   _capture := event_store_private.require_capture_lease(v_capture, v_lease_token);
   update event_store.captured_tables
   set
-    -- what a transaction of before did may be missing from the slot: streams are searched for rows that are gone
+    -- An earlier transaction's changes may be missing from the slot: streams are searched for rows that are gone.
     published_xid = v_published_xid, is_new = false, rows_read = rows_read or coalesce(key_columns = '{}', false),
     backfill_generation = case when key_columns = '{}' then _capture.source_generation else backfill_generation end
   where capture = v_capture and published_xid is null and stopped_reason is null;
@@ -32,9 +32,8 @@ end
 $$;
 
 comment on function event_store_platform.publish_tables(text, bigint, xid8) is
-'Says that the publication has the tables as they are registered, and returns how many were not yet: these may now be '
-'backfilled, in snapshots that see all older transactions of the source than v_published_xid, but for those whose rows '
-'have no names. MR005 v_published_xid is null; MR011 '
-'the lease v_lease_token is lost; MR030 unknown capture.';
+'Records that the publication has the tables as they are registered, and returns how many were new in it. These may '
+'now be backfilled, unless they lack key columns, in snapshots that see all transactions of the source older than '
+'v_published_xid. MR005 v_published_xid is null; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.publish_tables(text, bigint, xid8) from public;
 grant execute on function event_store_platform.publish_tables(text, bigint, xid8) to event_store_owner;

@@ -1,4 +1,4 @@
--- Changes are lost where a slot is gone, or stands beyond what is stored. begin_generation ends the gap.
+-- Changes are lost if a slot is gone, or stands beyond the stored position. begin_generation ends the gap.
 -- Example: select record_gap('crm', '0/16B3748', null, 'The slot was invalidated: wal_removed.')
 create or replace function event_store_platform.record_gap(
   v_capture text,
@@ -20,7 +20,7 @@ begin
   elsif octet_length(v_reason) > 10000 then
     perform event_store_private.refuse_request(format('v_reason has %s bytes', octet_length(v_reason)), 'Say it in at most 10000 bytes.');
   end if;
-  -- the caller repairs the source next, and nothing shows then what was lost
+  -- The caller repairs the source next, and then nothing else shows the loss.
   perform event_store_private.commit_durably();
   _capture := event_store_private.lock_capture(v_capture);
   insert into event_store.capture_gaps (capture, source_generation, from_lsn, to_lsn, reason, detected_at)
@@ -36,7 +36,7 @@ end
 $$;
 
 comment on function event_store_platform.record_gap(text, pg_lsn, pg_lsn, text) is
-'Records that changes of a source between v_from_lsn and v_to_lsn (null: unknown) are lost, for v_reason, and returns'
-' the gap''s number. While a gap is open, that one stays. MR005 v_reason is empty; MR030 unknown capture.';
+'Records that changes of a source between v_from_lsn and v_to_lsn (null: unknown) are lost, for v_reason, and returns '
+'the gap''s number. An open gap stays as it is. MR005 v_reason is empty; MR030 unknown capture.';
 revoke all on function event_store_platform.record_gap(text, pg_lsn, pg_lsn, text) from public;
 grant execute on function event_store_platform.record_gap(text, pg_lsn, pg_lsn, text) to event_store_owner;

@@ -1,6 +1,6 @@
 -- The decider of each table may append inserted, updated, deleted, truncated, schema_changed and backfilled. A backfill
--- begins after publish_tables. key_columns are the columns that name a row, [] where nothing does: then no row is read,
--- and null where that is unknown. The events of a table that is stated no more stay. The same again changes nothing.
+-- begins after publish_tables. key_columns are the columns that name a row: [] if nothing does (then no row is read),
+-- null if that is unknown. The events of a table that is not stated any more stay. The same call again changes nothing.
 -- Example: select register_capture('crm', 'crm_slot', 'crm_pub',
 --   '[{"schema":"public","table":"customers","decider":"table:public.customers","fingerprint":"1"}]')
 create or replace function event_store_platform.register_capture(
@@ -86,17 +86,17 @@ begin
         when jsonb_typeof(t.element -> 'key_columns') = 'array' then array(select jsonb_array_elements_text(t.element -> 'key_columns'))
       end,
       t.element ->> 'fingerprint',
-      -- drawn, so that what comes after lies above it, and what came before below
+      -- drawn, so that later offsets lie above it and earlier ones below
       nextval('event_store.events_offset_seq'),
       t.element ->> 'stopped',
       case when t.element ->> 'stopped' is not null then _now end
     from jsonb_array_elements(v_tables) t(element)
-    order by 4 -- two captures that want each other's deciders never wait for each other
+    order by 4 -- two captures that want each other's deciders never deadlock
     on conflict on constraint captured_tables_pkey do update
     set
       key_columns = excluded.key_columns,
       fingerprint = excluded.fingerprint,
-      -- what was never published has no events
+      -- a table that was never published has no events
       is_new = c.is_new and c.published_xid is null,
       published_xid = null,
       backfill_offset = excluded.backfill_offset,
@@ -127,8 +127,8 @@ begin
       using errcode = 'MR034', detail = _foreign, hint = 'Name another decider in the declaration of the table.';
   end;
 
-  -- What a writer appended under such a decider would be taken for a change of the table. So a capture's deciders belong
-  -- to event_store_owner, from before its first event until after its last.
+  -- An event that a writer appended under such a decider would pass for a change of the table. So a capture's deciders
+  -- belong to event_store_owner, from before its first event until after its last.
   perform event_store_private.lock_deciders();
   select string_agg(distinct format('decider %s is registered for %s', d.decider, coalesce('role ' || d.owner, 'every writer')), '; ')
   into _foreign
@@ -136,7 +136,7 @@ begin
   where d.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element))
     and d.owner is distinct from 'event_store_owner';
   if _foreign is null then
-    -- the source says what a row has
+    -- the source defines the content of a row
     select string_agg(format('decider %s has a schema for its event %s', s.decider, s.event), '; ') into _foreign
     from event_store.event_schemas s
     where s.decider in (select t.element ->> 'decider' from jsonb_array_elements(v_tables) t(element));
@@ -171,7 +171,7 @@ begin
   update event_store.captured_tables c
   set is_new = true
   from registered r
-  -- of a decider that was not there no event can be
+  -- a decider that was not registered has no events
   where c.capture = v_capture and c.decider = r.decider and r.event = 'inserted';
   if _changed then
     perform event_store_private.audit(
@@ -184,11 +184,11 @@ end
 $$;
 
 comment on function event_store_platform.register_capture(text, text, text, jsonb) is
-'Registers a capture of v_slot and v_publication with its tables, or changes it to what is stated, and returns '
-'whether anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint, stopped}. A table '
-'that is new or has another fingerprint is backfilled; one that is stopped, for the reason that is stated, is not captured '
-'until it is stated without one, and then read anew; one that is stated no more is captured no more. MR005 a name '
-'or v_tables is malformed; MR034 a decider belongs to another capture, '
-'is registered for writers, has a schema, or has live streams of rows that a key names where nothing does now, or the other way round.';
+'Registers a capture of v_slot and v_publication with its tables, or changes it as stated, and returns whether '
+'anything changed. v_tables is a JSON array of {schema, table, decider, key_columns, fingerprint, stopped}. A table '
+'that is new or has another fingerprint is backfilled. One that is stopped, for the stated reason, is not captured '
+'until it is stated without a reason, and then read again. One that is not stated any more is no longer captured. '
+'MR005 a name or v_tables is malformed; MR034 a decider belongs to another capture, is registered for writers, has a '
+'schema, or has live streams of rows that a key names and nothing names now, or the other way round.';
 revoke all on function event_store_platform.register_capture(text, text, text, jsonb) from public;
 grant execute on function event_store_platform.register_capture(text, text, text, jsonb) to event_store_owner;

@@ -22,6 +22,6 @@ end
 $$;
 
 comment on function event_store_platform.release_capture(text, bigint) is
-'Gives the lease v_lease_token of a capture back and returns whether it was still held. MR030 unknown capture.';
+'Releases the lease v_lease_token of a capture and returns whether it was still held. MR030 unknown capture.';
 revoke all on function event_store_platform.release_capture(text, bigint) from public;
 grant execute on function event_store_platform.release_capture(text, bigint) to event_store_owner;

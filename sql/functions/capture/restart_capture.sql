@@ -1,4 +1,4 @@
--- What happened in between is unknown, as the gap says.
+-- The changes in between are unknown, as the gap says.
 -- Example: select restart_capture('crm', 'the source was set back to yesterday')
 create or replace function event_store_platform.restart_capture(
   v_capture text,
@@ -30,7 +30,7 @@ end
 $$;
 
 comment on function event_store_platform.restart_capture(text, text) is
-'Asks for a new slot and a backfill of all tables: opens a gap from what is stored on, and returns its number. '
+'Asks for a new slot and a backfill of all tables: opens a gap from the stored position on, and returns its number. '
 'Audited with v_reason. MR005 v_reason is empty; MR030 unknown capture.';
 revoke all on function event_store_platform.restart_capture(text, text) from public;
 grant execute on function event_store_platform.restart_capture(text, text) to event_store_owner;

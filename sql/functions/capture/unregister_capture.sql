@@ -1,4 +1,4 @@
--- What is not emitted never becomes an event.
+-- Changes that are not emitted never become events.
 -- Example: select unregister_capture('crm', 'the source is switched off')
 create or replace function event_store_platform.unregister_capture(
   v_capture text,
@@ -27,7 +27,7 @@ begin
   get diagnostics _stored = row_count;
   delete from event_store.quarantined_changes where capture = v_capture;
   get diagnostics _quarantined = row_count;
-  delete from event_store.capture_names where capture = v_capture; -- and all that refers to it
+  delete from event_store.capture_names where capture = v_capture; -- with all rows that refer to it
   perform event_store_private.audit(
     'unregister_capture', null, v_reason,
     jsonb_build_object(

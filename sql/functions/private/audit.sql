@@ -1,5 +1,5 @@
--- In the transaction of what is done: neither happens alone.
--- done_by is the login; the role that it chose by SET ROLE, whose rights counted, is in the detail.
+-- In the transaction of the action: neither happens alone.
+-- done_by is the login; the role chosen by SET ROLE, which gave the rights, is in the detail.
 create or replace function event_store_private.audit(
   v_operation text,
   v_view text,
@@ -15,7 +15,7 @@ as $$
   )
   where octet_length(v_reason) > 10000;
   insert into event_store.audit_log (done_at, done_by, operation, view, reason, detail)
-  -- the caller, also inside a security definer function
+  -- the caller, even inside a security definer function
   select
     event_store_private.clock(), session_user, v_operation, v_view, v_reason,
     case event_store_private.caller_role()
@@ -25,4 +25,4 @@ as $$
 $$;
 
 comment on function event_store_private.audit(text, text, text, jsonb) is
-'Writes down what an operator did, who and why. MR005 the reason is too long.';
+'Records an operator''s action, the operator and the reason. MR005 the reason is too long.';

@@ -1,8 +1,8 @@
--- A shorter time that is set already stays. The setting is of this transaction alone. Nothing is lost by it: what the
--- transaction did is undone.
--- Whatever locks what everybody needs (the sequencer's row, the table of deciders, others' views and producers) calls
--- it. The caller may set the bound back: the lock of a table that nothing else takes so tells end_log_holder whose
--- transaction it is.
+-- A shorter bound that is already set stays. The setting is of this transaction alone. No committed work is lost: the
+-- transaction is rolled back.
+-- Every function that locks a shared row or table (the sequencer's row, the table of deciders, others' views and
+-- producers) calls it. The caller may reset the bound: so end_log_holder finds the transaction by its lock of a table
+-- that nothing else takes.
 create or replace function event_store_private.bound_idle_transaction(
   v_longest interval default '10 seconds'
 )
@@ -14,7 +14,7 @@ as $$
 declare
   _set constant interval := current_setting('idle_in_transaction_session_timeout');
 begin
-  -- a prepared one would hold it without a session: no transaction that notifies can be prepared; nobody listens
+  -- A prepared transaction would hold it without a session. One that notifies cannot be prepared. No session listens.
   perform pg_notify('event_store_held', '')
   where current_setting('max_prepared_transactions') <> '0' and pg_notification_queue_usage() < 0.5;
   lock table event_store.model_locks in row share mode;

@@ -1,5 +1,5 @@
--- Also inside a security definer function. A pool such as PostgREST's logs in once and sets a role for each request:
--- that role's rights count, and not the pool's. Postgres inlines it.
+-- Even inside a security definer function. A pool such as PostgREST's logs in once and sets a role for each request:
+-- that role's rights count, not the pool's. Postgres inlines it.
 create or replace function event_store_private.caller_role()
 returns name
 language sql
@@ -10,4 +10,4 @@ as $$
 $$;
 
 comment on function event_store_private.caller_role() is
-'The role whose rights count: the one that SET ROLE chose, or else the login.';
+'The role that gives the rights: the one that SET ROLE chose, or else the login.';

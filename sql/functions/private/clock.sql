@@ -1,6 +1,6 @@
--- Wall-clock time, also inside a long transaction.
--- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only who may use event_store_private can: with
--- it one takes over any lease.
+-- Wall-clock time, even inside a long transaction.
+-- Tests move it with `set event_store.clock = '2030-01-01 00:00:00+00'`. Only a role with rights on event_store_private
+-- can: by moving it, a role could take over any lease.
 create or replace function event_store_private.clock()
 returns timestamptz
 language sql

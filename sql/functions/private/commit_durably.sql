@@ -1,5 +1,5 @@
--- It is on the disk of the store then, and of the standby that it waits for, whatever the session's settings say. For
--- what others rely on and give up their own copy of.
+-- The commit is then on the disk of the store, and of the standby that it waits for, whatever the session's settings
+-- are. For data that other systems rely on and drop their own copy of.
 create or replace function event_store_private.commit_durably()
 returns void
 language plpgsql
@@ -14,4 +14,4 @@ end
 $$;
 
 comment on function event_store_private.commit_durably() is
-'Lets this transaction be durable once its commit returns.';
+'Makes this transaction durable once its commit returns.';

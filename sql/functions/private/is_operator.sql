@@ -1,11 +1,11 @@
--- The role that migrated may be no member where somebody else had made the roles. Postgres inlines it.
+-- The role that migrated may be no member if another role had created the roles. Postgres inlines it.
 create or replace function event_store_private.is_operator()
 returns boolean
 language sql
 stable
 parallel safe
 as $$
-  -- nobody but the role that migrated may use the private schema
+  -- only the role that migrated may use the private schema
   select pg_has_role(event_store_private.caller_role(), 'event_store_owner', 'member')
     or has_schema_privilege(event_store_private.caller_role(), 'event_store_private', 'usage')
 $$;

@@ -1,5 +1,5 @@
--- A pid alone is given again, soon after a restart. Postgres hides when a session began from a role that is neither a
--- member of its role nor of pg_read_all_stats: then the pid decides.
+-- A pid is not enough: it is reused, soon after a restart. Postgres hides a session's start from a role that is neither
+-- a member of its role nor of pg_read_all_stats: then the pid decides.
 create or replace function event_store_private.lives(
   v_pid int,
   v_began_at timestamptz
@@ -12,4 +12,4 @@ as $$
 $$;
 
 comment on function event_store_private.lives(int, timestamptz) is
-'Whether the session lives that had this pid and began then.';
+'Whether the session with this pid and start still lives.';

@@ -1,4 +1,4 @@
--- So two first registrations of a decider cannot name two owners.
+-- So two concurrent first registrations of a decider cannot name two owners.
 create or replace function event_store_private.lock_deciders()
 returns void
 language plpgsql
@@ -18,4 +18,4 @@ end
 $$;
 
 comment on function event_store_private.lock_deciders() is
-'Lets one registration of deciders go on at a time; 55P03 says after five seconds which process it waits for.';
+'Serializes registrations of deciders; after five seconds 55P03 names the process that it waits for.';

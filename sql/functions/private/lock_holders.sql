@@ -1,4 +1,4 @@
--- Those of this database, for a refusal to name.
+-- The processes of this database, for a refusal to name.
 create or replace function event_store_private.lock_holders(
   v_relation regclass
 )
@@ -15,4 +15,4 @@ as $$
 $$;
 
 comment on function event_store_private.lock_holders(regclass) is
-'The other processes that hold a lock of v_relation that a change of its rows takes, as one text.';
+'The other processes that hold a lock on v_relation of the kind that a change of its rows takes, as one text.';

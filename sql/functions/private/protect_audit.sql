@@ -1,5 +1,5 @@
--- UPDATE, DELETE and TRUNCATE of audit_log are refused to everybody, the role that migrated too, and no setting lets
--- them through. Only the store's functions insert, and a restore.
+-- UPDATE, DELETE and TRUNCATE of audit_log are refused to every role, including the role that migrated, and no setting
+-- allows them. Only the store's functions insert, and a restore.
 create or replace function event_store_private.protect_audit()
 returns trigger
 language plpgsql
@@ -9,7 +9,7 @@ begin
   raise exception '% of %.% is forbidden', lower(tg_op), tg_table_schema, tg_table_name
     using
       errcode = 'MR006',
-      detail = 'The audit log says what was done, when and by whom: it is never changed or removed.',
+      detail = 'The audit log is never changed or removed.',
       hint = 'Do what corrects it: that is written down, too.';
 end
 $$;

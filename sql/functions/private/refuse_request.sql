@@ -14,4 +14,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_request(text, text) is
-'Raises MR005 with what is wrong and what is allowed.';
+'Raises MR005 with the fault and what is allowed.';

@@ -1,4 +1,4 @@
--- With its pid it names the session (lives). Null where Postgres hides it from the role that migrated.
+-- With its pid it identifies the session (lives). Null if Postgres hides it from the role that migrated.
 create or replace function event_store_private.session_began()
 returns timestamptz
 language sql

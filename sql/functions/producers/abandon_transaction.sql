@@ -1,4 +1,4 @@
--- Whoever sends the message again is told that it was abandoned. Called again, the answer is the same.
+-- A sender that sends the message again learns that it was abandoned. A repeated call gets the same answer.
 -- Example: select outcome, next_sequence from abandon_transaction(transaction_id, 'line 41 is no order')
 create or replace function event_store.abandon_transaction(
   v_transaction_id uuid,
@@ -32,7 +32,7 @@ end
 $$;
 
 comment on function event_store.abandon_transaction(uuid, text) is
-'Gives a message up for good with v_reason: nothing of it is ever seen, and the next one is accepted. If another '
+'Gives up a message for good with v_reason: none of it is ever seen, and the next one is accepted. If another '
 'transaction of the same message was first, the answer is that one''s (duplicate). MR005 v_reason is empty, or '
 'v_transaction_id is null; MR024 another instance of the producer registered; MR026 unknown transaction; MR027 the '
 'transaction has ended; MR045 another role''s producer.';

@@ -1,4 +1,4 @@
--- Where the transaction has ended without an effect, this does nothing.
+-- If the transaction has ended without an effect, this does nothing.
 create or replace function event_store.abort_transaction(
   v_transaction_id uuid
 )
@@ -24,7 +24,7 @@ end
 $$;
 
 comment on function event_store.abort_transaction(uuid) is
-'Gives a transaction up: nothing of it is ever seen, and its message may be begun again. MR005 v_transaction_id is '
-'null; MR026 unknown transaction; MR027 it was committed or abandoned; MR045 another role''s producer.';
+'Gives up a transaction: none of it is ever seen, and its message may be begun again. MR005 v_transaction_id is null; '
+'MR026 unknown transaction; MR027 it was committed or abandoned; MR045 another role''s producer.';
 revoke all on function event_store.abort_transaction(uuid) from public;
 grant execute on function event_store.abort_transaction(uuid) to event_store_writer, event_store_owner;

@@ -1,4 +1,4 @@
--- Events are appended at the commit; data beyond the limits are refused here.
+-- The commit appends the events; data beyond the limits are refused here.
 create or replace function event_store.add_events(
   v_transaction_id uuid,
   v_events jsonb
@@ -27,8 +27,9 @@ end
 $$;
 
 comment on function event_store.add_events(uuid, jsonb) is
-'Stages events for the commit of a transaction; v_events is as for append_events, and whether they fit is known at '
-'the commit. MR005 v_events is malformed, or an argument is null; MR024 another instance of the producer registered; '
-'MR026 unknown transaction; MR027 the transaction has ended; MR034 a decider belongs to a capture; MR045 another role''s producer.';
+'Stages events for the commit of a transaction; v_events is as for append_events, and the commit checks whether they '
+'fit. MR005 v_events is malformed, or an argument is null; MR024 another instance of the producer registered; MR026 '
+'unknown transaction; MR027 the transaction has ended; MR034 a decider belongs to a capture; MR045 another role''s '
+'producer.';
 revoke all on function event_store.add_events(uuid, jsonb) from public;
 grant execute on function event_store.add_events(uuid, jsonb) to event_store_writer, event_store_owner;

@@ -1,10 +1,10 @@
--- A refusal is an answer, for an error would undo its count:
+-- A refusal is an answer, because an error would undo its count:
 --   opened         transaction_id and its deadline; stage changes and commit
 --   duplicate      it was committed or abandoned before; purge_results deletes answers
 --   fenced         epoch is that of the other instance
 --   unknown_epoch  register again
--- Several transactions of one message may be open, as when it is sent again after its sender was killed. v_digest is,
--- for example, sha256() of the message as the source has it.
+-- Several transactions of one message may be open, for example if it is sent again after its sender was killed.
+-- v_digest is, for example, sha256() of the message as the source has it.
 -- Example: select status, transaction_id, result from begin_transaction('orders.csv', 0, 1, 41)
 create or replace function event_store.begin_transaction(
   v_producer_id text,
@@ -61,11 +61,11 @@ end
 $$;
 
 comment on function event_store.begin_transaction(text, int, bigint, bigint, bigint, bytea) is
-'Opens a transaction for message v_sequence of a producer, to be committed within v_timeout_s, or says in status why '
-'not: duplicate (with the original outcome, result and offsets; null offsets: purged since), gap (next_sequence must come first), fenced (another'
-' instance registered since v_epoch), unknown_epoch (nobody registered it). Such an answer is no error. Several '
-'transactions of one message may be open: the first commit decides. MR005 an argument is null or out of range; MR023 '
-'unknown producer; MR028 the number came before with another v_digest; MR045 another role''s producer.';
+'Opens a transaction for message v_sequence of a producer, to be committed within v_timeout_s, or returns the reason '
+'in status: duplicate (with the original outcome, result and offsets; null offsets: purged since), gap (next_sequence '
+'must come first), fenced (another instance registered since v_epoch), unknown_epoch (not registered). Such an answer '
+'is no error. Several transactions of one message may be open: the first commit decides. MR005 an argument is null or '
+'out of range; MR023 unknown producer; MR028 the number came before with another v_digest; MR045 another role''s.';
 revoke all on function event_store.begin_transaction(text, int, bigint, bigint, bigint, bytea) from public;
 grant execute on function event_store.begin_transaction(text, int, bigint, bigint, bigint, bytea)
 to event_store_writer, event_store_owner;

@@ -1,4 +1,4 @@
--- Everybody sees all of what the transaction staged, or nothing.
+-- All staged changes become visible together, or none.
 -- Example: select duplicate, result, next_sequence from commit_transaction(transaction_id, '{"total": 17}')
 create or replace function event_store.commit_transaction(
   v_transaction_id uuid,
@@ -25,9 +25,10 @@ end
 $$;
 
 comment on function event_store.commit_transaction(uuid, jsonb) is
-'Does all that a transaction staged at once, keeps v_result as its answer, and returns it. If another transaction of '
-'the same message was first, nothing is done and the answer is that one''s (duplicate); called again, the answer is '
-'the same. A refused event leaves the transaction open. MR001 to MR005, MR034, MR046 and MR050 as append_events; MR024 another '
-'instance of the producer registered; MR026 unknown transaction; MR027 the transaction has ended; MR045 another role''s producer.';
+'Applies all that a transaction staged at once, keeps v_result as its answer, and returns it. If another transaction '
+'of the same message was first, nothing is done and the answer is that one''s (duplicate); a repeated call gets the '
+'same answer. A refused event leaves the transaction open. MR001 to MR005, MR034, MR046 and MR050 as append_events; '
+'MR024 another instance of the producer registered; MR026 unknown transaction; MR027 the transaction has ended; MR045 '
+'another role''s producer.';
 revoke all on function event_store.commit_transaction(uuid, jsonb) from public;
 grant execute on function event_store.commit_transaction(uuid, jsonb) to event_store_writer, event_store_owner;

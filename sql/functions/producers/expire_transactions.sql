@@ -1,6 +1,6 @@
--- Until a transaction is forgotten a late caller is told how it ended. What somebody is at is left to the next call.
--- millrace run sequencer calls it every minute. A transaction that idles after it is ended after ten seconds: it holds
--- others' producers.
+-- Until a transaction is forgotten, a late caller learns how it ended. A locked producer is left to the next call.
+-- millrace run sequencer calls it every minute. A transaction that idles after this call is ended after ten seconds,
+-- because it blocks other callers' producers.
 create or replace function event_store_platform.expire_transactions(
   v_keep_s bigint default 86400,
   v_limit int default 1000
@@ -69,7 +69,7 @@ end
 $$;
 
 comment on function event_store_platform.expire_transactions(bigint, int) is
-'Ends transactions whose deadline has passed, forgets those that ended without an effect v_keep_s ago, up to v_limit '
-'of each, and returns how many. It waits for nobody. MR005 an argument is out of range.';
+'Ends transactions past their deadline, forgets those that ended without an effect v_keep_s ago, up to v_limit of '
+'each, and returns how many. It never waits. MR005 an argument is out of range.';
 revoke all on function event_store_platform.expire_transactions(bigint, int) from public;
 grant execute on function event_store_platform.expire_transactions(bigint, int) to event_store_consumer, event_store_owner;

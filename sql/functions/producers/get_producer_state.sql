@@ -1,5 +1,5 @@
--- Read after begin_transaction the state stays as it is until that transaction is committed, or another one of the same
--- message, and then this one does nothing.
+-- Read after begin_transaction, the state does not change until that transaction is committed, or another one of the
+-- same message is, which makes this one a duplicate.
 create or replace function event_store.get_producer_state(
   v_producer_id text,
   v_partition int,
@@ -37,7 +37,7 @@ $$;
 
 comment on function event_store.get_producer_state(text, int, text) is
 'Returns the state that producer v_producer_id keeps for v_partition of its source: v_key, or all keys in order '
-'(null). MR045 it is another role''s producer, and the caller no reader.';
+'(null). MR045 it is another role''s producer, and the caller is no reader.';
 revoke all on function event_store.get_producer_state(text, int, text) from public;
 grant execute on function event_store.get_producer_state(text, int, text)
 to event_store_writer, event_store_consumer, event_store_reader, event_store_owner;

@@ -66,10 +66,11 @@ end
 $$;
 
 comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea) is
-'Does a producer''s whole message in one call: appends v_events as append_events does, changes its state by the JSON '
-'object v_state (a JSON null removes the key), and keeps v_result as the answer. appended says of each event whether it '
-'was new. The row is that of begin_transaction, with status committed in place of opened. MR001 to MR005, MR034, MR046 and MR050 as append_events; MR023 '
-'unknown producer; MR028 the number came before with another v_digest; MR045 another role''s producer.';
+'Handles a producer''s whole message in one call: appends v_events as append_events does, changes its state by the '
+'JSON object v_state (a JSON null removes the key), and keeps v_result as the answer. appended says for each event '
+'whether it was new. The row is that of begin_transaction, with status committed in place of opened. MR001 to MR005, '
+'MR034, MR046 and MR050 as append_events; MR023 unknown producer; MR028 the number came before with another v_digest; '
+'MR045 another role''s producer.';
 revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea) from public;
 grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea)
 to event_store_writer, event_store_owner;

@@ -1,6 +1,6 @@
--- The oldest come first, up to v_limit. There are none where expire_transactions is called every minute, as millrace
--- run sequencer does, unless somebody holds the row of their producer: then its messages wait, too. A standby has
--- nothing of them, and returns none.
+-- The oldest come first, up to v_limit. There are none if expire_transactions is called every minute, as millrace run
+-- sequencer does, unless a session holds the row of their producer: then its messages also wait. A standby does not
+-- have them, and returns none.
 -- Example: select * from overdue_transactions()
 create or replace function event_store_platform.overdue_transactions(
   v_late_s bigint default 120,
@@ -40,7 +40,7 @@ end
 $$;
 
 comment on function event_store_platform.overdue_transactions(bigint, int) is
-'Returns the open transactions of producers whose deadline passed v_late_s ago or before: nobody ends them, because no '
+'Returns the open transactions of producers with a deadline at least v_late_s ago: no process ends them, because no '
 'sequencer runs or because a session holds the row of their producer. MR005 an argument is out of range.';
 revoke all on function event_store_platform.overdue_transactions(bigint, int) from public;
 grant execute on function event_store_platform.overdue_transactions(bigint, int)

@@ -1,5 +1,5 @@
--- opened is how its transactions ended, and those that are open (a crash of the server loses these; a standby, which
--- cannot see them, counts those that were lost as open).
+-- opened counts how its transactions ended, and the open ones. A crash of the server loses open ones; a standby, which
+-- cannot see them, counts the lost ones as open.
 create or replace function event_store_platform.producer_statistics(
   v_producer_id text default null
 )
@@ -46,7 +46,7 @@ as $$
 $$;
 
 comment on function event_store_platform.producer_statistics(text) is
-'Returns one row per partition of each producer, or of v_producer_id: where it stands and what its messages became. '
+'Returns one row per partition of each producer, or of v_producer_id: its position and the outcomes of its messages. '
 'received is duplicates, refused and opened together.';
 revoke all on function event_store_platform.producer_statistics(text) from public;
 grant execute on function event_store_platform.producer_statistics(text)

@@ -1,6 +1,6 @@
--- Call it until it returns 0. A message whose answer was deleted still is a duplicate, for the producer's high-water
--- mark decides. Another message under its number is not told from it any more (MR028). What was abandoned is kept, with
--- its reason. A message that is under way has its answer: v_before lies a day back.
+-- Call it until it returns 0. A message with a deleted answer is still a duplicate, because the producer's high-water
+-- mark decides. A different message under its number is no longer recognized (MR028). Abandoned messages keep their
+-- reason. A message that is under way has its answer: v_before lies a day back.
 -- Example: select purge_results(now() - interval '90 days', 'no source sends messages again after so long')
 create or replace function event_store_platform.purge_results(
   v_before timestamptz,
@@ -43,8 +43,8 @@ end
 $$;
 
 comment on function event_store_platform.purge_results(timestamptz, text, bigint) is
-'Deletes at most v_limit answers to messages that were committed before v_before, a day back at least, and returns how '
-'many. Such a message still is a duplicate: committed, its result and offsets null. Audited. MR005 an argument is null or '
-'out of range.';
+'Deletes at most v_limit answers to messages that were committed before v_before, a day back at least, and returns '
+'how many. Such a message is still a duplicate: committed, its result and offsets null. Audited. MR005 an argument is '
+'null or out of range.';
 revoke all on function event_store_platform.purge_results(timestamptz, text, bigint) from public;
 grant execute on function event_store_platform.purge_results(timestamptz, text, bigint) to event_store_owner;

@@ -1,6 +1,6 @@
--- A producer of event_store_writer serves every writer. The members of its role may read its state and give it to
--- another role, too. audit_log has the first registration and each change of the owner. v_initial_sequence is for a
--- source that begins elsewhere than at 0. It counts once: the store knows where a producer is that it knows.
+-- A producer of event_store_writer serves every writer. The members of its role may also read its state and give it to
+-- another role. audit_log has the first registration and each change of the owner. v_initial_sequence is for a source
+-- that does not begin at 0. It counts once: the store knows the position of a known producer.
 -- Example: select epoch, next_sequence from register_producer('orders.csv')
 create or replace function event_store.register_producer(
   v_producer_id text,
@@ -39,7 +39,7 @@ begin
   if not event_store_private.may_use(v_owner) then
     perform event_store_private.refuse_foreign_producer(v_producer_id, v_partition, v_owner);
   end if;
-  -- locked: of two that register it for the first time the second one finds the first one's owner
+  -- Locked: of two concurrent first registrations, the second finds the first one's owner.
   select p.owner into _before
   from event_store.producers p
   where p.producer_id = v_producer_id and p.partition = v_partition
@@ -68,7 +68,7 @@ begin
     insert into event_store.producer_progress (producer_id, partition, next_sequence, updated_at)
     values (v_producer_id, v_partition, v_initial_sequence, _now);
   end if;
-  -- who is at a transaction keeps it until its own call is fenced: to wait for them could be a deadlock
+  -- A caller in a transaction keeps it until its own call is fenced: a wait for it could deadlock.
   perform event_store_private.end_transactions(
     v_producer_id,
     v_partition,
@@ -80,7 +80,7 @@ begin
     ),
     'aborted'
   );
-  -- a snapshot that is older than a message ends here (40001): the row of producers is only locked, and does not tell
+  -- A snapshot older than a later message fails here (40001): the lock of the row of producers does not show it.
   perform from event_store.producer_progress g
   where g.ctid = (select n.version from event_store_private.progress_of(v_producer_id, v_partition) n)
   for no key update;
@@ -90,10 +90,10 @@ end
 $$;
 
 comment on function event_store.register_producer(text, int, text, bigint) is
-'Registers an instance of producer v_producer_id for v_partition of its source and returns its epoch and the sequence'
-' that it goes on with; a new one begins with v_initial_sequence. v_owner is the role whose members may register it and send as it: by default the login, and '
-'event_store_writer where that is a member of event_store_owner. Each call raises the epoch, aborts what earlier instances have open and refuses what they '
-'send. MR005 an argument is null, empty or out of range, or v_owner no role; MR045 it is another '
-'role''s, or the caller is no member of v_owner.';
+'Registers an instance of producer v_producer_id for v_partition of its source and returns its epoch and its next '
+'sequence; a new producer begins with v_initial_sequence. Members of role v_owner may register it and send as it: by '
+'default the login, or event_store_writer if the login is a member of event_store_owner. Each call raises the epoch, '
+'aborts open transactions of earlier instances and refuses what they send. MR005 an argument is null, empty or out of '
+'range, or v_owner is no role; MR045 it is another role''s, or the caller is no member of v_owner.';
 revoke all on function event_store.register_producer(text, int, text, bigint) from public;
 grant execute on function event_store.register_producer(text, int, text, bigint) to event_store_writer, event_store_owner;

@@ -26,7 +26,7 @@ end
 $$;
 
 comment on function event_store_platform.approve_version(text, int, text) is
-'Lets version v_version of read model v_model serve once it has caught up; audited with v_reason, '
-'once. MR005 v_model or v_version is null.';
+'Lets version v_version of read model v_model serve once it has caught up; audited with v_reason, once. MR005 v_model '
+'or v_version is null.';
 revoke all on function event_store_platform.approve_version(text, int, text) from public;
 grant execute on function event_store_platform.approve_version(text, int, text) to event_store_owner;

@@ -24,9 +24,9 @@ end
 $$;
 
 comment on function event_store_platform.declare_version(text, int, text, text, boolean, int[], boolean) is
-'Writes down version v_version of read model v_model, in the transaction that makes its tables: it is consumed as '
-'v_view, v_fingerprint is the hash of its declaration, v_serves says whether people read it, v_unbuilt are the log '
-'partitions whose first events only the archive has, v_approved is false where somebody is to approve it before it '
-'serves. MR005 an argument is null.';
+'Records version v_version of read model v_model, in the transaction that makes its tables: it is consumed as v_view, '
+'v_fingerprint is the hash of its declaration, v_serves says whether people read it, v_unbuilt are the log partitions '
+'with first events that only the archive has, v_approved is false if a person must approve it before it serves. MR005 '
+'an argument is null.';
 revoke all on function event_store_platform.declare_version(text, int, text, text, boolean, int[], boolean) from public;
 grant execute on function event_store_platform.declare_version(text, int, text, text, boolean, int[], boolean) to event_store_owner;

@@ -1,4 +1,4 @@
--- A newer one than v_built may be the work of newer code, and is never unused while it waits for its approval.
+-- A version newer than v_built may come from newer code, and is never unused while it waits for its approval.
 create or replace function event_store_platform.is_unused_version(
   v_model text,
   v_version int,
@@ -19,7 +19,7 @@ as $$
 $$;
 
 comment on function event_store_platform.is_unused_version(text, int, int, bigint) is
-'Says whether version v_version of read model v_model is unused: it does not serve, and is older than version v_built'
-' or was declared or approved v_abandoned_s ago.';
+'Returns whether version v_version of read model v_model is unused: it does not serve, and is older than version '
+'v_built or was declared or approved v_abandoned_s ago.';
 revoke all on function event_store_platform.is_unused_version(text, int, int, bigint) from public;
 grant execute on function event_store_platform.is_unused_version(text, int, int, bigint) to event_store_owner;

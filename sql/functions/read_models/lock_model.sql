@@ -1,6 +1,6 @@
--- Who makes, serves or drops a version calls this first. The lock is that of a key which only this function inserts: an
--- advisory key could be held by any login. Who inserts a key that another open transaction has inserted waits for that
--- one, though it deleted it again.
+-- Call this first to make, serve or drop a version. It locks a key that only this function inserts: an advisory key
+-- could be held by any login. An insert of a key that another open transaction has inserted waits for that one, even if
+-- that one deleted the key again.
 create or replace function event_store_platform.lock_model(
   v_model text
 )
@@ -15,7 +15,7 @@ begin
     perform event_store_private.refuse_request('an argument is null', 'Name the model and state what is asked for.');
   end if;
   perform event_store_private.bound_idle_transaction();
-  -- one that a store of before has: whoever deletes it goes first
+  -- a row that an older store left: its deleter goes first
   delete from event_store.model_locks where model = v_model;
   insert into event_store.model_locks (model) values (v_model);
   delete from event_store.model_locks where model = v_model;

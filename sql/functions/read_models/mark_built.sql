@@ -21,7 +21,7 @@ end
 $$;
 
 comment on function event_store_platform.mark_built(text, int, int[]) is
-'Says in the transaction of a rebuild that the log partitions v_partitions of version v_version of read model v_model'
-' are built from their first events on: they are unbuilt no more. MR005 an argument is null.';
+'Records in the transaction of a rebuild that the log partitions v_partitions of version v_version of read model '
+'v_model are built from their first events on, and so no longer unbuilt. MR005 an argument is null.';
 revoke all on function event_store_platform.mark_built(text, int, int[]) from public;
 grant execute on function event_store_platform.mark_built(text, int, int[]) to event_store_owner;

@@ -1,4 +1,4 @@
--- Only the archive has such an event: where it fails again, nobody could try it later, so it stays given up. A version
+-- Only the archive has such an event: if it fails again, it cannot be retried later, so it stays discarded. A version
 -- after the first is consumed as the view with _v and its number behind.
 create or replace function event_store_platform.purged_discards(
   v_view text
@@ -19,6 +19,6 @@ $$;
 
 comment on function event_store_platform.purged_discards(text) is
 'Returns the offsets of events that were discarded (discard_dead_letter) for any version of the read model that '
-'declares view v_view, and that were purged since.';
+'declares view v_view, and purged since.';
 revoke all on function event_store_platform.purged_discards(text) from public;
 grant execute on function event_store_platform.purged_discards(text) to event_store_reader, event_store_owner;

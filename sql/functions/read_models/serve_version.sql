@@ -1,4 +1,4 @@
--- Called after lock_model, where has_caught_up says that this version stands nowhere behind.
+-- Called after lock_model, once has_caught_up says that this version has no lag.
 create or replace function event_store_platform.serve_version(
   v_model text,
   v_version int

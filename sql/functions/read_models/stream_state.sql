@@ -1,8 +1,8 @@
--- Who handles a command reads only the events behind the state. They are read with the upcasts of now: a version of the
--- model that read events with others is none of this declaration. A stream that has a lock failed, and some of its
--- events are owed.
--- It has its caller's rights, for the tables of read models are their owners'. So a service needs event_store_reader
--- beside event_store_writer.
+-- A command handler reads only the events behind the state. It reads them with the current upcasts: a version of the
+-- model that used other upcasts does not match this declaration. A stream with a lock failed, and its state lacks some
+-- events.
+-- It runs with its caller's rights, because the tables of read models belong to their owners. So a service needs
+-- event_store_reader as well as event_store_writer.
 -- Races: all of it is as of one moment.
 -- Example: select state, version from stream_state('carts', '5e88…', 'cart', 'cart-1')
 create or replace function event_store.stream_state(
@@ -40,7 +40,7 @@ begin
   join event_store.views w using (view)
   where d.model = v_model and not _partition = any (d.unbuilt)
     and d.fingerprint = v_fingerprint || (
-      -- as fingerprints of functions have it, behind the number of the tables' layout
+      -- as in the fingerprints of functions, behind the number of the tables' layout
       select '+' || encode(sha256(convert_to('2' || coalesce(string_agg(
         format(E'%s %s %s %s\n', u.decider, u.event, u.to_version, u.digest), '' order by u.event collate "C", u.to_version
       ), ''), 'UTF8')), 'hex')
@@ -72,11 +72,11 @@ begin
   if _position is null then
     return;
   end if;
-  -- by its key: a condition on the stream could be planned as a look at all of its events
+  -- By its key: a condition on the stream could make the plan read all of its events.
   select l."offset" into _offset from event_store.event_log l where l.partition = _partition and l.position = _position;
   return query select _state, e.version, e."offset" from event_store.events e where e."offset" = _offset;
   if not found then
-    -- the event was purged, and what was kept since the view does not want, or comes behind it
+    -- The event was purged; the events kept since are unwanted by the view, or come behind it.
     return query
     select _state, p.version, p.last_offset
     from event_store.purged_streams p
@@ -86,9 +86,9 @@ end
 $$;
 
 comment on function event_store.stream_state(text, text, text, text) is
-'Returns what the fold read model v_model, as the declaration with v_fingerprint, has of the stream (v_decider, '
-'v_decider_id): its state, and the version and offset of the last event before it. Nothing where that is no snapshot: '
-'nothing is stored, the stream has a lock, an event of it was discarded, or the log partition is to be rebuilt. It runs with '
-'the caller''s rights.';
+'Returns the snapshot that the fold read model v_model, as the declaration with v_fingerprint, has of the stream '
+'(v_decider, v_decider_id): its state, and the version and offset of the last event before it. No row if there is no '
+'valid snapshot: nothing is stored, the stream has a lock, an event of it was discarded, or the log partition is to '
+'be rebuilt. It runs with the caller''s rights.';
 revoke all on function event_store.stream_state(text, text, text, text) from public;
 grant execute on function event_store.stream_state(text, text, text, text) to event_store_reader, event_store_owner;

@@ -15,6 +15,6 @@ as $$
 $$;
 
 comment on function event_store_platform.version_of_view(text) is
-'Returns the read model, and its version, that is consumed as view v_view; none where no read model is.';
+'Returns the read model and the version that are consumed as view v_view; none if no read model is.';
 revoke all on function event_store_platform.version_of_view(text) from public;
 grant execute on function event_store_platform.version_of_view(text) to event_store_reader, event_store_owner;

@@ -1,4 +1,4 @@
-"""Messages of the source's sessions that annotate the changes behind them in their transaction."""
+"""Logical messages that annotate the later changes of their transaction."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_annotations_are_json_that_jsonb_takes_or_a_text(content: bytes, kept: o
 TOO_LARGE = {
     b'{"user": "' + b"x" * 1_100_000 + b'"}': "has 1100013 bytes; at most 524288 are allowed",
     b"x" * 600_000: "has 600002 bytes; at most 524288 are allowed",
-    # as jsonb writes them, with a blank behind each comma
+    # the size as jsonb prints the value, with a blank after each comma
     b"[" + b"1," * 200_000 + b"1]": "has 800004 bytes; at most 524288 are allowed",
     b"[" + b"1e800," * 1_000 + b"1]": "has 808004 bytes; at most 524288 are allowed",
     b'{"n": 1e900}': "has a number of 901 digits; at most 900 are allowed",

@@ -1,13 +1,13 @@
-"""What a look into the slot gives, in batches, and in pieces that end where a transaction does."""
+"""Messages of one read of the slot: in batches, and in pieces that end at the end of a transaction."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.arriving import BATCH, BATCH_BYTES, Arriving
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.arriving import BATCH, BATCH_BYTES, Arriving
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changes import ChangeDecoder
 from tests.support.capturing.decoded_changes import T
 from tests.support.capturing.pgoutput_bytes import COMMITTED_AT, begin, commit, encode, insert
 
@@ -23,7 +23,7 @@ class Watched(ChangeDecoder):
 
 
 def transaction(lsn: int, *keys: int, text: bytes = b"a") -> list[bytes]:
-    """Write a transaction that inserts so many rows: three messages beside them."""
+    """Return the messages of a transaction that inserts a row per key: three messages beside the inserts."""
     rows = [insert(str(key).encode(), text) for key in keys]
     return [begin(lsn), encode(T), *rows, commit(lsn)]
 

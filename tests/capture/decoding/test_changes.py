@@ -1,4 +1,4 @@
-"""Messages to changes: what each does to a row, in which transaction, with which id."""
+"""Messages to changes: the row, the action, the transaction and the id of each."""
 
 from typing import Any
 from uuid import RFC_4122, UUID, uuid5
@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.fields import derived_id, packed_id, packed_ids
-from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Lsn, Message, Relation, Truncate, Update
-from millrace.resources.capture.decoding.transactions import whole_xid
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.fields import derived_id, packed_id, packed_ids
+from millrace.capture.decoding.pgoutput import UNCHANGED, Delete, Lsn, Message, Relation, Truncate, Update
+from millrace.capture.decoding.transactions import whole_xid
 from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import FULL, T, body, data, decoded, moves, streamed
 from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, encode, insert, relation
@@ -64,27 +64,27 @@ def test_a_change_has_what_the_log_holds_and_names_what_it_does_not(source: Sour
     large, key = "x" * 9000, "x" * 2500
     *changes, last = streamed(source, *map(CapturedTable, "tkx"), CapturedTable("f", key=("id",)))
     assert moves(changes) == [
-        # a large value that did not change is unavailable
+        # an unchanged large value is unavailable
         ("updated", "[1]", {"record": {"id": 1, "n": 2}, "unavailable": ["large"]}),
         ("updated", "[2]", {"record": {"id": 2, "large": "unchanged_toast", "n": 2}}),
-        # or from the old row; two updates in one transaction are two changes with right images
+        # or is taken from the old row; two updates in one transaction are two changes with the right images
         ("updated", "[1]", {"record": {"id": 1, "large": large, "n": 2}, "changes": {"n": 1}}),
         ("updated", "[1]", {"record": {"id": 1, "large": large, "n": 3}, "changes": {"n": 2}}),
-        # a large key is known from the old key
+        # a large key is taken from the old key
         ("updated", f'["{key}"]', {"record": {"id": key, "n": 2}}),
         # a delete has the key only
         ("deleted", "[1]", {"record": {"id": 1}, "unavailable": ["large", "n"]}),
     ]
     first, second = changes[2:4]
     assert (first.commit_lsn, first.commit_idx, second.commit_idx) == (second.commit_lsn, 0, 1)
-    # the server's transaction ids are made whole
+    # 32-bit transaction ids become 64-bit ones
     assert str(last.xid) == body(last)["record"]["xid"]
 
 
 ALL_KEY = relation(("id", INT4), ("note", TEXT), key=("id", "note"))
-# a table, a message, and what it does to which rows
+# a table, a message, and its changes: action, key, data
 MOVES: tuple[tuple[Relation, Message, list[tuple[str, str, dict[str, Any]]]], ...] = (
-    # without the old row an update does not say what changed
+    # without the old row the changed columns of an update are unknown
     (T, Update(TABLE, None, None, (b"7", b"b")), [("updated", "[7]", {"record": {"id": 7, "note": "b"}})]),
     (
         FULL, Update(TABLE, "O", (b"7", b"b"), (b"7", b"b")),
@@ -116,13 +116,13 @@ def test_a_change_has_what_the_log_holds_of_its_rows() -> None:
 
 
 B_A = relation(("b", TEXT), ("n", INT4), ("a", TEXT), key=("a", "b"))
-# a table, the key that is declared, a row, and its key
+# a table, the declared key, a row, and its key
 KEYS: tuple[tuple[Relation, tuple[str, ...] | None, tuple[bytes, ...], str], ...] = (
-    # in the order of the columns, and no two alike
+    # in the order of the columns; different values make different keys
     (B_A, None, (b"a,b", b"1", b'c"d'), '["a,b","c\\"d"]'),
     (B_A, None, (b"a", b"1", b'b,c"d'), '["a","b,c\\"d"]'),
     (B_A, None, (b"\\/", b"1", "ü\n".encode()), '["\\\\/","ü\\n"]'),
-    # the declared one where the replica identity has none
+    # the declared key if the replica identity has none
     *[(relation(("b", TEXT), ("a", TEXT), key=(), identity=of), ("a", "b"), (b"y", b"x"), '["y","x"]') for of in "fnd"],
     (B_A, ("n",), (b"b", b"1", b"a"), '["b","a"]'),
 )
@@ -175,10 +175,10 @@ def test_values_are_json_by_their_type() -> None:
     ("xid", "reference", "whole"),
     [
         (900, 1000, 900), (1000, 1000, 1000),
-        (1100, 1000, 1100),  # it began after we asked
+        (1100, 1000, 1100),  # the transaction began after the reference id was read
         (900, 2**32 + 1000, 2**32 + 900), (2**32 - 5, 2**32 + 1000, 2**32 - 5), (3, 2**32 - 5, 2**32 + 3),
         (2**32 - 5, 5 * 2**32 + 1000, 5 * 2**32 - 5), (2**31 + 999, 1000, 2**31 + 999),
-        (2**31 + 1001, 1000, 2**31 + 1001),  # nothing is below 0
+        (2**31 + 1001, 1000, 2**31 + 1001),  # an id is never negative
     ],
 )  # fmt: skip
 def test_a_transaction_s_id_is_made_whole(xid: int, reference: int, whole: int) -> None:

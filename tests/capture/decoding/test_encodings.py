@@ -1,10 +1,10 @@
-"""Text of other encodings is read as the server itself converts it, character by character."""
+"""Text in other encodings is converted as the server converts it, character by character."""
 
 from itertools import product
 
 import psycopg
 
-from millrace.resources.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
+from millrace.capture.decoding.encodings import NO_TEXT, codec_of, recoded_value
 
 _READ = """
 create function pg_temp.converted(v_bytes bytea, v_encoding text) returns bytea language plpgsql as $$
@@ -38,5 +38,5 @@ def test_no_character_is_read_as_another_one_than_the_server_reads(dsn: str) -> 
                 if converted is not None and not ours.startswith(NO_TEXT):
                     compared += 1
                     assert ours == converted, (name, text)
-    # most of the characters of 26 pages, and those of four large encodings
+    # most characters of 26 code pages and of four large encodings
     assert compared > 30000

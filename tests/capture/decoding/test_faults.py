@@ -1,4 +1,4 @@
-"""Messages and rows that cannot be decoded: a change with a fault where its table is known, an error otherwise."""
+"""Messages and rows that cannot be decoded: a change with a fault if the table is known, else an error."""
 
 import json
 
@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding import pgoutput
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.fields import MAX_DATA_CHARACTERS, packed_id, packed_ids
-from millrace.resources.capture.decoding.pgoutput import UNCHANGED, Delete, Insert, PgoutputError, Relation, Update
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding import pgoutput
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.fields import MAX_DATA_CHARACTERS, packed_id, packed_ids
+from millrace.capture.decoding.pgoutput import UNCHANGED, Delete, Insert, PgoutputError, Relation, Update
 from tests.support.capturing.decoded_changes import FULL, T, annotated, decoded, decoder, moves
 from tests.support.capturing.pgoutput_bytes import INT4, JSONB, TABLE, TEXT, begin, commit, encode, insert, relation
 

@@ -1,4 +1,4 @@
-"""Bytes to messages: by hand, from the server, and at random."""
+"""Bytes to messages: handwritten, from the server, and random."""
 
 from datetime import UTC, datetime
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.decoding.pgoutput import (
+from millrace.capture.decoding.pgoutput import (
     UNCHANGED,
     Begin,
     Commit,
@@ -157,7 +157,7 @@ def decodes_or_is_refused(data: bytes) -> None:
         message = decode(data)
     except PgoutputError:
         return
-    # nothing was passed over: all of the bytes are in the message
+    # nothing was skipped: all bytes are in the message
     assert encode(message) == data
 
 
@@ -246,14 +246,14 @@ def test_the_server_names_types_truncated_tables_and_origins(source: Source) -> 
     finally:
         source.run("select pg_replication_origin_session_reset()", "select pg_replication_origin_drop('far')")
     found = source.messages()
-    # types of the database's own, and the base of domains
+    # user-defined types, and the base type of a domain
     types = [message for message in found if isinstance(message, Type)][:2]
     assert [(message.schema, message.name) for message in types] == [("public", "mood"), ("pg_catalog", "numeric")]
     tables = {message.table: message for message in found if isinstance(message, Relation)}
     assert [column.type_oid for column in tables["t"].columns] == [INT4, *[message.type_oid for message in types]]
     first, _ = [message for message in found if isinstance(message, Insert)]
     assert first == Insert(tables["t"].relation_id, (b"1", b"sad", b"2.50"))
-    # several tables in one message
+    # one message truncates several tables
     a, b = tables["a"].relation_id, tables["b"].relation_id
     assert [message for message in found if isinstance(message, Truncate)] == [
         Truncate((b, a), False, True),

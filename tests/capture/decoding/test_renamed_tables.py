@@ -1,4 +1,4 @@
-"""Captured tables that change under a name that is not declared, or whose rows other columns name for a while."""
+"""Captured tables that change under an undeclared name, or have another key for a while."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder, TableRenamed
-from millrace.resources.capture.decoding.declared_names import DeclaredName
-from millrace.resources.capture.decoding.pgoutput import Lsn, Truncate
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.decoding.schemas import Schemas
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import TableUnfit
+from millrace.capture.decoding.changes import ChangeDecoder, TableRenamed
+from millrace.capture.decoding.declared_names import DeclaredName
+from millrace.capture.decoding.pgoutput import Lsn, Truncate
+from millrace.capture.decoding.schemas import Schemas
 from tests.support.capturing.decoded_changes import T, data, decoder
 from tests.support.capturing.pgoutput_bytes import INT4, TABLE, TEXT, begin, commit, encode, insert, relation
 
 RENAMED = relation(("id", INT4), ("note", TEXT), table="u")
-# it has its own name again where the log stands at 300
-PUT_BACK = {TABLE: DeclaredName("public.t", seen=Lsn(300))}
+# the table has its declared name again at LSN 300
+PUT_BACK = {TABLE: DeclaredName("public.t", found_at=Lsn(300))}
 
 T_AND_U = [CapturedTable("t"), CapturedTable("u")]
 KEYED = CapturedTable("t", key=("id",))
@@ -29,7 +29,7 @@ Fed = tuple[ChangeDecoder, list[Change]]
 def fed(
     names: dict[int, DeclaredName], *messages: bytes, tables: Sequence[CapturedTable] = (CapturedTable("t"),)
 ) -> Fed:
-    """Feed messages to a decoder of tables that have these names; return it, and the changes."""
+    """Feed messages to a decoder of tables with these names; return the decoder and the changes."""
     to_changes = ChangeDecoder(tables, "shop", 3, 1000, names)
     return to_changes, [change for message in messages for change in to_changes.feed(message)]
 
@@ -37,7 +37,7 @@ def fed(
 @pytest.mark.parametrize("raw", [insert(b"7", b"a"), encode(Truncate((TABLE,), False, False)), b"I\0\0@\x10"])
 def test_a_table_that_changes_under_an_undeclared_name_is_refused(raw: bytes) -> None:
     since = {TABLE: DeclaredName("public.t", since=Lsn(200))}
-    # what the backfill to come will see
+    # the coming backfill will see these changes
     to_changes, changes = fed(since, begin(199), encode(RENAMED), raw, commit(199))
     assert changes == []
     to_changes.feed(begin(200))
@@ -62,7 +62,7 @@ def test_what_a_table_did_before_it_had_its_name_again_is_its_own(raw: bytes, ac
     ]
     assert [data(c)["source"]["table"] for c in changes] == ["t", "t"]
     to_changes.feed(commit(299))
-    # no description comes again for a transaction that renames nothing
+    # a transaction without a rename brings no new description
     to_changes.feed(begin(300))
     with pytest.raises(TableRenamed, match=r"(?s)public\.t .*public\.u"):
         to_changes.feed(raw)
@@ -79,7 +79,7 @@ def test_columns_under_another_name_are_compared_with_its_own() -> None:
 
 def test_what_cannot_be_decoded_under_another_name_can_be_later(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 10)
+        patch.setattr("millrace.capture.decoding.changes.MAX_DATA_CHARACTERS", 10)
         _, (faulty,) = fed(PUT_BACK, begin(100), encode(RENAMED), insert(b"7", b"a"))
     assert faulty.fault
     restored = decoder().restore(faulty)
@@ -88,20 +88,23 @@ def test_what_cannot_be_decoded_under_another_name_can_be_later(monkeypatch: pyt
 
 
 def test_a_table_that_had_the_name_of_another_keeps_its_changes() -> None:
-    declared = {TABLE: DeclaredName("public.t", seen=Lsn(300)), TABLE + 1: DeclaredName("public.u", seen=Lsn(300))}
+    declared = {
+        TABLE: DeclaredName("public.t", found_at=Lsn(300)),
+        TABLE + 1: DeclaredName("public.u", found_at=Lsn(300)),
+    }
     to_changes, (change,) = fed(declared, begin(100), encode(RENAMED), insert(b"7", b"a"), tables=T_AND_U)
     assert change.decider == "table:public.t"
     for message in (commit(100), begin(300)):
         to_changes.feed(message)
-    # which rows these are is known once it is looked at anew
+    # the rows can be identified only after the catalog is read again
     with pytest.raises(TableRenamed, match=r"(?s)public\.t .*public\.u"):
         to_changes.feed(insert(b"7", b"a"))
 
 
 def test_a_table_that_had_another_s_name_before_was_that_one() -> None:
     declared = {
-        TABLE: DeclaredName("public.t", since=Lsn(200), seen=Lsn(200)),
-        TABLE + 1: DeclaredName("public.u", since=Lsn(200), seen=Lsn(200)),
+        TABLE: DeclaredName("public.t", since=Lsn(200), found_at=Lsn(200)),
+        TABLE + 1: DeclaredName("public.u", since=Lsn(200), found_at=Lsn(200)),
     }
     _, (change,) = fed(declared, begin(100), encode(RENAMED), insert(b"7", b"a"), tables=T_AND_U)
     assert change.decider == "table:public.u"
@@ -117,7 +120,7 @@ def test_under_another_name_other_key_columns_are_refused_as_ever() -> None:
 def test_rows_that_other_columns_name_are_refused_until_the_key_does_again() -> None:
     since = {TABLE: DeclaredName("public.t", since=Lsn(200))}
     other = relation(("id", INT4), ("note", TEXT), key=("note",))
-    # what the backfill to come will see
+    # the coming backfill will see these changes
     seen = (begin(199), encode(other), insert(b"7", b"a"), commit(199))
     to_changes, changes = fed(since, *seen, tables=[KEYED])
     assert changes == []

@@ -1,4 +1,4 @@
-"""Many rows at once: the same changes as of each message by itself."""
+"""Many rows decoded together: the same changes as message by message."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,10 +6,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import (
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changed_rows import RowChange, TableRows
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.decoding.pgoutput import (
     UNCHANGED,
     Delete,
     Insert,
@@ -22,7 +23,6 @@ from millrace.resources.capture.decoding.pgoutput import (
     relation_of_one_row,
     values_of_one_row,
 )
-from millrace.resources.capture.decoding.rows import RowChange, TableRows
 from tests.support.capturing import pgoutput_bytes
 from tests.support.capturing.decoded_changes import annotated
 from tests.support.capturing.pgoutput_bytes import BOOL, INT4, JSON, JSONB, TABLE, TEXT, begin, commit, encode, insert
@@ -36,7 +36,7 @@ TEXTS = (
 
 
 def told(rows: TableRows, raw: bytes) -> RowChange:
-    """Return what a message says by itself."""
+    """Return the change of one message, decoded alone."""
     match decode(raw):
         case Insert() as message:
             return rows.inserted(message)
@@ -50,7 +50,7 @@ def told(rows: TableRows, raw: bytes) -> RowChange:
 
 
 def told_together(rows: TableRows, raw: Sequence[bytes], width: int) -> list[RowChange]:
-    """Return what messages of one action say, read together."""
+    """Return the changes of messages of one action, decoded together."""
     values = [values_of_one_row(message, width) for message in raw]
     whole = [row for row in values if row is not None]
     assert len(whole) == len(raw)
@@ -133,7 +133,7 @@ def test_messages_that_are_fed_together_are_the_same_changes(data: st.DataObject
             else:
                 raw = message(step, values)
                 raw = raw[:1] + relation.relation_id.to_bytes(4, "big") + raw[5:]
-            # now and then it is cut off
+            # one message in four is cut off
             messages.append(raw[: data.draw(st.sampled_from((len(raw), len(raw), len(raw), len(raw) - 1)))])
     by_itself, together = (ChangeDecoder(declared, "shop", 3, 900) for _ in range(2))
     expected = [change for each in messages for change in by_itself.feed(each)]

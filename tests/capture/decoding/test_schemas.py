@@ -1,7 +1,7 @@
-"""The columns of tables through the log: what is met at a position is the same whenever that position comes."""
+"""The columns of tables along the log: a position gives the same columns every time it is read."""
 
-from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, RelationColumn
-from millrace.resources.capture.decoding.schemas import Position, Schema, Schemas, TableSchema
+from millrace.capture.decoding.pgoutput import Lsn, Relation, RelationColumn
+from millrace.capture.decoding.schemas import Position, Schema, Schemas, TableSchema
 
 STORED = Lsn(100)
 
@@ -20,27 +20,27 @@ def kept(generation: int, lsn: int, *names: str) -> TableSchema:
 
 def test_other_columns_are_told_and_kept_once() -> None:
     schemas = Schemas([kept(1, 50, "id")], 2, {23: "integer"})
-    assert schemas.meet(described("id"), STORED, 0, STORED) is None
-    assert schemas.meet(described("id", "a"), STORED, 3, STORED) == (schema("id"), schema("id", "a"))
-    assert schemas.meet(described("id", "a"), STORED, 4, STORED) is None
-    assert [(each.at.commit_idx, each.schema) for each in schemas.take()] == [(3, schema("id", "a"))]
-    assert schemas.take() == []
+    assert schemas.add_relation(described("id"), STORED, 0, STORED) is None
+    assert schemas.add_relation(described("id", "a"), STORED, 3, STORED) == (schema("id"), schema("id", "a"))
+    assert schemas.add_relation(described("id", "a"), STORED, 4, STORED) is None
+    assert [(each.at.commit_idx, each.schema) for each in schemas.take_new()] == [(3, schema("id", "a"))]
+    assert schemas.take_new() == []
 
 
 def test_what_is_stored_is_told_again_and_not_kept_again() -> None:
     schemas = Schemas([kept(1, 50, "id"), kept(1, 60, "id", "a"), kept(1, 70, "a")], 1, {})
-    assert schemas.meet(described("id"), Lsn(60), 0, STORED) is None
-    assert schemas.meet(described("id", "a"), Lsn(60), 0, STORED) == (schema("id"), schema("id", "a"))
-    assert schemas.meet(described("id", "a"), Lsn(70), 0, STORED) is None
-    assert schemas.take() == []
+    assert schemas.add_relation(described("id"), Lsn(60), 0, STORED) is None
+    assert schemas.add_relation(described("id", "a"), Lsn(60), 0, STORED) == (schema("id"), schema("id", "a"))
+    assert schemas.add_relation(described("id", "a"), Lsn(70), 0, STORED) is None
+    assert schemas.take_new() == []
 
 
 def test_the_first_that_is_met_of_a_table_tells_nothing_and_is_kept() -> None:
     schemas = Schemas([], 1, {})
-    # an older version of this program stored it
-    assert schemas.meet(described("id"), Lsn(99), 0, STORED) is None
-    assert schemas.take() == []
+    # stored by an older version of this program
+    assert schemas.add_relation(described("id"), Lsn(99), 0, STORED) is None
+    assert schemas.take_new() == []
     for _ in range(2):
-        assert schemas.meet(described("id", "a"), STORED, 0, STORED) is None
-    assert len(schemas.take()) == 1
-    assert schemas.meet(described("id"), STORED, 1, STORED) == (schema("id", "a"), schema("id"))
+        assert schemas.add_relation(described("id", "a"), STORED, 0, STORED) is None
+    assert len(schemas.take_new()) == 1
+    assert schemas.add_relation(described("id"), STORED, 1, STORED) == (schema("id", "a"), schema("id"))

@@ -1,4 +1,4 @@
-"""Values to JSON: every text that comes out is one that jsonb takes, as Postgres itself says."""
+"""Values to JSON: jsonb accepts every text, as Postgres itself confirms."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.resources.capture.decoding.values import Undecodable, embedded, encoded_column, encoder_of, quoted
+from millrace.capture.decoding.values import Undecodable, embedded, encoded_column, encoder_of, quoted
 from tests.support.capturing.pgoutput_bytes import BOOL, FLOAT8, INT4, JSON, JSONB, NUMERIC, TEXT
 from tests.support.capturing.sources import Source
 
@@ -90,7 +90,7 @@ def test_what_is_embedded_or_quoted_is_read_again_as_it_was(document: object, as
     try:
         assert embedded(text) == text
     except Undecodable:
-        # floats without a number, NUL, halves of surrogate pairs
+        # NaN and infinities, NUL, halves of surrogate pairs
         assert any(mark in text for mark in ("NaN", "Infinity", "\\u0000", "\\ud", "\\uD")) or not text.isascii()
     if "\0" not in text:
         assert json.loads(quoted(text)) == text

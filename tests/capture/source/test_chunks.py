@@ -1,4 +1,4 @@
-"""Rows that are there already: read chunk by chunk, in the text form of messages, with what the snapshot saw."""
+"""Existing rows: read chunk by chunk, in the text form of messages, with the snapshot of each read."""
 
 import json
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfilled_rows as backfilling
-from millrace.resources.capture.backfilled_rows import backfilled_rows
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import Lsn, Relation, WholeRow
-from millrace.resources.capture.source.chunks import Chunk, TableMissing, TableUnreadable, _query, read_chunk
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid
-from millrace.resources.capture.source.ordering import key_parts
-from millrace.resources.capture.source.slot import create_slot
-from millrace.resources.capture.source.tables import find_table, with_key
+from millrace.capture import backfilled_rows as backfilling
+from millrace.capture.backfilled_rows import backfilled_rows
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.decoding.pgoutput import Lsn, Relation, WholeRow
+from millrace.capture.source.chunks import Chunk, TableMissing, TableUnreadable, _query, read_chunk
+from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
+from millrace.capture.source.ordering import key_parts
+from millrace.capture.source.slot import create_slot
+from millrace.capture.source.tables import find_table, with_key
 from tests.support.capturing.captures import ReadRow, of_read
 from tests.support.capturing.given import given
 from tests.support.capturing.odd_types import CASELESS
@@ -35,10 +35,10 @@ def reading(source: Source) -> Iterator[Connection]:
 
 
 def read_all(connection: Connection, table: CapturedTable = T, limit: int = 3) -> list[WholeRow]:
-    """Read a table to its end, and look that the chunks are no larger than they have to be."""
+    """Read a table to its end; assert that no chunk is larger than necessary."""
     found: list[WholeRow] = []
     chunk = None
-    while chunk is None or not chunk.done:
+    while chunk is None or not chunk.is_last:
         chunk = read_chunk(connection, table, None if chunk is None else chunk.last_key, limit)
         assert len(chunk.rows) <= limit
         found.extend(chunk.rows)
@@ -50,7 +50,7 @@ def backfilled(chunk: Chunk, generation: int = 1, offset: int = 1, before: int =
 
 
 def sees(connection: Connection, chunk: Chunk, xid: str) -> bool:
-    """Whether the snapshot in which the chunk was read sees this transaction."""
+    """Return whether the snapshot of the chunk sees this transaction."""
     query = "select pg_visible_in_snapshot(%s::text::xid8, %s::text::pg_snapshot)"
     return bool(value(connection, query, xid, chunk.snapshot))
 
@@ -62,10 +62,10 @@ def test_every_row_is_read_once_in_the_order_of_the_key(reading: Connection, sou
         source.connection.execute("insert into t select n * 10, n from generate_series(%s, 1, -1) n", (number,))
         assert read_all(reading) == [(f"{n * 10}".encode(), f"{n}".encode()) for n in range(1, number + 1)]
         whole = read_chunk(reading, T, None, 7)
-        assert (len(whole.rows), whole.done) == (number, number < 7)
+        assert (len(whole.rows), whole.is_last) == (number, number < 7)
         assert whole.last_key == ((f"{number * 10}",) if number else None)
     last = read_chunk(reading, T, ("70",), 7)
-    assert (last.rows, last.last_key, last.done) == ([], ("70",), True)
+    assert (last.rows, last.last_key, last.is_last) == ([], ("70",), True)
 
 
 def test_a_key_of_several_columns_is_read_in_its_index_order(reading: Connection, source: Source) -> None:
@@ -89,7 +89,7 @@ def test_the_next_chunk_is_found_by_the_index_of_the_key(reading: Connection, so
     explained = [line for (line,) in query(reading, f"explain {inner}")]
     scans = [line for line in explained if "Scan" in line and "Subquery" not in line]
     assert [line for line in scans if "using t_pkey" not in line] == []
-    # one way for each schema of operators; what is sorted is what these ways found
+    # one scan for each schema of operators; only the results of these scans are sorted
     assert len(scans) == (1 if second == "text" else 2)
     assert len([line for line in explained if "Sort" in line and "Sort Key" not in line]) <= len(scans) - 1
 
@@ -102,7 +102,7 @@ def test_rows_that_share_a_declared_key_come_together(reading: Connection, sourc
     )
     table = CapturedTable("t", key=("k",))
     first = read_chunk(reading, table, None, 1)
-    assert ([values[0] for values in first.rows], first.last_key, first.done) == ([b"0"] * 4, ("0",), False)
+    assert ([values[0] for values in first.rows], first.last_key, first.is_last) == ([b"0"] * 4, ("0",), False)
     second = read_chunk(reading, table, first.last_key, 5)
     assert [values[0] for values in second.rows] == [b"1"] * 4 + [b"2"] * 2
 
@@ -116,7 +116,7 @@ def test_the_filter_and_the_columns_are_the_declared_ones(reading: Connection, s
     chunk = read_chunk(reading, CapturedTable("t", columns=("n", "id"), where="n > 1 or n is null"), None, 10)
     assert chunk.rows == [(b"2", b"2"), (b"3", None)]
     assert [column.name for column in chunk.relation.columns] == ["id", "n"]
-    # a generated column is captured where the server publishes it
+    # a generated column is captured if the server publishes it
     generated = ["twice"] if source.connection.info.server_version >= 180000 else []
     all_columns = read_chunk(reading, T, None, 10).relation.columns
     assert [column.name for column in all_columns] == ["id", "n", "secret", *generated]
@@ -149,7 +149,7 @@ def test_the_position_is_behind_every_commit_that_was_seen(source: Source) -> No
     source.listen()
     with connect_source(source.dsn) as reading:
         for n in range(20):
-            # visible before it is on the disk, and then a transaction that nobody waits for
+            # an asynchronous commit, visible before it is on disk, and then a rollback
             source.run("set synchronous_commit = off")
             source.connection.execute("insert into t values (%s)", (n,))
             source.run("begin; insert into t values (100); rollback")
@@ -182,7 +182,7 @@ def test_a_chunk_says_what_it_saw_and_waits_for_who_has_the_table(source: Source
                 other.commit()
             chunk = call.result(patience())
             other.commit()
-            # an empty one would be taken for a table whose rows are gone
+            # an empty chunk would look like a table without rows
             assert [tuple(row) for row in chunk.rows] == found
             assert sees(reading, chunk, xid) is alone
             later = read_chunk(reading, T, None, 10)
@@ -240,7 +240,7 @@ def test_a_row_s_ids_are_those_of_its_backfill(reading: Connection, source: Sour
     first, second = backfilled(chunk)
     assert first.event_id < second.event_id
     source.run("insert into t values (3)")
-    # read again by the same one, as after a kill
+    # read again by the same reader, as after a kill
     assert [row.event_id for row in backfilled(read_chunk(reading, T, None, 2))] == [first.event_id, second.event_id]
     assert next(row.event_id for row in backfilled(chunk, before=1)) == second.event_id
     others = [*backfilled(chunk, generation=2), *backfilled(chunk, offset=2), *backfilled(chunk, before=2)]

@@ -1,11 +1,11 @@
-"""The connection to a source, what any source can be asked, and which way its log came."""
+"""The connection to a source, facts about any source, and the timelines of its log."""
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
-from millrace.resources.capture.source.timelines import Timelines
-from millrace.resources.errors import Unreachable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.source.connection import connect_source, flush_lsn, next_xid, source_identity
+from millrace.capture.source.timelines import Timelines
+from millrace.errors import Unreachable
 from tests.support.capturing.sources import Source
 from tests.support.factories import value
 
@@ -59,7 +59,7 @@ def test_the_log_s_position_and_time_and_the_next_id_rise(source: Source) -> Non
     [
         ("1", "1", None), ("1 0/10, 2", "1 0/10, 2", None), ("1", "1 0/10, 2", "0/10"),
         ("1", "1 0/10, 2 0/20, 3", "0/10"), ("1 0/10, 2", "1 0/10, 2 0/20, 3", "0/20"),
-        # both were promoted, each by itself
+        # both servers were promoted independently
         ("1 0/10, 2", "1 0/18, 2", "0/10"), ("1 0/10, 2", "1 0/10, 3", "0/10"),
         ("1 0/10, 2 0/20, 4", "1 0/10, 3 0/30, 4", "0/10"),
         # histories without a common beginning

@@ -1,21 +1,21 @@
-"""Sources in other encodings than UTF-8: a value that is no text of its encoding is a fault of its change."""
+"""Sources in encodings other than UTF-8: a value that is invalid in its encoding is a fault of its change."""
 
 from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from millrace.resources.capture import backfill as backfilling
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.encodings import codec_of, recoded_message
-from millrace.resources.capture.decoding.pgoutput import Insert, Relation, Type, decode
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
+from millrace.capture import backfill as backfilling
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.encodings import codec_of, recoded_message
+from millrace.capture.decoding.pgoutput import Insert, Relation, Type, decode
+from millrace.capture.quarantine import requeue
+from millrace.capture.store import CaptureStore
+from millrace.capture.verify import verify
 from tests.support.capturing.captured import Captured, did
 from tests.support.capturing.sources import Source
 
-# a value that is no text of the encoding, and one that is none in UTF-8
+# values that are invalid in their encoding, or have no equivalent in UTF-8
 BYTES = {"SQL_ASCII": rb"\xc3e9", "WIN1252": rb"\x81", "EUC_TW": rb"\x8ea7a1a1"}
 
 
@@ -34,7 +34,7 @@ def test_a_value_that_is_no_text_is_a_fault_of_its_change(
         captured = Captured(source, capture, dsn, store)
         captured.drain()
         assert verify(dsn, capture, CapturedTable("items")).nameless == 2
-        # those that are behind it in the key's order, too
+        # also the rows behind it in the order of the key
         assert [c["record_pk"] for c in captured.changes()] == ['["a"]', '["b"]', '["z"]', '["z2"]']
         source.run(
             f"insert into items values ('d', 'before'), ('e', {bad}), ({bad}, 'key'); insert into other values (1)"
@@ -45,7 +45,7 @@ def test_a_value_that_is_no_text_is_a_fault_of_its_change(
         faults = [change.fault for change in CaptureStore(store).quarantined_changes("shop")]
         assert [fault for fault in faults if fault and "is no text of its database's encoding" not in fault] == []
         assert len(faults) == 7
-        # what was stored once is the same when the slot gives it again
+        # a stored change is the same when the slot gives it again
         assert captured.drain().quarantined == 0
         for change in CaptureStore(store).quarantined_changes("shop"):
             if change.fault:

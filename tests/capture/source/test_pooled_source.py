@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.health import capture_health
-from millrace.resources.sessions import SessionsShared
+from millrace.capture.health import capture_health
+from millrace.postgres.sessions import SessionsShared
 from tests.support.capturing.captured import Captured
 from tests.support.factories import value
 from tests.support.views.pooler import PROGRAM, pooled

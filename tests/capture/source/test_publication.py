@@ -1,15 +1,15 @@
-"""Publications: made as declared, changed when the declaration changes, and left alone otherwise."""
+"""Publications: made as declared, changed when the declaration changes, else left alone."""
 
 from typing import Any
 
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.pgoutput import Insert, Relation, Truncate, decode
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.publication import ForeignPublication, drop_publication, ensure_publication
-from millrace.resources.capture.source.slot import create_slot
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Insert, Relation, Truncate, decode
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.publication import ForeignPublication, drop_publication, ensure_publication
+from millrace.capture.source.slot import create_slot
 from tests.support.capturing.given import given
 from tests.support.capturing.sources import Source
 from tests.support.factories import refusal, rows, value
@@ -87,13 +87,13 @@ def test_a_changed_declaration_changes_it(source: Source) -> None:
         assert ensured(source, changed)
         assert (published(source), switches(source)) == as_new
         assert not ensured(source, changed)
-        # it is dropped once and again
+        # dropping it twice is no error
         assert [drop_publication(source.connection, source.slot) for _ in range(2)] == [True, False]
         assert not published(source)
 
 
 T_AND_U, ONLY_T, ONLY_U, NONE = {"public.t", "public.u"}, {"public.t"}, {"public.u"}, set[str]()
-# what somebody does, and of which declared tables something may not have been published since
+# a change by another session, and the declared tables with possibly unpublished changes since then
 DAMAGES: tuple[tuple[str, set[str]], ...] = (
     ("drop publication {}", T_AND_U),
     ("alter publication {} set (publish = 'insert')", T_AND_U),
@@ -106,10 +106,10 @@ DAMAGES: tuple[tuple[str, set[str]], ...] = (
     ("alter publication {} add table other", NONE),
     ("alter publication {} add tables in schema public", NONE),
     ("alter publication {} add tables in schema elsewhere", NONE),
-    # and changed back
+    # changed and changed back
     ("alter publication {} set (publish = 'insert'); alter publication {} set (publish = '{actions}')", T_AND_U),
     ("alter publication {} drop table t; alter publication {} add table only t where (id > 5)", T_AND_U),
-    # what takes nothing out of it
+    # changes that unpublish nothing
     ("alter publication {} add table other; alter publication {} drop table other", NONE),
     ("create role keeper superuser; alter publication {} owner to keeper", NONE),
     ("vacuum full pg_publication", NONE),

@@ -1,4 +1,4 @@
-"""What a source lacks, each with its remedy, all at once; a source that lacks nothing does not break an application."""
+"""All problems of a source at once, each with its remedy; publishing from a ready source breaks no application."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
-from millrace.resources.capture.source import probe
-from millrace.resources.capture.source.connection import connect_source, connect_walsender
-from millrace.resources.capture.source.publication import drop_publication, ensure_publication
-from millrace.resources.capture.source.readiness import NotReady, find_problems, require_ready
+from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.capture.source import probe
+from millrace.capture.source.connection import connect_source, connect_walsender
+from millrace.capture.source.publication import drop_publication, ensure_publication
+from millrace.capture.source.readiness import NotReady, find_problems, require_ready
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
 
@@ -22,7 +22,7 @@ Role = Callable[[LiteralString], Connection]
 
 @pytest.fixture
 def role(source: Source) -> Iterator[Role]:
-    """Return a function that makes the role `capturer` with some attributes, and a session of it."""
+    """Return a function that makes the role `capturer` with some attributes and opens a session of it."""
     made: list[Connection] = []
 
     def make(attributes: LiteralString) -> Connection:
@@ -47,7 +47,7 @@ def problems(source: Source, *tables: CapturedTable, actions: tuple[str, ...] = 
 
 
 def works(source: Source, *tables: CapturedTable, actions: tuple[str, ...] = ACTIONS) -> bool:
-    """Whether the application's updates and deletes pass once the tables are published."""
+    """Return whether the application's updates and deletes succeed once the tables are published."""
     with connect_source(source.dsn) as connection:
         ensure_publication(connection, source.slot, capture(*tables, actions=actions))
     try:
@@ -82,7 +82,7 @@ def test_all_problems_are_said_at_once(source: Source) -> None:
     assert refused.value.hint
 
 
-# what is there, what is declared, and what is said of it
+# the relation, its declaration, and the reported problem
 PROBLEMS: tuple[tuple[str, CapturedTable, str], ...] = (
     ("select", CapturedTable("t"), "does not exist in database"),
     ("create view t as select 1 as id", CapturedTable("t"), "it is a view"),
@@ -231,7 +231,7 @@ def test_a_partitioned_table_may_have_a_filter_as_any_other_one(source: Source) 
     assert "the log does not hold" in said
     source.run("alter table t replica identity full", "alter table t1 replica identity full")
     assert (problems(source, by_key), problems(source, by_value)) == ([], [])
-    # no columns under a full identity, as of any table
+    # no list of columns under a full replica identity, as for any table
     assert problems(source, columns)
 
 
@@ -281,11 +281,11 @@ def test_a_role_needs_rights_and_no_more_than_these(source: Source, role: Role) 
     # policies that hide rows from the owner
     source.run("alter table t force row level security")
     assert said() == ["table public.t: row level security hides rows from role capturer: alter role capturer bypassrls"]
-    # a right to each captured column is enough to read
+    # the privilege to select each captured column is enough to read
     source.run("alter table t no force row level security; revoke all on t from capturer")
     source.run("grant select (id) on t to capturer")
     assert said(CapturedTable("u"), CapturedTable("t"), actions=("insert",)) == [unread]
-    # it may not lock it either, which a publication does without such a right
+    # the role may not lock the table either; a publication needs no such privilege
     assert said(CapturedTable("u"), columns, actions=("insert",)) == []
 
 

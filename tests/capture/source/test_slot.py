@@ -1,4 +1,4 @@
-"""Slots of a real source: made, read, advanced, dropped, held by others, lost."""
+"""Slots of a real source: made, read, advanced, dropped, held by another session, lost."""
 
 import subprocess
 from collections.abc import Iterator
@@ -9,19 +9,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture.decoding.pgoutput import Insert, Lsn, decode
-from millrace.resources.capture.source import slot as slots
-from millrace.resources.capture.source.connection import connect_source, flush_lsn
-from millrace.resources.capture.source.slot import (
-    SlotBusy,
-    SlotLost,
-    SlotState,
-    advance,
-    create_slot,
-    drop_slot,
-    slot_state,
-)
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.capture.decoding.pgoutput import Insert, Lsn, decode
+from millrace.capture.source import slot as slots
+from millrace.capture.source.connection import connect_source, flush_lsn
+from millrace.capture.source.slot import SlotBusy, SlotLost, SlotState, advance, create_slot, drop_slot, slot_state
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 from tests.support.capturing.given import given
 from tests.support.capturing.sources import Source
 from tests.support.factories import start, value
@@ -43,19 +35,19 @@ def keys(connection: Connection, slot: str) -> list[bytes]:
     return [message.new[0] for message in messages if isinstance(message, Insert) and isinstance(message.new[0], bytes)]
 
 
-def standing(connection: Connection, slot: str) -> SlotState:
+def slot_now(connection: Connection, slot: str) -> SlotState:
     state = slot_state(connection, slot)
     assert state is not None
     return state
 
 
 def consumed(connection: Connection, slot: str) -> Lsn | None:
-    return standing(connection, slot).confirmed_flush_lsn
+    return slot_now(connection, slot).confirmed_flush_lsn
 
 
 @contextmanager
 def reader(source: Source, postgres: EmbeddedPostgres) -> Iterator[int]:
-    """Another program that holds the slot; gives the pid of its session."""
+    """Start another program that holds the slot; yield the pid of its session."""
     held = subprocess.Popen(
         [PROGRAMS / "pg_recvlogical", "--start", "-S", source.slot, "-d", source.dsn, "-f", "-", "-o", "proto_version=1",
          "-o", f"publication_names={source.slot}"],
@@ -73,7 +65,7 @@ def reader(source: Source, postgres: EmbeddedPostgres) -> Iterator[int]:
 
 
 def test_a_new_slot_holds_what_commits_from_then_on(capturing: Connection, source: Source) -> None:
-    state = standing(capturing, source.slot)
+    state = slot_now(capturing, source.slot)
     assert (state.plugin, state.database, state.active_pid, state.wal_status, state.lost) == (
         "pgoutput", source.slot, None, "reserved", None,
     )  # fmt: skip
@@ -110,9 +102,9 @@ def test_a_slot_waits_for_open_transactions_until_somebody_cancels_that(source: 
 
 def test_a_slot_says_how_much_it_holds_back(capturing: Connection, source: Source) -> None:
     advance(capturing, source.slot, flush_lsn(capturing)[0])
-    before = standing(capturing, source.slot)
+    before = slot_now(capturing, source.slot)
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 1000) n")
-    after = standing(capturing, source.slot)
+    after = slot_now(capturing, source.slot)
     assert before.lag_bytes == 0
     assert after.lag_bytes is not None
     assert after.retained_bytes is not None
@@ -120,7 +112,7 @@ def test_a_slot_says_how_much_it_holds_back(capturing: Connection, source: Sourc
     assert after.retained_bytes >= after.lag_bytes
     for n in range(20):
         source.connection.execute("insert into t values (%s)", (-n,))
-    much_later = standing(capturing, source.slot)
+    much_later = slot_now(capturing, source.slot)
     assert (much_later.xid_age or 0) - (after.xid_age or 0) >= 20
     if capturing.info.server_version >= 170000:
         assert after.inactive_since is not None
@@ -146,7 +138,7 @@ def test_a_slot_that_somebody_keeps_is_busy(
     monkeypatch.setattr(slots, "BUSY_S", 0.2)
     source.run("insert into t values (1)")
     with reader(source, postgres) as pid:
-        assert standing(capturing, source.slot).active_pid == pid
+        assert slot_now(capturing, source.slot).active_pid == pid
         for refused in (
             lambda: given(capturing, source.slot),
             lambda: advance(capturing, source.slot, flush_lsn(capturing)[0]),
@@ -175,7 +167,7 @@ def test_a_slot_of_a_removed_log_is_lost(capturing: Connection, source: Source, 
                 source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 1000) n; truncate t")
                 admin.execute("select pg_switch_wal()")
             admin.execute("checkpoint")
-            state = standing(capturing, source.slot)
+            state = slot_now(capturing, source.slot)
             assert state.lost
             for refused in (
                 lambda: given(capturing, source.slot),

@@ -1,4 +1,4 @@
-"""The stream of a real source's slot: what is given, when it ends, what moves the slot, and what is noticed."""
+"""The stream of a real source's slot: its messages, its end, advancing the slot, and failures that it detects."""
 
 import threading
 
@@ -6,15 +6,15 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
-from millrace.resources.capture.source import connection as connections
-from millrace.resources.capture.source import slot as slots
-from millrace.resources.capture.source import stream as streams
-from millrace.resources.capture.source.connection import connect_source, flush_lsn
-from millrace.resources.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, drop_slot, slot_state
-from millrace.resources.capture.source.stream import NoStream, SlotStream
-from millrace.resources.connecting import NoAnswer
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.decoding.pgoutput import Begin, Commit, Insert, Lsn, Message, decode
+from millrace.capture.source import connection as connections
+from millrace.capture.source import slot as slots
+from millrace.capture.source import stream as streams
+from millrace.capture.source.connection import connect_source, flush_lsn
+from millrace.capture.source.slot import PublicationMissing, SlotBusy, SlotLost, drop_slot, slot_state
+from millrace.capture.source.stream import NoStream, SlotStream
+from millrace.postgres.connecting import NoAnswer
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.capture.source.test_slot import capturing
 from tests.support.building.relay import Relay
 from tests.support.capturing.sources import Source
@@ -49,7 +49,7 @@ def consumed(connection: Connection, source: Source) -> Lsn | None:
 
 
 def heard(source: Source) -> int:
-    """Return how many milliseconds after the start of the stream the server heard of us last."""
+    """Return at how many milliseconds after the start of the stream the server last heard from the client."""
     look = "select extract(epoch from r.reply_time - r.backend_start) * 1000 from pg_stat_replication r"
     query = f"{look} join pg_replication_slots s on s.active_pid = r.pid where s.slot_name = %s"
     return int(value(source.connection, query, source.slot) or 0)
@@ -114,7 +114,7 @@ def test_only_stored_changes_move_it(capturing: Connection, source: Source, monk
     with opened(capturing, source) as stream:
         end = next(message.end_lsn for message in taken(stream, capturing) if isinstance(message, Commit))
         stream.advance(end)
-        # one that is read and not stored, one that has not ended, and the log of others
+        # a transaction that was read and not stored, an open one, and log of other tables
         source.run("insert into t values (2); insert into other select repeat('x', 1000) from generate_series(1, 100)")
         assert keys(taken(stream, capturing)) == [b"2"]
         source.run("insert into other select repeat('x', 1000) from generate_series(1, 100)")
@@ -128,7 +128,7 @@ def test_only_stored_changes_move_it(capturing: Connection, source: Source, monk
 def test_a_slow_caller_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "PATIENCE_S", 1)
     monkeypatch.setattr(streams, "_SIGN_S", 0.1)
-    # more than the buffers between us hold
+    # more than the buffers between server and client hold
     source.run("insert into t select n, repeat('x', 1000) from generate_series(1, 20000) n")
     with opened(capturing, source) as stream:
         wait_until(lambda: heard(source) > 3000, "three times as long as the server waits for a word")
@@ -158,7 +158,7 @@ def test_a_silent_link_is_noticed(source: Source, postgres: EmbeddedPostgres, mo
         parameters = {"host": "127.0.0.1", "port": str(relay.server_address[1])}
         with connect_source(psycopg.conninfo.make_conninfo(source.dsn, **parameters)) as far:
             stream = opened(far, source)
-            # as long as it answers nothing has to come
+            # while the server answers, no change has to arrive
             monkeypatch.setattr(streams, "ANSWER_S", 0.5)
             before = heard(source)
             wait_until(
@@ -176,7 +176,7 @@ def test_a_silent_link_is_noticed(source: Source, postgres: EmbeddedPostgres, mo
 def test_decoding_is_waited_for(capturing: Connection, source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.run("insert into other select 'x' from generate_series(1, 300000)", "insert into t values (1)")
     with opened(capturing, source) as stream:
-        # it hears nothing of us, and decodes for longer than an answer may take
+        # the server hears nothing from the client, and decodes for longer than the answer timeout
         monkeypatch.setattr(streams, "ANSWER_S", 0.02)
         stream._silent_until = 0.0
         monkeypatch.setattr(streams, "LOOK_S", float("inf"))
@@ -225,7 +225,7 @@ def test_only_the_lease_ends_a_reader(capturing: Connection, source: Source, mon
             assert keys(taken(stream, capturing)) == [b"1"]
             with pytest.raises(psycopg.OperationalError):
                 list(former.messages(Lsn(2**63), GOES_ON))
-            # and whoever removes the slot
+            # dropping the slot ends the reader too
             drop_slot(capturing, source.slot)
             with pytest.raises(SlotLost):
                 list(stream.messages(Lsn(2**63), GOES_ON))
@@ -259,6 +259,6 @@ def test_no_limit_ends_a_stream(capturing: Connection, source: Source, monkeypat
         before = heard(source)
         messages = stream.messages(flush_lsn(capturing)[0], GOES_ON)
         first = [next(messages) for _ in range(10)]
-        # it stands within the transaction for longer than all of that
+        # the stream stays within the transaction for longer than these timeouts
         wait_until(lambda: heard(source) > before + 200, "it says several times that it is there")
         assert len(keys([decode(message) for message in (*first, *messages)])) == 20000

@@ -1,4 +1,4 @@
-"""Whatever names the rows of a table and whatever happens to them, its streams end as it is."""
+"""For any key of a table and any changes, its streams end with the table's rows."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.capture import backfill
+from millrace.capture.declaration import CapturedTable
 from tests.support.capturing.captured import Captured, declared
 from tests.support.capturing.odd_types import CASELESS
 
@@ -29,9 +29,9 @@ VALUES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A table's columns by their types, which of them are its key and in which order, and what is done to it.
+    """A table's column types, its key columns in order, and the changes to it.
 
-    `full` is whether its replica identity is. A change is a row that comes or goes, or that becomes another one.
+    `full`: whether its replica identity is full. A change inserts, deletes or replaces a row.
     """
 
     types: tuple[str, ...]
@@ -55,7 +55,7 @@ def tables(draw: st.DrawFn) -> Drawn:
 
 @pytest.fixture
 def typed(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
-    """Make the types, and read few rows at a time."""
+    """Create the types, and read few rows at a time."""
     captured.run(
         *CASELESS, "create domain nick as extensions.caseless", "create type mood as enum ('sad', 'ok', 'happy', 'Z')",
         "create domain state as mood", "set timezone = 'UTC'",
@@ -64,7 +64,7 @@ def typed(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> Captured:
     return captured
 
 
-# an example takes a second: one that fails is not made smaller
+# an example takes a second: a failing one is not shrunk
 @settings(
     max_examples=8,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -100,7 +100,7 @@ def test_the_streams_of_a_table_end_as_it_is(typed: Captured, drawn: Drawn) -> N
     captured = declared(typed, CapturedTable(name))
     captured.drain()
     assert_as_it_is(captured, name, columns)
-    # half of the changes are those of rows that are there
+    # half of the changes hit existing rows
     for number, (action, row, other) in enumerate(drawn.changes):
         change(action, drawn.before[number % len(drawn.before)] if number % 2 else row, other)
     captured.drain()
@@ -108,7 +108,7 @@ def test_the_streams_of_a_table_end_as_it_is(typed: Captured, drawn: Drawn) -> N
 
 
 def assert_as_it_is(captured: Captured, name: str, columns: list[str]) -> None:
-    """Compare the rows of a table, as texts, with the last events of its live streams, and with what `verify` says."""
+    """Compare the rows of a table, as texts, with the last events of its live streams, and with `verify`'s result."""
     texts = ", ".join(f"{column}::text" for column in columns)
     there = captured.source.connection.execute(f"select {texts} from {name}".encode()).fetchall()
     told = captured.rows(
@@ -121,7 +121,7 @@ def assert_as_it_is(captured: Captured, name: str, columns: list[str]) -> None:
         """,
         f"table:public.{name}",
     )
-    # as a text a value of character has no blanks at its end
+    # as text, a value of type character has no trailing blanks
     assert sorted(tuple(value.rstrip(" ") for value in values) for (values,) in told) == sorted(there)
     found = captured.verify(captured.capture.tables[0])
     assert (found.rows, found.unchanged, found.differing) == (len(there), len(there), 0)

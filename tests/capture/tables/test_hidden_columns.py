@@ -1,4 +1,4 @@
-"""Masked and hashed columns: their values never reach the store, by no way that a change or a row takes."""
+"""Masked and hashed columns: no path of a change or a row takes their values to the store."""
 
 import hmac
 from dataclasses import replace
@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from millrace.resources.capture.declaration import CapturedTable, InvalidCapture
-from millrace.resources.capture.decoding.rows import TableUnfit
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.capture.verify import verify
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changed_rows import TableUnfit
+from millrace.capture.quarantine import requeue
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
+from millrace.capture.verify import verify
+from millrace.errors import InvalidCapture
 from tests.support.capturing.captured import Captured, declared
 from tests.support.patience import patience
 
 KEY = "a key of sixteen characters or more"
 PEOPLE = CapturedTable("people", mask=("iban", "born"), hash=("email",), hash_key=lambda: KEY)
-# what no store may have
+# values that the store must not hold
 SECRETS = ("DE-secret", "DE-other", "1970-01-01", "1980-02-03", "ada@secret", "eve@secret", KEY)
 
 
@@ -40,7 +41,7 @@ def records(captured: Captured) -> list[dict[str, Any]]:
 
 
 def told(captured: Captured) -> list[str]:
-    """Return which secrets any table of the store has, in text or in bytes."""
+    """Return the secrets found in any table of the store, as text or bytes."""
     tables = captured.rows(
         "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where c.relkind = 'r' and n.nspname in ('event_store', 'event_store_private')"

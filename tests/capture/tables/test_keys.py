@@ -1,12 +1,12 @@
-"""Whatever names the rows of a table, each is captured once, and is as the table has it."""
+"""For every kind of key, each row is captured once, with its values in the table."""
 
 from collections.abc import Sequence
 
 import pytest
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source.published import published_tables
+from millrace.capture import backfill
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source.published import published_tables
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.odd_types import CASELESS
 from tests.support.patience import patience
@@ -14,14 +14,14 @@ from tests.support.patience import patience
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read few rows at a time: what is wrong with a key shows between two chunks."""
+    """Read few rows at a time: a wrong key order shows between two chunks."""
     monkeypatch.setattr(backfill, "CHUNK", 2)
 
 
-# a type, what makes it, and values of it: each more than two chunks have
+# a type, the statements that create it, and values for more than two chunks
 TYPES: dict[str, tuple[tuple[str, ...], str, Sequence[str]]] = {
     "enum": (("create type mood as enum ('sad', 'ok', 'happy', 'a b', 'Z')",), "mood", ("Z", "a b", "happy", "ok", "sad")),
-    # a value that was there before the domain had its condition
+    # one value is older than the domain's constraint
     "domain of an enum": (("create domain state as mood",), "state", ("Z", "a b", "happy", "ok", "sad")),
     "domain": (
         ("create domain short as varchar(9)", "create domain shorter as short"),
@@ -44,7 +44,7 @@ TYPES: dict[str, tuple[tuple[str, ...], str, Sequence[str]]] = {
     "address": ((), "inet", ("10.0.0.1", "10.0.0.0/8", "::1", "192.168.0.1", "10.0.0.2")),
     "quoted char": ((), '"char"', ("a", "B", "c", "D", "")),
     "name": ((), "name", ("a", "B", "c d", "D", "e")),
-    # a server may be built without these
+    # a server may be built without ICU
     "icu without accents": (
         ("create collation loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)",),
         "text collate loose",
@@ -137,7 +137,7 @@ def test_a_row_keyed_by_a_label_has_another_stream_once_it_is_renamed(captured: 
     captured = declared(captured, CapturedTable("looks"), CapturedTable("plain"))
     captured.drain()
     captured.run("alter type mood add value 'happy'")
-    # nothing that was captured reads otherwise by that
+    # the rename changes no captured value
     assert captured.drain().unchanged == 0
     captured.run("alter type mood rename value 'sad' to 'blue'", "update looks set n = 3 where mood::mood = 'blue'")
     captured.drain()
@@ -148,13 +148,13 @@ def test_a_row_keyed_by_a_label_has_another_stream_once_it_is_renamed(captured: 
     assert captured.verify(captured.capture.tables[0]).differing == 0
     with captured.process() as process:
         captured.run("alter type mood rename value 'fine' to 'well'")
-        # a process that goes on notices
+        # a running process notices
         process.drain(budget_s=patience(), idle_s=patience())
     captured.drain()
     assert sorted(row["mood"] for row in left(captured, "looks")) == ["blue", "well"]
 
 
-# types of keys that are made of an enum, and a value of each
+# key types built from an enum, and a value of each
 MADE_OF_ENUMS = {
     "mood[]": "'{sad}'", "inner_state": "'sad'", "pair": "'(1,sad)'", "moods": "'[sad,ok]'", "{moods}": "'{[sad,ok]}'",
     "pair[]": "array['(1,sad)'::pair]",

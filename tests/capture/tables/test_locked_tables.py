@@ -1,4 +1,4 @@
-"""A table that is locked keeps no other one waiting, and is captured once the lock is gone."""
+"""A locked table delays no other table, and is captured once the lock is gone."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import Connection
 
-from millrace.resources.capture import backfill, setup
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.source import chunks
-from millrace.resources.capture.source import connection as source_connection
-from millrace.resources.capture.source.stream import SlotStream
+from millrace.capture import backfill, setup
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.source import chunks
+from millrace.capture.source import connection as source_connection
+from millrace.capture.source.stream import SlotStream
 from tests.support.capturing.captured import Captured, declared, killed_at, left
 from tests.support.capturing.two_tables import FILL, GOOD, both
 from tests.support.factories import rows, start
@@ -68,7 +68,7 @@ def test_a_table_that_is_locked_is_read_after_a_while(captured: Captured, monkey
         process.drain(budget_s=patience(), idle_s=0)
         assert left(captured, "good") == captured.table("good")
         assert (left(captured, "items"), captured.info().tables_to_backfill) == ([], 1)
-        # not at each step
+        # not tried again at each step
         assert tried.count("items") == 1
     monkeypatch.setattr(backfill, "ASK_S", 0.0)
     with captured.process() as process:

@@ -1,23 +1,23 @@
-"""Tables that are captured because their names fit: those that come, those that go, those that are excepted."""
+"""Tables that are captured by a name pattern: new, dropped and excepted ones."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.look import with_registered
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.source.patterns import with_tables
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.facts import with_registered
+from millrace.capture.quarantine import requeue
+from millrace.capture.source.patterns import with_tables
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, left
 from tests.support.factories import rows
 
 
 @pytest.fixture
 def fitting(captured: Captured) -> Captured:
-    """Declare all tables but those of the audit; one of them otherwise than the others."""
+    """Declare all tables but those of the audit; one with its own options."""
     captured.run(
         "create schema sales", "create table sales.orders (id int primary key, name text)",
         "create table audit_rows (id int primary key, name text)", "create table big (id int primary key, at int) ",

@@ -1,4 +1,4 @@
-"""A publication never keeps the application from changing a table: one that the server would refuse is stopped."""
+"""A publication never blocks the application's changes: a table is stopped if publishing would break its changes."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -7,18 +7,18 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.capture import setup
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.setup import GapOpen
-from millrace.resources.capture.source import connection as source_connection
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import prepare
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.setup import GapOpen
+from millrace.capture.source import connection as source_connection
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, killed_at, left
 from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both
 from tests.support.patience import wait_until
 
-# how a table is declared, what it is made with, and what is done to it so that the server refuses its updates
+# a declaration, the DDL of its table, and the change after which the server refuses the table's updates
 KEYED = "create table {t} (id int primary key, name text)"
 FULL = "alter table {t} replica identity full"
 REFUSED: dict[str, tuple[CapturedTable, str, str]] = {
@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[CapturedTable, str, str]] = {
         "alter table part replica identity nothing",
     ),
 }  # fmt: skip
-# only these servers refuse
+# refused only from these server versions on
 NEWER = {
     "virtual": (
         CapturedTable("virtual"),
@@ -68,7 +68,7 @@ def refused_by(captured: Captured) -> dict[str, tuple[CapturedTable, str, str]]:
 
 
 def many(captured: Captured) -> Captured:
-    """Return the source with each of these tables, and one that nothing happens to, captured."""
+    """Return the source with each of these tables and an unchanged one captured."""
     captured = both(captured)
     tables = refused_by(captured)
     for name, (_, made, _) in tables.items():
@@ -84,7 +84,7 @@ def do(captured: Captured, name: str, statement: str) -> None:
 
 
 def is_changed(captured: Captured, name: str) -> bool:
-    """Do what the application does; return whether the server lets it."""
+    """Change the table as the application does; return whether the server allows it."""
     try:
         do(captured, name, "update {t} set name = 'changed' where id = 1; delete from {t} where id = 1")
     except psycopg.Error:
@@ -184,7 +184,7 @@ def without_replication(captured: Captured) -> None:
     captured.run(f"alter role r_{captured.source.slot} noreplication")
 
 
-# what is so when a table is refused, whether it is the only one that is left, and what the run says
+# a prior state of the capture, the change after which the server refuses updates, and the error of the run
 SAID_FIRST: dict[str, tuple[Callable[[Captured], None], str, type[Exception] | None]] = {
     "nothing": (lambda _: None, "alter table items drop constraint items_pkey", None),
     "every table is refused": (lambda _: None, "alter table items drop constraint items_pkey; alter table good drop constraint good_pkey", NotReady),
@@ -208,7 +208,7 @@ def test_each_run_lets_the_application_go_on_whatever_keeps_it_back(as_role: Cap
     assert is_changed(captured, "items")
     if "good_pkey" in breaks:
         assert is_changed(captured, "good")
-    # once that is mended, nothing is missing
+    # once the cause is mended, no change is missing
     captured.run(
         f"alter role r_{captured.source.slot} replication; alter table items add primary key (id);"
         " create table if not exists good (id int primary key, name text);"
@@ -230,7 +230,7 @@ def test_a_run_that_dies_once_a_table_is_out_leaves_no_gap(captured: Captured, m
     captured = both(captured)
     captured.drain()
     captured.run("alter table items drop constraint items_pkey")
-    killed_at(captured, monkeypatch, setup, "look_at_tables")
+    killed_at(captured, monkeypatch, prepare, "read_tables")
     assert is_changed(captured, "items")
     captured.run("alter table items add primary key (id)", "delete from items where id = 2")
     assert captured.has_work()
@@ -247,6 +247,6 @@ def test_what_somebody_else_took_out_of_the_publication_is_a_gap_as_ever(capture
     for statement in ("drop table only good", "add table only good"):
         captured.run(f"alter publication {slot} {statement}")
     captured.run("alter table items drop constraint items_pkey")
-    with pytest.raises(GapOpen, match=r"changed or dropped by somebody else: public\.good"):
+    with pytest.raises(GapOpen, match=r"changed or dropped by another program: public\.good"):
         captured.drain()
     assert is_changed(captured, "items")

@@ -1,13 +1,13 @@
-"""A captured table that has another name for a while: its changes are its own, and nobody need begin anew."""
+"""A captured table that has another name for a while: its changes stay its own, and no restart is needed."""
 
 import logging
 from typing import LiteralString
 
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.changes import TableRenamed
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.changes import TableRenamed
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.captured import Captured, declared, did, left
 from tests.support.capturing.following import arrived, followed
 from tests.support.patience import patience, wait_until
@@ -46,7 +46,7 @@ def test_a_filtered_table_that_had_another_name_keeps_its_changes(captured: Capt
     )  # fmt: skip
     parts.drain()
     assert left(parts, "parts") == [{"id": 11, "name": "a"}, {"id": 2, "name": "b"}]
-    # the events themselves, not only what a new reading makes of them
+    # by their own events, not only by a new backfill
     assert sorted(did(parts)) == [("deleted", "[1]"), ("inserted", "[11]"), ("inserted", "[2]")]
 
 

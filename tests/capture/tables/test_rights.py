@@ -1,4 +1,4 @@
-"""A role with the rights that docs/change_capture.md names captures, and needs no other."""
+"""The rights that docs/change_capture.md names are enough for a role to capture."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,14 +6,14 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.setup import remove
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.readiness import require_ready
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.prepare import remove
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.readiness import require_ready
 from tests.support.capturing.captured import Captured, assert_left
 from tests.support.capturing.odd_types import CASELESS
 
-# as the page has them
+# as on the page
 RIGHTS = (
     "create role {role} login replication", "grant create on database {database} to {role}", "grant {owner} to {role}",
     "grant usage on schema app, extensions to {role}",
@@ -22,7 +22,7 @@ RIGHTS = (
 
 @pytest.fixture
 def restricted(captured: Captured) -> Iterator[Captured]:
-    """Capture tables of another role as one that has the documented rights."""
+    """Capture another role's tables as a role with the documented rights."""
     admin = captured.source.connection
     names = {"role": f"r_{captured.source.slot}", "owner": f"o_{captured.source.slot}", "database": admin.info.dbname}
 

@@ -1,18 +1,18 @@
-"""A table that cannot be captured stops itself and no other one; once it can, it is read anew."""
+"""A table that cannot be captured stops alone; once it can be captured again, its rows are read again."""
 
 from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture import setup
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import ChangesWaiting
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.prepare import restart
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.store import CaptureStore
+from millrace.errors import ChangesWaiting
 from tests.support.capturing.captured import Captured, declared, left
 from tests.support.capturing.two_tables import GOOD, both
 
-# what is done to a table, and what mends it
+# a change that stops a table, and the one that mends it
 MADE = "create table {t} (id int primary key, name text)"
 BAD: dict[str, tuple[str, str]] = {
     "dropped": ("drop table {t}", MADE + "; insert into {t} values (2, 'stays'), (3, 'changes')"),
@@ -24,7 +24,7 @@ BAD: dict[str, tuple[str, str]] = {
         "alter table {t} rename to below; create view {t} as select * from below",
         "drop view {t}; alter table below rename to {t}",
     ),
-    # its filter cannot see deletes any more
+    # its filter no longer sees deletes
     "filtered": ("alter table {t} replica identity default", "alter table {t} replica identity full"),
     # a partition has another identity
     "parted": (
@@ -101,13 +101,13 @@ def test_a_table_that_is_bad_at_a_start_is_left_out(captured: Captured) -> None:
         captured.verify(CapturedTable("items"))
     assert captured.verify(GOOD).differing == 0
     assert captured.info().gaps == 0
-    setup.restart(captured.dsn, captured.capture, "a test")
+    restart(captured.dsn, captured.capture, "a test")
     captured.drain()
     assert (captured.info().tables_stopped, captured.info().tables_to_backfill) == (2, 0)
     captured.run("alter table items replica identity default", "delete from items where id = 1")
     captured.drain()
     assert left(captured, "items") == captured.table()
-    # where no table is left nothing is captured
+    # if no table is left, nothing is captured
     captured = declared(captured, CapturedTable("items"), GOOD)
     captured.run("drop table items", "alter table good replica identity nothing")
     with pytest.raises(NotReady, match=r"(?s)table public\.items: it does not exist.*table public\.good: its replica"):

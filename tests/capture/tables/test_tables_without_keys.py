@@ -1,4 +1,4 @@
-"""A table whose rows nothing names: each row that is inserted is a stream, named by its place in the log."""
+"""A table without a key: each inserted row is a stream, named by its place in the log."""
 
 import json
 from collections import Counter
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.quarantine import requeue
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import DeciderCaptured, MillraceError
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.quarantine import requeue
+from millrace.capture.store import CaptureStore
+from millrace.errors import DeciderCaptured, MillraceError
 from tests.support.capturing.captured import Captured
 
 CLICKS = CapturedTable("clicks", key=())
@@ -25,7 +25,7 @@ def clicks(captured: Captured) -> Captured:
 
 
 def clicked(captured: Captured) -> list[tuple[str, int]]:
-    """Return what the captured history leaves of the table."""
+    """Return the table's rows that the captured history leaves."""
     return sorted((row["page"], row["at"]) for row in captured.replayed() if "page" in row)
 
 
@@ -55,7 +55,7 @@ def test_a_truncate_ends_each_of_its_streams(clicks: Captured) -> None:
     clicks.drain()
     clicks.run("insert into clicks select 'a', n from generate_series(1, 20) n")
     clicks.drain()
-    # a primary key does not name rows that are declared without
+    # a primary key names no rows of a table that is declared without a key
     clicks.run(
         "truncate clicks",
         "alter table clicks add column id serial primary key",
@@ -73,7 +73,7 @@ def test_what_changes_its_columns_or_begins_anew_reads_and_ends_nothing(clicks: 
     clicks.drain()
     clicks.run("alter table clicks add column more text default 'x'", "insert into clicks values ('b', 2, 'y')")
     clicks.drain()
-    # it cannot be captured for a while
+    # the table cannot be captured for a while
     clicks.run("alter table clicks rename to clicks_away")
     clicks.drain()
     assert CaptureStore(clicks.store).capture_info("shop")[0].tables_stopped == 1
@@ -110,7 +110,7 @@ def test_a_masked_column_that_has_another_name_now_is_not_told(clicks: Captured)
 def test_a_row_that_cannot_be_decoded_waits_alone(clicks: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     clicks.drain()
     with monkeypatch.context() as patch:
-        patch.setattr("millrace.resources.capture.decoding.changes.MAX_DATA_CHARACTERS", 2_000)
+        patch.setattr("millrace.capture.decoding.changes.MAX_DATA_CHARACTERS", 2_000)
         clicks.run(f"insert into clicks values ('a', 1), ('{'x' * 3000}', 2), ('c', 3)")
         assert clicks.drain().quarantined == 1
     assert clicked(clicks) == [("a", 1), ("c", 3)]

@@ -1,13 +1,13 @@
-"""A table that stops fitting its declaration while it is followed: no row counts as gone, and the others go on."""
+"""A table that stops fitting its declaration while it is followed: no row counts as gone, other tables continue."""
 
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.rows import TableUnfit
+from millrace.capture import backfill
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.changed_rows import TableUnfit
 from tests.support.capturing.captured import Captured, did, left
 from tests.support.capturing.following import followed
 from tests.support.capturing.two_tables import GOOD, both
@@ -19,7 +19,7 @@ FILL = "insert into {t} select n, 'a' || n, 'secret' || n, 'mail' || n, 100 + n,
 CHANGE = "update {t} set n = n + 10 where n = 1; delete from {t} where n = 2"
 HASH_KEY = "a key of sixteen characters or more"
 
-# how a table is declared, how it is made, what is done to it, how that is undone, and what is said of it
+# a declaration, the DDL of its table, the change, its undoing, and the reported problem
 UNFIT: dict[str, tuple[CapturedTable, str, str, str, str]] = {
     "masked": (
         CapturedTable("masked", mask=("iban",)), MADE,
@@ -46,7 +46,7 @@ UNFIT: dict[str, tuple[CapturedTable, str, str, str, str]] = {
         "alter table {t} rename code to number", "alter table {t} rename number to code", "it has no column code",
     ),
 }  # fmt: skip
-# what becomes of a key in one transaction with a change, where the table goes on to have one
+# a change of the key in one transaction with a change of a row; the table still has a key
 REKEYED = {
     "renamed": "alter table {t} rename id to number",
     "replaced": "alter table {t} drop constraint {t}_pkey, add primary key (code)",
@@ -58,7 +58,7 @@ REKEYED = {
 
 
 def made(captured: Captured) -> Captured:
-    """Return the source with all of these tables, captured beside one that nothing happens to."""
+    """Return the source with all of these tables captured beside an unchanged one."""
     captured = both(captured)
     for name in REKEYED:
         do(captured, name, MADE, FILL)
@@ -69,7 +69,7 @@ def made(captured: Captured) -> Captured:
 
 
 def do(captured: Captured, name: str, *statements: str) -> None:
-    """Do all of it in one transaction."""
+    """Execute the statements in one transaction."""
     with captured.source.connection.transaction():
         for statement in statements:
             captured.run(statement.replace("{t}", name))
@@ -81,7 +81,7 @@ def goes_on(captured: Captured) -> None:
 
 
 def differing(captured: Captured) -> list[str]:
-    """Return the tables that are not as their events say."""
+    """Return the tables that differ from their events."""
     captured.drain()
     return [t.name for t in captured.capture.tables if captured.verify(t).differing]
 
@@ -124,7 +124,7 @@ def test_a_table_that_did_not_fit_for_a_while_is_read_anew(captured: Captured, n
     do(captured, name, breaks)
     do(captured, name, "update {t} set n = n + 10 where n = 4")
     do(captured, name, mends)
-    # what nobody followed ends one run, if at all
+    # a change that no process followed ends at most one run
     with suppress(TableUnfit):
         captured.drain()
     assert differing(captured) == []
@@ -161,7 +161,7 @@ def test_columns_that_exchange_their_names_count_by_the_new_ones(captured: Captu
 
 
 def test_a_key_of_another_type_ends_no_row_that_is_unread(captured: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As numbers 9 is before 10, and as texts behind it."""
+    """As numbers, 9 is before 10; as texts, behind it."""
     monkeypatch.setattr(backfill, "CHUNK", 1)
     captured.run("insert into items select n, 'a' from generate_series(8, 12) n")
     captured.drain()

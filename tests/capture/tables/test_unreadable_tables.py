@@ -1,4 +1,4 @@
-"""A table whose rows the source does not give keeps no other one waiting, and is read on once it does."""
+"""A table that the source cannot read delays no other table; its reading resumes once the source can."""
 
 import tempfile
 from datetime import timedelta
@@ -8,12 +8,12 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import Declarations
+from millrace.capture import health
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source.readiness import NotReady
+from millrace.errors import ChangesWaiting
 from millrace.platform_defs.cli import capture as commands
-from millrace.resources.capture import health
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.errors import ChangesWaiting
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured, declared, did, left
 from tests.support.capturing.sources import Source
 from tests.support.capturing.two_tables import GOOD, both
@@ -47,11 +47,11 @@ def test_a_table_that_cannot_be_sorted_is_told(captured: Captured, monkeypatch: 
     assert "Create an index on its key" in said
     with pytest.raises(NotReady, match="Create an index on its key"):
         millrace("capture", "check", "shop", dsn=captured.dsn)
-    # the other one is compared
+    # the other table is compared
     assert "public.good" in millrace("capture", "verify", "shop", dsn=captured.dsn, code=1)
     with pytest.raises(ChangesWaiting):
         captured.verify(captured.capture.tables[0])
-    # nobody tries it without end; but now and then
+    # the table is not tried all the time, only now and then
     assert not captured.has_work()
     monkeypatch.setattr(health, "UNREAD_AGAIN", timedelta(0))
     assert captured.has_work()
@@ -81,7 +81,7 @@ def test_a_damaged_page_ends_the_backfill_of_its_table_alone(dsn: str, postgres:
         file = Path(row[0])
 
         def write(page: bytes) -> bytes:
-            """Put another page in the place of the last one, which is returned."""
+            """Replace the last page by another one; return the old page."""
             nonlocal source
             source.connection.close()
             server.stop()

@@ -1,12 +1,12 @@
-"""A store with a view, and a command as somebody types it."""
+"""A store with a view, and a command as a user types it."""
 
 import sys
 from collections.abc import Callable
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli import main
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import append_to, pump
 
 Typed = Callable[..., tuple[object, str, str]]
@@ -14,7 +14,7 @@ Typed = Callable[..., tuple[object, str, str]]
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Return what types a command, and returns its exit code, what it prints, and what it complains of."""
+    """Return a function that runs a command and returns its exit code, its output and its errors."""
 
     def type_(*arguments: str) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["millrace", *arguments])

@@ -1,4 +1,4 @@
-"""`millrace show incidents`: what is wrong, and whether a receiver takes a message."""
+"""`millrace show incidents`: what is wrong, and whether a receiver accepts a message."""
 
 import json
 import re
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from millrace.resources.alerts.store import AlertStore
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from tests.alerts.conftest import hook
-from tests.alerts.hook import SECRET, Hook
-from tests.alerts.test_receiver import _nothing_is_set
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.store import AlertStore
+from tests.operations.alerts.conftest import hook
+from tests.operations.alerts.hook import SECRET, Hook
+from tests.operations.alerts.test_receiver import _nothing_is_set
 from tests.support.command_line import millrace
 
 __all__ = ["_nothing_is_set", "hook"]
@@ -24,7 +24,7 @@ def seen(subject: str, wait_s: int = 0) -> dict[str, object]:
 
 def test_incidents_are_listed_with_cause_and_who_was_told(store: PlatformStore, dsn: str) -> None:
     assert "There are no incidents." in millrace("show", "incidents", dsn=dsn)
-    assert "Nobody has ever looked" in millrace("show", "incidents", dsn=dsn)
+    assert "No look has happened yet" in millrace("show", "incidents", dsn=dsn)
     alerts = AlertStore(store.connection)
     alerts.observe_incidents("event_store", [seen("orders\x1b[2J"), seen("mails", 60)])
     claimed = alerts.claim_alert()
@@ -39,7 +39,7 @@ def test_incidents_are_listed_with_cause_and_who_was_told(store: PlatformStore, 
     assert "A message has not arrived for" in said
     first, second = map(json.loads, millrace("show", "incidents", "--json", dsn=dsn).splitlines())
     assert {first["subject"], second["subject"]} == {"orders\x1b[2J", "mails"}
-    # it is told, and ends
+    # the alert is sent, and the incident ends
     alerts.settle_alert(claimed.incident_id, "nothing")
     assert "open, told" in millrace("show", "incidents", dsn=dsn)
     alerts.observe_incidents("event_store", [], hold_s=0)

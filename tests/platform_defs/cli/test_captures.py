@@ -1,4 +1,4 @@
-"""The commands for operators of captures: what they print, that they do it, and what they refuse, on a real source."""
+"""The commands for operators of captures: their output, effects and refusals, on a real source."""
 
 import os
 import re
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from millrace import errors
 from millrace.assets.declarations import Declarations, Fault
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.source.readiness import NotReady
+from millrace.capture.source.slot import FAILOVER_VERSION
+from millrace.capture.store import CaptureStore, TableRegistration
+from millrace.event_store.migrations import validate
 from millrace.platform_defs.cli import capture as capture_commands
-from millrace.resources import errors
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.source.readiness import NotReady
-from millrace.resources.capture.source.slot import FAILOVER_VERSION
-from millrace.resources.capture.store import CaptureStore, TableRegistration
-from millrace.resources.event_store.migrations import validate
 from tests.support.capturing.captured import Captured, captured, did, new_source
 from tests.support.command_line import cells, millrace, parsed
 from tests.support.factories import rows, start, value
@@ -56,7 +56,7 @@ def slots(captured: Captured) -> list[str]:
 
 
 def quarantine(captured: Captured) -> None:
-    """Make a change that is too large for an event, one behind it, and one of another row."""
+    """Make a change that is too large for an event, a later one of the same row, and one of another row."""
     captured.drain()
     captured.source.run(
         "insert into items values (1, repeat('x', 2000000))", "update items set name = 'b' where id = 1",
@@ -113,7 +113,7 @@ def test_check_and_status_say_what_may_take_the_slot(captured: Captured, dsn: st
     if source.info.server_version < 180000:
         del settings["idle_replication_slot_timeout"]
     notes = [f"{name} is {setting}: beyond that the source takes a slot" for name, setting in settings.items()]
-    # standbys have slots of their primary from PostgreSQL 17 on
+    # since PostgreSQL 17 standbys have slots of their primary
     notes += [f"slot {slot} is no failover slot"] * (source.info.server_version >= FAILOVER_VERSION)
 
     def said() -> list[list[int]]:
@@ -257,11 +257,11 @@ def test_a_store_is_brought_up_to_date_by_who_may(dsn: str, captured: Captured, 
             run(small, ["status"])
         assert cells(run(dsn, ["status"]))
         validate(dsn)
-        # one that is up to date is only read
+        # an up-to-date store is only read
         assert cells(run(small, ["status"]))
     finally:
         captured.store.execute("drop role somebody_reading")
-    # a database without one is not made into one
+    # a database without a store is not made into one
     with pytest.raises(errors.SchemaMismatch, match=r"(?s)no event store.*millrace migrate"):
         run(empty, ["status"])
 

@@ -1,6 +1,6 @@
-"""`millrace show catalog`: the events that there are, their fields, and who takes them."""
+"""`millrace show catalog`: the events, their fields, and the views that take them."""
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.command_line import cells, millrace, parsed
 
 

@@ -1,4 +1,4 @@
-"""`millrace check`, and `millrace migrate` with declared events: what is said of code and store, and the exit code."""
+"""`millrace check`, and `millrace migrate` with declared events: the report on code and store, and the exit code."""
 
 import json
 import sys
@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from millrace.assets.declarations import declared
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import cells
 from tests.support.sql_calls import BatchEvent, append_events
 
 EVENTS = """
-from millrace.events import event
+from millrace.event_schemas import event
 from pydantic import BaseModel
 
 @event(decider="cart")
@@ -54,7 +54,7 @@ def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare
     """Write the files of a package in the current folder, which MILLRACE_DECLARATIONS names."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MILLRACE_DECLARATIONS", "checked_here")
-    # it tells two texts of one size and second apart by nothing
+    # a cached module cannot be told from a new text of the same size and second
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(**files: str) -> None:
@@ -115,20 +115,20 @@ def test_wrong_schemas_and_files_that_fail_are_told(declare: Declare, store: Pla
     assert "event item_added version 1 of decider cart has the schema with digest " in differs
     assert "uniqueItems at /properties/by/uniqueItems is not taken" in refused
     assert "event has another schema" in check(dsn, code=1)
-    # what is refused keeps no other back
+    # a refused declaration blocks no other
     declare(events=EVENTS, captures="")
     with pytest.raises(MillraceError, match="event has another schema") as raised:
         command_line.millrace("migrate", dsn=dsn)
     assert "Registered: event paid" in "".join(raised.value.__notes__)
 
 
-# the columns of a model, and what is said of them
+# the columns of a model, and the report on them
 COLUMNS: tuple[tuple[str, list[str], list[str]], ...] = (
     ('x = sum_("data.cents")\n    y = last("data.by")\n    z = last("event")', [], []),
     ('x = last("data.bye")', [], [SENTENCE.format("x", "bye", "did you mean data.by?")]),
     ('x = sum_("data.x_y_z", events=["item_added"])', [NO_X_Y_Z], []),
     ('x = last("data.by", events=["item_added"])', [SENTENCE.format("x", "by", "there are data.cents")], []),
-    # of an event without a schema nothing is known
+    # nothing is known of an event without a schema
     ('x = last("data.x_y_z", events=["emptied"])', [], []),
     ('x = sum_("data.x_y_z", events=["emptied", "item_added"])', [], [NO_X_Y_Z]),
 )
@@ -150,7 +150,7 @@ def test_read_models_that_an_upcast_touches_would_be_built_anew(
     upcast = 'decider="cart", version=2, upcasts={2: [scale("cents", 2)]}'
     evolved = EVENTS.replace("import event", "import event, scale").replace('decider="cart"', upcast, 1)
     declare(events=evolved)
-    # it has no rows yet
+    # the model has no rows yet
     assert told(dsn)["built_anew"] == []
     declare(events=EVENTS)
     ensure_version(store.connection, declared("checked_here").models["carts"])
@@ -160,7 +160,7 @@ def test_read_models_that_an_upcast_touches_would_be_built_anew(
     assert "read model carts would be built anew" in check(dsn)
     command_line.millrace("migrate", dsn=dsn)
     assert told(dsn)["built_anew"] == ["carts"]
-    # models know the upcasts of their events, whatever else is asked for
+    # models know the upcasts of their events, even if only models are asked for
     (carts,) = declared("checked_here", ["read_models"]).models.values()
     assert [event.event for event in carts.declared_events or ()] == ["item_added"]
     ensure_version(store.connection, carts)

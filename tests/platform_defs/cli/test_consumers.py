@@ -1,4 +1,4 @@
-"""`millrace run handlers` as a process: what it says, what a kill and a stop leave behind."""
+"""`millrace run handlers` as a process: its output, and the state after a kill and after a stop."""
 
 import os
 import signal
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.run import subscriptions_of
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.factories import Connect, register_orders, rows, value
 from tests.support.patience import patience, wait_until
 from tests.support.running.ending import ending_with_us
@@ -67,7 +67,7 @@ def process(folder: Path, dsn: str, place: str = "shop_mails:send") -> Iterator[
 
 @contextmanager
 def held(connect: Connect) -> Iterator[Callable[[int], None]]:
-    """Let no handler return meanwhile; yield what waits until so many are at work."""
+    """Block every handler meanwhile; yield a function that waits until a number of handlers are at work."""
     with connect(autocommit=False) as holder:
         holder.execute("select pg_advisory_xact_lock(1)")
         observer = connect()

@@ -1,4 +1,4 @@
-"""Looking at dead letters: each event beside its error."""
+"""Dead letters on the command line: each event beside its error."""
 
 import json
 from typing import Any
@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.output import indented
-from millrace.resources.event_store.platform import PlatformStore
 from tests.support.command_line import ACTING, millrace
 from tests.support.factories import append_to, pump
 from tests.support.sql_calls import BatchEvent, append_events
@@ -20,7 +20,7 @@ def view(orders: PlatformStore) -> PlatformStore:
 
 
 def park(store: PlatformStore, decider_id: str, error: str = "no such customer", *, data: dict[str, Any]) -> None:
-    """Let the first event of a stream be given up; one more waits behind it."""
+    """Make the first event of a stream a dead letter; one more waits behind it."""
     metadata = {"correlation_id": f"c-{decider_id}"}
     append_events(store, [BatchEvent("order", decider_id, "placed", uuid4(), data, uuid4(), metadata=metadata)])
     append_to(store, decider_id)

@@ -1,4 +1,4 @@
-"""Looking at events from the command line: what is printed, on a terminal and as JSON."""
+"""Events on the command line: the output on a terminal and as JSON."""
 
 import signal
 import subprocess
@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.resources.errors import EventNotRegistered
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import EventNotRegistered
+from millrace.event_store.platform import PlatformStore
 from tests.support.command_line import ACTING, millrace, parsed
 from tests.support.factories import append_to, set_clock
 from tests.support.patience import patience
@@ -125,7 +125,7 @@ def test_new_events_are_followed_until_ctrl_c(orders: PlatformStore, dsn: str) -
             for number in range(3):
                 append_to(orders, f"new-{number}")
                 orders.sequence_events()
-                # one line each, and no second header
+                # one line per event, and no second header
                 assert f"new-{number}" in process.stdout.readline()
             process.send_signal(signal.SIGINT)
             rest, said = process.communicate(timeout=patience())

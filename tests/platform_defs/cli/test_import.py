@@ -1,12 +1,12 @@
-"""`millrace import` as it is typed: what it prints, and its exit code."""
+"""`millrace import` on the command line: its output and its exit code."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import ImportRefused
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import ImportRefused
+from millrace.event_store.platform import PlatformStore
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import cells, millrace
 

@@ -1,4 +1,4 @@
-"""`millrace new`: what it refuses and what it makes. That the repository works is in `processes/test_wheel.py`."""
+"""`millrace new`: its refusals and its files. `processes/test_wheel.py` tests that the repository works."""
 
 import ast
 import json
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from millrace.assets.declarations import declared
+from millrace.errors import MillraceError
 from millrace.platform_defs.cli.new.command import make_repository, package_name
 from millrace.platform_defs.cli.run import subscriptions_of
-from millrace.resources.errors import MillraceError
 from tests.support.command_line import millrace
 
 ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "reports")
@@ -40,7 +40,7 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(tmp_path: Path) ->
         with pytest.raises(MillraceError, match="is not an empty folder"):
             make_repository(tmp_path / name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "file", "mine"]
-    # nor is anything written through a link
+    # nothing is written through a link either
     elsewhere, empty, folder = tmp_path / "elsewhere", tmp_path / "empty", tmp_path / "linked"
     elsewhere.mkdir()
     empty.touch()

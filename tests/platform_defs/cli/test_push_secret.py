@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import MillraceError, UnknownView
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.signing import fault_of, made_secret
-from millrace.resources.subscriptions.store import PushStore
+from millrace.errors import MillraceError, UnknownView
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.store import PushStore
+from millrace.signing import fault_of, made_secret
 from tests.support.command_line import millrace
 
 
@@ -26,7 +26,7 @@ def test_a_secret_is_made_rotated_and_removed(pushes: PushStore, dsn: str, tmp_p
     assert pushes.push_secrets("hook") == [secret]
     assert secret not in said
     assert str(first) in said
-    # again with the same file nothing changes
+    # a second call with the same file changes nothing
     for file in (first, second):
         millrace("view", "secret", "hook", file, dsn=dsn)
     assert pushes.push_secrets("hook") == [second.read_text().strip(), secret]

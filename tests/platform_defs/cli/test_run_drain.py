@@ -1,4 +1,4 @@
-"""`millrace run drain`: a read model is built without Dagster; `millrace view reset` has it built anew."""
+"""`millrace run drain` builds a read model without Dagster; after `millrace view reset` it builds the model anew."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from millrace.assets.declarations import declared
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli import run
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.logins import too_mighty
-from millrace.resources.read_models.stored.versions import ensure_version
-from millrace.resources.settings import EXAMPLE
-from millrace.resources.spark import spark_session
+from millrace.postgres.logins import too_mighty
+from millrace.read_models.stored.versions import ensure_version
+from millrace.settings import EXAMPLE
+from millrace.spark import spark_session
 from tests.support import command_line
 from tests.support.command_line import cells, parsed
 from tests.support.factories import register_shop_without_schemas, rows, start, value
@@ -153,7 +153,7 @@ def test_what_a_declaration_changes_is_said(dsn: str, store: PlatformStore) -> N
     place(store, "order-1")
     millrace(dsn, "run", "drain", "orders", "--once")
     assert "one of 16: None of 1 rows changes." in millrace(dsn, "show", "diff", "orders", "--sample")
-    # as if it had served in another way
+    # as if the model had served other rows
     store.connection.execute("update read_models.orders_state set status = 'other'")
     (found,) = parsed(millrace(dsn, "show", "diff", "orders", "--json", code=1))
     assert (found["differs"], found["found"]["changed"], found["found"]["columns"]) == (True, 1, {"status": 1})

@@ -1,4 +1,4 @@
-"""`millrace status`: what it says of each view, in which order, and that it fits."""
+"""`millrace status`: its line for each view, their order, and that they fit."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.event_store import ViewBeyondLog
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.system import age, short
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.event_store import ViewBeyondLog
-from millrace.resources.event_store.platform import PlatformStore
 from tests.platform_defs.cli.test_views import park
 from tests.support.command_line import cells, millrace
 from tests.support.factories import append_to, ids_of_one_partition, new_event, register_orders, set_clock
@@ -25,7 +25,7 @@ from tests.support.sql_calls import append_events, get_events
 
 
 def ago(**time: int) -> str:
-    """Return the time that was so long ago: commands are processes of their own, with the true time."""
+    """Return the time that long ago: commands are separate processes with the true time."""
     return str(datetime.now(UTC) - timedelta(**time))
 
 
@@ -39,7 +39,7 @@ def test_status_shows_every_view_the_worst_first(view: PlatformStore, dsn: str) 
     park(view, "a")
     view.register_view("off", "-infinity", mode="bulk", events=["placed"])
     view.enable_view("off", enabled=False)
-    # it wants none of these: the positions ahead of it are no lag
+    # this view wants none of the events: the positions ahead of it are no lag
     view.register_view("paid", "-infinity", mode="bulk", events=["paid"])
     assert cells(millrace("status", dsn=dsn)) == [
         ["v", "rows", "3", "5 m", "0", "0", "1", "1"],
@@ -51,7 +51,7 @@ def test_status_shows_every_view_the_worst_first(view: PlatformStore, dsn: str) 
     append_events(view, [new_event("c", event="shipped")])
     view.sequence_events()
     lines = cells(millrace("status", dsn=dsn))
-    # the oldest lag first, of the same age dead letters
+    # the oldest lag first; at the same age, dead letters first
     assert [(line[0], line[2], line[3]) for line in lines] == [
         ("v", "4", "3 d"), ("late", "1", "3 d"), ("off", "3", "5 m"), ("paid", "0", "")
     ]  # fmt: skip
@@ -62,7 +62,7 @@ def test_status_in_json_has_whole_names_and_ages_in_seconds(view: PlatformStore,
     view.register_view(name.strip(), "-infinity", mode="bulk")
     said = json.loads(millrace("status", "--json", dsn=dsn))
     assert [problem.partition(".")[0] for problem in said["problems"]] == [f"{name.strip()} is late", "v is late"]
-    # a reader needs what helps both but once
+    # a shared remedy is printed once
     remedy = "The ticks of the sensor `poll_read_models`"
     assert (sum(remedy in each for each in said["problems"]), millrace("status", dsn=dsn).count(remedy)) == (2, 1)
     assert [(row["view"], row["lag"], row["exact"], row["behind"]) for row in said["views"]] == [
@@ -75,7 +75,7 @@ def test_status_in_json_has_whole_names_and_ages_in_seconds(view: PlatformStore,
 def test_status_fits_a_terminal_of_80_columns(view: PlatformStore, dsn: str) -> None:
     for n in range(3):
         view.register_view(f"a_view_with_a_name_that_is_long_{n}", "-infinity", mode="bulk")
-    # what is wrong is not cut into lines
+    # the text of a fault is not wrapped
     view.connection.execute("update event_store.views set max_lag_s = 3600")
     output = millrace("status", dsn=dsn, columns=80)
     assert max(map(len, output.splitlines())) <= 80
@@ -114,13 +114,13 @@ def test_status_finds_a_checkpoint_beyond_the_end(store: PlatformStore, dsn: str
     append_to(store, stream, stream)
     store.commit_batch("at the end", store.claim_batch("at the end", "run"))
     assert store.views_beyond_log() == []
-    # what a restore of single tables would do
+    # as after a restore of single tables
     store.connection.execute("update event_store.checkpoints set position=7 where view = 'odd view' and partition = 3")
     assert store.views_beyond_log() == [ViewBeyondLog("odd view", 3, 7, 2)]
     said = millrace("status", "--json", dsn=dsn)
     assert "The view odd view stands beyond the end of the log. It stands at position 7 of log partition 3" in said
     assert "millrace view seek 'odd view' RESET_TO_EARLIEST" in said
-    # the remedy is one
+    # apply the remedy
     store.seek_view("odd view", "RESET_TO_EARLIEST")
     assert store.views_beyond_log() == []
     leases = store.claim_batch("odd view", "run")

@@ -1,4 +1,4 @@
-"""The history of one stream from the command line: its events, the rows of read models, what views owe."""
+"""The history of one stream on the command line: its events, the rows of read models, the progress of views."""
 
 import json
 from typing import Any
@@ -7,14 +7,14 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from millrace.archive.store import ArchiveStore
 from millrace.assets.declarations import declared
+from millrace.errors import EventNotRegistered, MillraceError
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.show.history import rows_table
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import EventNotRegistered, MillraceError
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.shown.stream_rows import StreamRows, rows_of_stream
-from millrace.resources.read_models.stored.versions import ensure_version
+from millrace.read_models.shown.stream_rows import StreamRows, rows_of_stream
+from millrace.read_models.stored.versions import ensure_version
 from tests.support import command_line
 from tests.support.command_line import ACTING
 from tests.support.factories import Connect, register_shop_without_schemas, value
@@ -64,7 +64,7 @@ def put_row(connection: psycopg.Connection, decider_id: str, status: str, total:
 
 
 def commit(store: PlatformStore, view: str, failing: str | None = None) -> None:
-    """Let a view take all that there is, but for a stream that fails."""
+    """Let a view commit all events, except those of a stream that fails."""
     leases = store.claim_batch(view, "me")
     with store.connection.transaction():
         for lease in leases:
@@ -88,7 +88,7 @@ def test_events_rows_and_what_views_owe_stand_side_by_side(shop: PlatformStore, 
     assert (row["order_id"], row["status"]) == ("order-1", "order_confirmed")
     assert list(row) == list(MODELS["orders"].public_columns())
     assert '"total":12345678901234567.89' in millrace(dsn, "order", "order-1", "--json")
-    # a customer has rows of several streams
+    # a customer's row comes from several streams
     assert rows["customers"]["rows"] == []
     said = "its key is customer_id from (decider_id of customer, data.customer_id of order,"
     assert said in rows["customers"]["note"]
@@ -100,7 +100,7 @@ def test_events_rows_and_what_views_owe_stand_side_by_side(shop: PlatformStore, 
     words = ("order_line_added", "12345678901234567.89", "has all that it wants", "Not shown")
     assert [word for word in words if word not in text] == []
     assert "order-2" not in text
-    # looking changes nothing
+    # reading changes nothing
     assert value(shop.connection, state) == before
 
 

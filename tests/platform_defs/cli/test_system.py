@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli import dev
 from millrace.platform_defs.cli.system import behind
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import EXAMPLE
+from millrace.settings import EXAMPLE
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import millrace
 from tests.support.factories import append_to, register_orders
@@ -37,7 +37,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("MILLRACE_DECLARATIONS", "mine_only")
-    # what is added to the command line goes with the test
+    # additions to the command line end with the test
     monkeypatch.setattr(dev.app, "registered_groups", list(dev.app.registered_groups))
 
     def write(**files: str) -> None:
@@ -76,7 +76,7 @@ def test_commands_that_fail_cost_only_themselves(mine: Callable[..., None], type
     assert "mine_only/commands.py:2: ModuleNotFoundError" in err.replace("\n", "")
     mine(commands="app = 7\n")
     assert "its app is no Typer" in typed("dev", "--help")[2]
-    # a command of ours does not even look
+    # a command of ours does not even load the package
     for ours in (["--help"], ["status", "--help"], ["dev", "psql", "--help"]):
         assert "its app is no Typer" not in typed(*ours)[2]
 

@@ -1,14 +1,14 @@
-"""The command that looks at a whole store: its exit code, its one line for programs, its end by Ctrl-C."""
+"""The command that verifies a whole store: its exit code, its one line for programs, its end by Ctrl-C."""
 
 import os
 import signal
 
 import pytest
 
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.verification import looks, models
-from millrace.resources.verification.looks import Report, Watcher
+from millrace.errors import MillraceError, Unreachable
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.verification import checks, models
+from millrace.operations.verification.checks import Report, Watcher
 from tests.support.command_line import millrace, parsed
 from tests.support.factories import append_to, register_orders
 
@@ -48,7 +48,7 @@ def test_a_gone_server_hides_no_findings(dsn: str, monkeypatch: pytest.MonkeyPat
     def gone(*_: object, **__: object) -> None:
         raise Unreachable("No Spark is there.")
 
-    monkeypatch.setattr(models, "look_at_models", gone)
+    monkeypatch.setattr(models, "check_models", gone)
     with pytest.raises(Unreachable) as refused:
         millrace("verify", *arguments, dsn=dsn)
     (output,) = refused.value.__notes__
@@ -56,14 +56,14 @@ def test_a_gone_server_hides_no_findings(dsn: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("orders")
-def test_ctrl_c_ends_it_between_two_looks(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_it_between_two_checks(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(connection: object, report: Report, watcher: Watcher) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         watcher.stop.wait()
-        look(connection, report, watcher)  # type: ignore[arg-type]
+        check_log(connection, report, watcher)  # type: ignore[arg-type]
 
-    look = looks.look_at_log
-    monkeypatch.setattr(looks, "look_at_log", interrupted)
+    check_log = checks.check_log
+    monkeypatch.setattr(checks, "check_log", interrupted)
     output = millrace("verify", dsn=dsn, code=1)
     assert "It was stopped: the rest was not looked at." in output
     assert "0 positions of the log" in output

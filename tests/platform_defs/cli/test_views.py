@@ -1,11 +1,11 @@
-"""The commands for operators of views: what they print, and that they do it."""
+"""The commands for operators of views: their output and their effects."""
 
 import psycopg
 import pytest
 
-from millrace.resources.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.errors import BelongsToReadModel, MillraceError, PositionOutOfRange, UnknownView, ViewInUse
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.platform_defs.cli.conftest import Typed
 from tests.support.command_line import cells, millrace, parsed
 from tests.support.factories import give_to_read_model, rows
@@ -75,13 +75,13 @@ def test_a_view_is_sought_or_it_is_said_what_is_possible(view: PlatformStore, ds
 
 
 def test_the_name_of_a_read_model_stands_for_the_views_of_its_versions(view: PlatformStore, dsn: str) -> None:
-    # as it is once a changed declaration serves: the view of the first version is gone
+    # as when a changed declaration serves: the view of the first version is gone
     view.register_view("m_v2", "-infinity", mode="bulk")
     give_to_read_model(view.connection, "m_v2")
     for command, enabled in (("disable", False), ("enable", True)):
         millrace("view", command, "m", "--reason", "a test", dsn=dsn)
         assert {poll.view: poll.enabled for poll in view.poll_views()} == {"v": True, "m_v2": enabled}
-    # a view that has this name is meant by itself
+    # the name means the view that has exactly this name
     view.register_view("m", "-infinity")
     millrace("view", "disable", "m", dsn=dsn)
     assert {poll.view: poll.enabled for poll in view.poll_views()} == {"v": True, "m_v2": True, "m": False}
@@ -145,7 +145,7 @@ def test_the_audit_log_is_listed_newest_first(view: PlatformStore, dsn: str) -> 
         [user, "register_view", "v", ""],
     ]
     newest = millrace("show", "audit", "--limit", "2", dsn=dsn)
-    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail goes on below
+    operations = [row[2:5] for row in cells(newest) if row[2]]  # a long detail continues below
     assert operations == [["unregister_view", "w", "replaced"], ["enable_view", "w", ""]]
     assert '{"enabled": false}' in newest
     assert "unregister_view" in millrace("show", "audit", "--view", "w", dsn=dsn)
@@ -171,7 +171,7 @@ def test_the_audit_log_may_be_empty_or_not_for_everybody(dsn: str, store: Platfo
         code, _, said = typed("show", "audit", "--dsn", psycopg.conninfo.make_conninfo(dsn, user=user))
     finally:
         store.connection.execute(f"drop role {user}".encode())
-    assert (code, "Who may do what" in said) == (1, True)
+    assert (code, "who_may_do_what" in said) == (1, True)
 
 
 def test_a_refusal_is_a_sentence(postgres: EmbeddedPostgres, typed: Typed) -> None:

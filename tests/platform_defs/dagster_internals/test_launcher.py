@@ -1,4 +1,4 @@
-"""What becomes of a run whose code server does not answer in time, or not at all."""
+"""The fate of a run when its code server does not answer in time, or not at all."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from millrace.platform_defs.loading import build_defs
 
 
 class _Silent(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Takes every call, and answers none until the end."""
+    """Accepts every call, and answers none until the end."""
 
     def __init__(self, end: threading.Event) -> None:
         self._end = end

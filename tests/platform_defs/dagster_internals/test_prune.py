@@ -1,4 +1,4 @@
-"""Old runs are forgotten, but those that hold the newest of something."""
+"""Old runs are deleted, except those with a newest materialization or evaluation."""
 
 import dagster as dg
 import pytest
@@ -24,7 +24,7 @@ def test_old_finished_runs_are_forgotten_and_unfinished_ones_are_kept(instance: 
         instance.create_run_for_job(job_def=JOB, status=dg.DagsterRunStatus.SUCCESS)
     alive = instance.create_run_for_job(job_def=JOB, status=dg.DagsterRunStatus.STARTED)
     assert prune(instance, keep_days=1) == 0
-    # the run of the first pruning itself is old by now, too
+    # the run of the first pruning is itself old by now
     assert prune(instance) == 4
     assert instance.has_run(alive.run_id)
 
@@ -50,7 +50,7 @@ def test_a_run_with_the_newest_of_an_asset_or_partition_is_kept(instance: dg.Dag
     assert {of_days[1], replaced}.isdisjoint(kept)
     assert {*of_days, again, newest} - {of_days[1]} <= kept
     assert instance.get_materialized_partitions(report.key) == set(days.get_partition_keys())
-    # that of the pruning before, and what was replaced meanwhile
+    # the run of the previous pruning, and runs that were replaced meanwhile
     run(report, day=0)
     assert prune(instance) == 2
     assert not instance.has_run(of_days[0])

@@ -20,10 +20,10 @@ from millrace.platform_defs.dagster_internals.prune import forget_evaluations
 from millrace.platform_defs.dagster_internals.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.platform_defs.names import VIEW_TAG
 from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from tests.support.project import PROJECT
 
-# submits runs, and does with the queue what the daemon does, but for starting processes
+# submits runs, and handles the queue as the daemon does, but starts no process
 QUEUE = """
 import json, sys
 from collections import Counter
@@ -130,7 +130,7 @@ def test_many_calls_from_many_threads_share_few_connections(instance: dg.Dagster
 
     with ThreadPoolExecutor(8) as threads:
         assert len(list(threads.map(call, range(100)))) == 100
-    # 300 calls; the pool may open overflow connections more than once, a connection for each call it may not.
+    # 300 calls: the pool may reopen overflow connections, but not open a connection for each call
     assert sessions(dsn) - before <= MOST_CONNECTIONS * 2
 
 
@@ -141,7 +141,7 @@ def test_calls_from_one_thread_use_one_connection(instance: dg.DagsterInstance, 
         instance.get_runs(limit=1)
         instance.all_instigator_state()
         instance.get_asset_keys()
-    # The one is the session that counts.
+    # the one is the counting session itself
     assert sessions(dsn) - before <= 1
 
 
@@ -181,5 +181,5 @@ def test_of_evaluations_of_checks_only_the_newest_outlives_its_time(instance: dg
     assert (len(evaluations("of_no_run")), len(evaluations("of_runs")), events()) == (4, 3, 7)
     assert forget_evaluations(instance, now + timedelta(minutes=1)) == 5
     assert (evaluations("of_no_run"), evaluations("of_runs")) == (["FAILED"], ["SUCCEEDED"])
-    # those of runs go with the runs
+    # events of runs are deleted with their runs
     assert events() == 1 + 3

@@ -1,6 +1,6 @@
-"""What an upgrade of Dagster broke: each of its private parts that we stand on is there, in the shape that we take it.
+"""Breakage by an upgrade of Dagster: each private part that we depend on exists, with the shape that we expect.
 
-Not here: that what we build on them works (the other tests of this folder; `assets/`; `processes/test_services.py`).
+Not here: that our code on top of them works (the other tests of this folder; `assets/`; `processes/test_services.py`).
 """
 
 import inspect
@@ -19,9 +19,9 @@ from millrace.platform_defs.dagster_internals.launcher import PatientRunLauncher
 from millrace.platform_defs.dagster_internals.prune import FORGET_EVALUATIONS, FORGET_THEIR_EVENTS
 from millrace.platform_defs.dagster_internals.storage import PooledPostgresStorage
 from millrace.platform_defs.local.answers import BEATS
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 
-# what we call or extend, with the arguments that we give
+# functions that we call or extend, with the arguments that we pass
 CALLS = {
     "dagster_postgres:DagsterPostgresStorage": ("postgres_url", "should_autocreate_tables", "inst_data"),
     "dagster_postgres:DagsterPostgresStorage.from_config_value": ("inst_data", "config_value"),
@@ -51,7 +51,7 @@ STORED = {
         "storage_id", "run_id", "timestamp",
     },
 }  # fmt: skip
-# what the gate has rules for, and what is asked whether the UI is up
+# routes that the gate has rules for, and the route that health checks ask
 ROUTES = {
     "/server_info",
     "/graphql",

@@ -1,4 +1,4 @@
-"""What services are asked, on real servers: who works says yes, who hangs says no, and who cannot know says so."""
+"""Health checks on real servers: yes if the service works, no if it hangs, and unknown where it cannot be asked."""
 
 import json
 import socket
@@ -9,27 +9,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.findings import DAEMON_IDLE_S
+from millrace.patience import PATIENCE_S
 from millrace.platform_defs.local import answers
 from millrace.platform_defs.local.answers import DaemonBeats, postgres_answers, sequencer_answers
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.alerts.findings import DAEMON_IDLE_S
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.patience import PATIENCE_S
 from tests.support.factories import Connect, append_to, register_orders
 from tests.support.running.http_servers import Silent, serving
 
 
 def test_a_sequencer_answers(store: PlatformStore, connect: Connect, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "ASK_S", 0.1)
-    # a consumer that gives positions for itself is no sequencer
+    # a consumer that sequences for itself is no sequencer
     store.sequence_events()
     assert not sequencer_answers(dsn)
     store.attend_log(10)
     store.sequence_events()
     assert sequencer_answers(dsn)
     store.attend_log(0)
-    # it cannot work, and a new one could not either
+    # the sequencer is blocked, and a new one would be, too
     register_orders(store)
     append_to(store, "o-1")
     with connect(autocommit=False) as holder:
@@ -40,7 +40,7 @@ def test_a_sequencer_answers(store: PlatformStore, connect: Connect, dsn: str, m
 
 
 def test_a_postgres_answers_also_where_it_refuses(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # psycopg waits for no less
+    # the shortest timeout of psycopg
     monkeypatch.setattr(answers, "POSTGRES_S", 2)
     assert postgres_answers(dsn)
     assert postgres_answers(f"{dsn}&user=nobody_of_this_name")
@@ -50,7 +50,7 @@ def test_a_postgres_answers_also_where_it_refuses(dsn: str, monkeypatch: pytest.
 
 @contextmanager
 def ui(said: list[object]) -> Iterator[str]:
-    """Serve a UI that says the last of these of Dagster's daemons."""
+    """Serve a UI that answers with the last of these reports on Dagster's daemons."""
 
     class Says(Silent, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -77,17 +77,17 @@ def test_a_daemon_answers_while_its_times_change(monkeypatch: pytest.MonkeyPatch
     said: list[object] = [beats(100.0, None)]
     with ui(said) as url:
         ask = DaemonBeats(url, "of-the-ui")
-        # what a daemon said that is gone is no answer
+        # a former daemon's heartbeat does not count
         assert not ask()
         for sensor, queue, later, answer in (
             (130.0, None, 0.0, False),
-            # also where the clock was set back
+            # also if the clock was set back
             (130.0, 90.0, 0.0, True),
             (130.0, 90.0, PATIENCE_S - 1, True),
             (130.0, 90.0, 2.0, False),
             (190.0, 90.0, 0.0, True),
             (200.0, 90.0, DAEMON_IDLE_S - PATIENCE_S - 2, True),
-            # one kind of them hangs
+            # one kind of daemon hangs
             (230.0, 90.0, 2.0, False),
             (230.0, 91.0, 0.0, True),
         ):

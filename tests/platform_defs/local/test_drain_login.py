@@ -1,4 +1,4 @@
-"""The login that drains the embedded store, and who else may enter its databases."""
+"""The login that drains the embedded store, and the other logins that may enter its databases."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,21 +11,21 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from millrace.errors import MillraceError
+from millrace.event_store.migrations import migrate
 from millrace.platform_defs.cli.options import rows_dsn
 from millrace.platform_defs.local.services import Endpoints, find_endpoints
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.postgres.logins import DRAIN, owned_database, prepare_store, too_mighty
-from millrace.resources.read_models.stored.merge import StagedRows, merge_batch, next_batch
-from millrace.resources.read_models.stored.versions import ensure_version, reset_model
-from millrace.resources.reports import replace_day
-from millrace.resources.settings import Settings
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.logins import DRAIN, owned_database, prepare_store, too_mighty
+from millrace.read_models.stored.merge import StagedRows, merge_batch, next_batch
+from millrace.read_models.stored.versions import ensure_version, reset_model
+from millrace.reports import replace_day
+from millrace.settings import Settings
 from tests.conftest import in_memory
 from tests.support.building.drains import Everything
 from tests.support.factories import at_once, rows
 
-# what is told of each time that it runs; nobody may do anything but tell
+# planted code records each of its runs; it must be able to do nothing else
 PLANTED = """
 create table read_models.told (who text, superuser boolean, private text);
 grant all on read_models.told to public;
@@ -59,7 +59,7 @@ create trigger planted after insert or update on read_models.everything_state fo
 alter table read_models.everything_state add column planted int default read_models.planted();
 reset role;
 """
-# what a server is like before: the login is there, and may nothing
+# a server before `prepare_store`: the login exists without any right
 UNMADE = """
 revoke event_store_owner from millrace_drain;
 alter role millrace_drain nologin createdb;
@@ -101,11 +101,11 @@ def test_what_an_owner_hangs_on_a_table_has_the_drains_rights(endpoints: Endpoin
             (batch,),
         )
         assert merge_batch(drain, Everything, batch, [StagedRows(1, 1)]) == 1
-        # the default, and the trigger for both events of a merge
+        # once for the default, twice for the trigger: a merge inserts and updates
         assert rows(drain, "select count(*) from read_models.told") == [(3,)]
         told = rows(drain, "select distinct who, superuser, private from read_models.told")
         assert told == [(DRAIN, False, "no")]
-        # nor does an operator run it who removes the model
+        # removing the model as an operator does not run it either
         reset_model(operator, Everything)
         assert rows(drain, "select distinct who from read_models.told") == [(DRAIN,)]
 
@@ -120,7 +120,7 @@ def test_the_drains_login_is_an_owner_of_the_store_and_nothing_else(endpoints: E
             from pg_roles r where rolname = current_user
             """,
         ) == [(False, False, False, False, False, ["event_store_owner"])]
-        # runs look whether the schema is that of the code, and a report makes its table
+        # runs compare the schema with the code, and a report makes its table
         assert migrate(endpoints.dsn).applied == ()
         columns = {"day": ("date", "The day."), "n": ("int", "A number.")}
         assert replace_day(drain, "reports.daily", columns, date(2026, 1, 5), [{"n": 1}]) == 1
@@ -129,7 +129,7 @@ def test_the_drains_login_is_an_owner_of_the_store_and_nothing_else(endpoints: E
 
 
 def test_a_login_without_a_role_enters_no_database(endpoints: Endpoints) -> None:
-    """It would hold keys that others wait for, and be a session that they count."""
+    """Such a login could hold locks that others wait for, and take a session of theirs."""
     assert endpoints.postgres is not None
     with connect(endpoints.operator_dsn) as operator:
         operator.execute("create role stranger login")
@@ -140,7 +140,7 @@ def test_a_login_without_a_role_enters_no_database(endpoints: Endpoints) -> None
         for database in set(databases) - {"crm" if user == "owner_of_crm" else ""}:
             with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
                 connect(endpoints.postgres.dsn(database, user))
-    # what it had or the drain's login never had
+    # logins of the store enter no other database
     for user in ("shop", DRAIN):
         for database in databases[1:]:
             with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
@@ -208,7 +208,7 @@ def test_several_that_make_the_logins_at_once_make_them_once(endpoints: Endpoint
 
 
 class Dies:
-    """Ends the session of `prepare_store` before so many of its statements are done."""
+    """Ends the session of `prepare_store` after `statements` of its statements."""
 
     def __init__(self, observer: psycopg.Connection, statements: int) -> None:
         self.observer = observer
@@ -225,7 +225,7 @@ class Dies:
 
 
 def test_killed_at_any_statement_the_next_one_makes_it(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody ever meets a drain that may log in and is no member, or a database that is open to all."""
+    """No session ever sees a drain that may log in but is no member, or a database that is open to all."""
     postgres = endpoints.postgres
     assert postgres is not None
     with connect(endpoints.operator_dsn) as operator:

@@ -1,4 +1,4 @@
-"""A platform that tests started ends with them, also where pytest itself is killed."""
+"""A platform that tests started ends with them, even if pytest itself is killed."""
 
 import shutil
 import signal
@@ -8,9 +8,9 @@ import sys
 import psutil
 import pytest
 
-from millrace.resources.processes import wait_ended
-from millrace.resources.settings import PROJECT
+from millrace.processes import wait_ended
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 
 STARTED = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
 STARTS_ONE = f"""

@@ -1,4 +1,4 @@
-"""Which services `millrace up` runs and what each is told; what a package of declarations adds to them, and may do."""
+"""The services of `millrace up` and their environments; the services and rights of a package of declarations."""
 
 import logging
 import os
@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import yaml
 
+from millrace.errors import MillraceError
 from millrace.platform_defs.dagster_internals.storage import PooledPostgresStorage
 from millrace.platform_defs.local.services import (
     SEAL,
@@ -25,9 +26,8 @@ from millrace.platform_defs.local.services import (
     spark_service,
 )
 from millrace.platform_defs.local.surroundings import Surroundings
-from millrace.resources.errors import MillraceError
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import EXAMPLE, Settings
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.settings import EXAMPLE, Settings
 
 SERVICES = """
 def services(here):
@@ -39,7 +39,7 @@ def services(here):
 
 @pytest.fixture
 def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], list[str]]]:
-    """Write a `services.py` and return the names of all services then."""
+    """Yield a function that writes a `services.py` and returns the names of all services."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
@@ -78,7 +78,7 @@ def test_a_broken_file_costs_services(declare: Callable[[str], list[str]], caplo
         with caplog.at_level(logging.ERROR):
             assert declare(text) == OURS
         assert f"The services of served are not started: {Path.cwd()}/served/services.py:{line}: {error}" in caplog.text
-    # but one that is named as one of ours is refused
+    # but a service with the name of one of ours is refused
     with pytest.raises(MillraceError, match=r"(?s)two services named 'web'.*served\.services"):
         declare(SERVICES.format(name="web"))
 
@@ -98,10 +98,10 @@ def test_a_database_is_made_beside_the_embedded_store_only(postgres: EmbeddedPos
 
 def test_spark_has_a_token_of_its_own_and_is_told_no_dsn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLRACE_UI_TOKEN", "a-token-of-this-test")
-    # runs do what users declare: they need not know where alerts go
+    # runs execute users' code: they need not know where alerts go
     monkeypatch.setenv("MILLRACE_ALERT_URL", "https://hooks.example.com/a-token-of-this-test")
     monkeypatch.setenv("MILLRACE_ALERT_SECRET", "whsec_a-token-of-this-test")
-    # what pushes sign in with is for runs
+    # secrets of pushes are for runs
     monkeypatch.setenv("MILLRACE_PUSH_SECRET_CRM", "crm.example.com a-token-of-this-test")
     settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port(), cores=3)
     endpoints = Endpoints(
@@ -136,7 +136,7 @@ def test_a_file_that_somebody_else_changed_is_never_overwritten(tmp_path: Path, 
     ours = file.read_text()
     for text, kept in (
         (ours, []),
-        # what another version of ours wrote
+        # written by another version of Millrace
         (sealed("telemetry: {enabled: true}\n"), []),
         (f"# of this machine\n{ours}", [file]),
         (ours.replace("enabled: true", "enabled: false", 1) + "# ours", [file]),
@@ -177,7 +177,7 @@ def test_the_examples_customers_are_beside_the_embedded_store(dsn: str, monkeypa
         assert [service.name for service in listed] == [*OURS, "simulate", "crm"]
         assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm", "owner_of_crm")}
         assert {service.env["MILLRACE_DECLARATIONS"] for service in listed} == {"millrace.examples.shop"}
-        # nor is a Spark started that is elsewhere
+        # no Spark is started where SPARK_REMOTE names one elsewhere
         assert {service.env["SPARK_REMOTE"] for service in listed} == {"sc://elsewhere:15002"}
         with psycopg.connect(postgres.dsn("crm")) as connection:
             assert connection.execute("select count(*) from customers").fetchone() == (0,)
@@ -190,12 +190,12 @@ def test_the_examples_customers_are_beside_the_embedded_store(dsn: str, monkeypa
         monkeypatch.setenv("MILLRACE_CRM_DSN", dsn)
         listed = services(settings, endpoints)
         assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {dsn}
-        # nobody writes into a database that is not ours
+        # the simulator does not write into a database that is not ours
         assert "crm" not in [service.name for service in listed]
         with psycopg.connect(dsn) as connection:
             assert connection.execute("select to_regclass('customers')").fetchone() == (None,)
     monkeypatch.delenv("MILLRACE_CRM_DSN")
-    # nor into a store that is not ours, even if the example is declared for it
+    # and not into a store that is not ours, even if the example is declared for it
     for declarations in (None, "millrace.examples.shop"):
         theirs = Settings(home=Path(home), dsn=dsn, declarations=declarations)
         listed = services(theirs, find_endpoints(theirs, None))

@@ -16,12 +16,12 @@ import pytest
 from millrace.platform_defs.local import asking, supervisor
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.supervisor import MARK, Service, ServiceFailed, Supervisor, end_leftovers
-from millrace.resources.processes import alive, wait_ended
+from millrace.processes import alive, wait_ended
 from tests.support.patience import patience, wait_until
 
 SLEEP = "import signal; signal.pause()"
-# Writes the pids of itself, of a child in a session of its own (which may ignore TERM as a hung worker does),
-# and of a child in its group.
+# Writes its own pid, that of a child in a separate session (which may ignore TERM as a hung worker does), and that
+# of a child in its group.
 FAMILY = """
 import subprocess, sys, signal, os, pathlib
 ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN);" if "stubborn" in sys.argv else ""
@@ -57,7 +57,7 @@ def states(running: Supervisor) -> dict[str, str]:
 
 
 def told(running: Supervisor, said: list[str], words: str, times: int = 1) -> Callable[[], bool]:
-    """Return what polls, and says whether a sentence with these words was told so often."""
+    """Return a function that polls, and returns whether at least `times` sentences had these words."""
 
     def found() -> bool:
         said.extend(running.poll())
@@ -68,7 +68,7 @@ def told(running: Supervisor, said: list[str], words: str, times: int = 1) -> Ca
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask all the time, and lose patience soon."""
+    """Ask all the time, with short time limits."""
     monkeypatch.setattr(supervisor, "WATCH_S", 0.0)
     monkeypatch.setattr(supervisor, "LONGEST_READY_S", 0.8)
     monkeypatch.setattr(asking, "BUSY_S", 0.2)
@@ -112,10 +112,12 @@ def test_a_service_that_does_not_come_up_is_quoted_and_tried(home: Path) -> None
         running.start(said.append)
         assert states(running)["family"] == "ready"
         processes = members(home)
-        # each time it gets twice as long, up to a limit
+        # the time limit doubles with each start, up to a maximum
         wait_until(told(running, said, "slow was not ready in 0.8 s", 2), "it has reached its longest time")
         assert all(alive(process) for process in processes)
-        assert {d.name: supervisor.said_of_service(d).partition(". ")[2] for d in supervisor.services_down(home)} == {
+        assert {
+            d.name: supervisor.sentence_on_service(d).partition(". ")[2] for d in supervisor.services_down(home)
+        } == {
             "broken": f"It ended with exit code 1. Its log: {home}/logs/broken.log",
             "slow": f"It was not ready in 0.8 s. Its log: {home}/logs/slow.log",
         }
@@ -157,7 +159,7 @@ def test_a_service_that_does_not_answer_is_started_again(home: Path, says: str) 
     with Supervisor(home, [python("hung", polite, ready, str(goodbye)), family(home)]) as running:
         before = running.states()[0].pid
         assert before is not None
-        # as somebody stops it, or a machine: it is asked to end all the same
+        # as when a user or the machine stops it: it is still asked to end
         os.kill(before, signal.SIGSTOP)
         hung.set()
         wait_until(told(running, said, "hung did not answer 3 times in a row; it starts again in 1 s"), "it is left")
@@ -179,7 +181,7 @@ def test_a_service_is_left_alone_until_it_misses_three_times(home: Path) -> None
     asked: list[bool | None] = []
 
     def ready() -> bool:
-        # the last one again and again
+        # repeat the last answer
         asked.append(answer := says[min(len(asked), len(says) - 1)])
         if answer is None:
             raise CannotTell
@@ -263,7 +265,7 @@ def test_what_a_killed_supervisor_left_is_ended_by_the_next(home: Path) -> None:
         killed.kill()
     processes = members(home) + members(home, "other")
     assert all(alive(process) for process in processes)
-    # A leader that is gone too leaves its children without any parent of ours.
+    # without its leader the children have no parent of ours
     processes[0].kill()
     wait_ended(processes[:1], patience())
     said: list[str] = []

@@ -1,4 +1,4 @@
-"""`millrace up` comes up, shows its rows and ends all that it started; what it refuses, and its first lines."""
+"""`millrace up` starts, shows its rows and ends all that it started; its refusals, and its first lines."""
 
 import fcntl
 import os
@@ -14,24 +14,24 @@ import pytest
 import requests
 from rich.console import Console
 
+from millrace.errors import MillraceError, Unreachable
 from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local import up as local_up
 from millrace.platform_defs.local.services import Endpoints, free_port
 from millrace.platform_defs.local.supervisor import ServiceState, Supervisor
-from millrace.platform_defs.local.up import CannotStart, _Stop, _table, _watch, open_to_others, up, where_to_look
-from millrace.resources.errors import MillraceError, Unreachable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import EXAMPLE, NOTE, Settings
-from millrace.resources.spark import java
-from millrace.resources.spark.java import JavaNotFound
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.platform_defs.local.up import CannotStart, _Stop, _table, _watch, address_lines, open_to_others, up
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.settings import EXAMPLE, NOTE, Settings
+from millrace.spark import java
+from millrace.spark.java import JavaNotFound
+from millrace.spark.session import SPARK_TOKEN
 from tests.support.patience import patience
 from tests.support.running.deployment import started, until
 
 
 @pytest.mark.timeout(1200)
 def test_a_new_repository_comes_up_and_ends_all_that_it_started(spark_remote: str, home: Path) -> None:
-    """Spark is that of the tests: to start one is among `processes/test_services.py`."""
+    """Spark is that of the tests: `processes/test_services.py` tests the start of one."""
     folder = home.parent / "our_platform"
     make_repository(folder)
     # its package is named in its pyproject.toml
@@ -106,7 +106,7 @@ def test_what_cannot_start_is_named_before_anything_starts(home: Path) -> None:
             with pytest.raises(error, match=f"(?s){said}"):
                 up(Settings.model_validate({"home": home, "dsn": None, "port": free_port(), **given}))
     assert not (home / "postgres").exists()
-    # of all these only the example was there to be noted
+    # of all these packages only the example exists, so only it is noted
     assert ((home / NOTE).read_text().strip(), (left / NOTE).exists()) == (EXAMPLE, False)
 
 
@@ -117,7 +117,7 @@ def test_without_java_nothing_is_left_running(home: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     with pytest.raises(JavaNotFound, match="Spark needs Java 17 or 21"):
         up(Settings(home=home, port=free_port(), dsn=None))
-    # nothing named a package: the home is the example's
+    # without a named package the home belongs to the example
     assert (home / NOTE).read_text().strip() == EXAMPLE
     assert EmbeddedPostgres(home / "postgres").pid() is None
 
@@ -130,7 +130,7 @@ def test_the_first_lines_show_no_password_and_no_token(home: Path) -> None:
         (None, "Other accounts of this machine can use the UI"),
     ):
         settings = Settings.model_validate({"home": home, "dsn": dsn, "ui_token": token})
-        said = "\n".join([*where_to_look(settings, endpoints), *open_to_others(settings)])
+        said = "\n".join([*address_lines(settings, endpoints), *open_to_others(settings)])
         assert "postgresql://u:***@db.example.com/x" in said
         assert line in said
         assert "hunter2" not in said
@@ -151,5 +151,5 @@ ALERTS: tuple[tuple[dict[str, str], str], ...] = (
 def test_the_first_lines_say_whether_alerts_are_sent(home: Path) -> None:
     endpoints = Endpoints("postgresql://u@/x", "postgresql://u@/y", home / "socket", "sc://localhost:1/", 1, None)
     for given, line in ALERTS:
-        said = "\n".join(where_to_look(Settings.model_validate({"home": home, "dsn": None, **given}), endpoints))
+        said = "\n".join(address_lines(Settings.model_validate({"home": home, "dsn": None, **given}), endpoints))
         assert (line in said, "hidden" in said) == (True, False), said

@@ -1,4 +1,4 @@
-"""`millrace run service`: one service by itself, and what systemd is told."""
+"""`millrace run service`: one service by itself, and its notifications to systemd."""
 
 import os
 import signal
@@ -10,11 +10,11 @@ from threading import Event
 
 import pytest
 
+from millrace.errors import MillraceError
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.supervisor import end_leftovers, services_down
 from millrace.platform_defs.local.watched import watch
-from millrace.resources.errors import MillraceError
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import Settings
+from millrace.settings import Settings
 from tests.support.patience import patience, wait_until
 from tests.support.running.deployment import MILLRACE
 

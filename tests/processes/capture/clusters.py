@@ -1,4 +1,4 @@
-"""Servers that take over from each other, each a standby that is promoted, and a capture of a database on them."""
+"""Servers that take over from each other, each a promoted standby, and a capture of a database on them."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.postgres.embedded import EmbeddedPostgres, major_version
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.postgres.embedded import EmbeddedPostgres, major_version
 from tests.support.capturing.captured import ITEMS, Captured
 from tests.support.capturing.sources import Source
 from tests.support.factories import rows, value
@@ -25,14 +25,14 @@ SETTINGS = (
 
 
 class Standby(EmbeddedPostgres):
-    """A server that begins as a copy of another one, keeps its place there with a slot, and can keep slots of it."""
+    """A copy of another server, which keeps its place there with a slot, and can copy slots of it."""
 
     def copy(self, primary: EmbeddedPostgres) -> None:
         self.directory.mkdir()
         name = self.directory.name
         source = f"host={primary.socket} user=postgres dbname=postgres application_name={name}"
         with self._locked():
-            self._own(self.data)
+            self._make_private(self.data)
             self._run("pg_basebackup", ["-D", str(self.data), "-d", source, "-cfast", "-Xstream", "-S", name, "-R"])
         with (self.data / "postgresql.auto.conf").open("a") as conf:
             conf.write(f"hot_standby_feedback = on\nprimary_conninfo = '{source}'\n")
@@ -40,7 +40,7 @@ class Standby(EmbeddedPostgres):
 
 @dataclass
 class Cluster:
-    """Servers of which one is the primary."""
+    """A primary and its standbys."""
 
     folder: Path
     primary: EmbeddedPostgres
@@ -64,7 +64,7 @@ class Cluster:
         return standby
 
     def wait_for(self, standby: Standby) -> None:
-        """Wait until the standby has all that the primary has, and keeps its place with its slot."""
+        """Wait until the standby has caught up with the primary, and its slot keeps its place."""
         with (
             psycopg.connect(self.primary.dsn("postgres"), autocommit=True) as admin,
             psycopg.connect(standby.dsn("postgres"), autocommit=True) as following,
@@ -76,9 +76,9 @@ class Cluster:
             wait_until(lambda: value(following, replayed, position), "the standby has replayed all")
 
     def give_slot(self, standby: Standby, slot: str) -> None:
-        """Let the standby have the slot as it is now, by its files: so it is done where servers cannot do it.
+        """Copy the slot in its current state to the standby by its files, as is done where servers cannot do it.
 
-        The standby is older than the slot, or it would lack log that the slot needs.
+        The standby must be older than the slot, or it would lack log that the slot needs.
         """
         with psycopg.connect(self.primary.dsn("postgres"), autocommit=True) as admin:
             admin.execute("checkpoint")
@@ -93,7 +93,7 @@ class Cluster:
         self.wait_for(standby)
 
     def has_synchronized(self, standby: Standby, slot: str) -> bool:
-        """Let the standby's server take the slots of the primary over; return whether it has this one for good."""
+        """Let the standby synchronize the slots of the primary; return whether it has this one for good."""
         self.wait_for(standby)
         with psycopg.connect(standby.dsn("postgres"), autocommit=True) as following:
             following.execute("select pg_sync_replication_slots()")
@@ -113,7 +113,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Moving:
-    """A captured database on a cluster; the source's session is one to the first primary."""
+    """A captured database on a cluster; the source's session is connected to the first primary."""
 
     cluster: Cluster
     captured: Captured
@@ -165,7 +165,7 @@ _databases = count()
 
 @pytest.fixture
 def moving(cluster: Cluster, dsn: str) -> Iterator[Moving]:
-    """Make a database with the table items on the cluster's primary, captured into an event store of the test's own."""
+    """Make a database with the table items on the cluster's primary, captured into the test's event store."""
     name = f"moving_{next(_databases)}"
     cluster.primary.create_database(name)
     source = Source(cluster.dsn(name), name)

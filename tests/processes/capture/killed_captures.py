@@ -1,8 +1,8 @@
 """A program that kills a capture: `python -m tests.processes.capture.killed_captures DSN SOURCE KILLS SEED`.
 
 The capture runs in forks of this program, which kill themselves at a step, or are killed by it at any moment. The
-source changes meanwhile. test_random_kills.py captures the rest and asserts what is there then. This is a
-program of its own because pytest has threads, which a fork does not survive.
+source changes meanwhile. test_random_kills.py captures the rest and asserts the result. This is a separate program
+because pytest has threads, which a fork does not survive.
 """
 
 import json
@@ -16,17 +16,17 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from millrace.resources.capture import backfill
-from millrace.resources.capture import drain as capture
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.source import probe
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import backfill
+from millrace.capture import drain as capture
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.source import probe
+from millrace.capture.store import CaptureStore
 from tests.support.capturing.kill_steps import OF_RUNS
 from tests.support.forks import fork
 
-# every row meets it: with and without it the same is captured, but each time the table is published and read anew
+# true for every row: the same rows are captured with and without it, but each change publishes and reads the table anew
 SAME = "id > 0"
 
 
@@ -69,13 +69,13 @@ def kill_in_copy(number: int) -> None:
 
 def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> int:
     def work() -> int:
-        # small, so that one run takes each step several times
+        # small limits, so that one run takes each step several times
         capture.MOST_CHANGES, capture.PIECE, capture.EMIT = 60, 25, 40
         backfill.CHUNK, backfill.FINISH = 25, 40
-        # a table that is locked at the moment would be left out of this run, and read anew: its history has a hole then
+        # without the lock, because a run leaves out a locked table and reads it anew later, with a hole in its history
         probe._lock = lambda *_: None
         prepare()
-        # the same owner: its dead self's lease does not have to end
+        # the same owner, which does not wait for the lease of its killed predecessor
         with CaptureDrain(dsn, captured, "test") as capturing:
             capturing.drain(budget_s=1, idle_s=0.2)
         return 0
@@ -84,7 +84,7 @@ def fork_capture(dsn: str, captured: Capture, prepare: Callable[[], None]) -> in
 
 
 def main(dsn: str, source: str, kills: int, seed: int) -> dict[str, int]:
-    """Kill so many captures; return how many were killed at which step."""
+    """Kill `kills` captures; return how many were killed at which step."""
     random = Random(seed)
     killed: Counter[str] = Counter()
     while killed.total() < kills:
@@ -101,7 +101,7 @@ def main(dsn: str, source: str, kills: int, seed: int) -> dict[str, int]:
         else:
             step = "anywhere"
             child = fork_capture(dsn, captured, lambda: None)
-            # where the kill falls, which is all that depends on it
+            # a random moment for the kill; nothing else depends on this sleep
             time.sleep(random.uniform(0.0, 0.3))
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

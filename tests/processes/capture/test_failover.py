@@ -1,19 +1,20 @@
-"""A source whose standby takes over, at each step of a run: nothing is lost silently, and nothing comes twice."""
+"""A failover of the source at each step of a run: no change is lost silently, and none comes twice."""
 
 import psycopg
 import pytest
 
-from millrace.resources.capture import drain as pipeline
-from millrace.resources.capture import health as looking
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.health import capture_health, has_work
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.setup import GapOpen, restart
-from millrace.resources.capture.source.connection import connect_source
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.source.timelines import TimelinesUnknown, read_timelines
-from millrace.resources.capture.store import CaptureGap, CaptureStore
-from millrace.resources.errors import LeaseLost
+from millrace.capture import drain as pipeline
+from millrace.capture import health as looking
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.health import capture_health, has_work
+from millrace.capture.prepare import restart
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.setup import GapOpen
+from millrace.capture.source.connection import connect_source
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.source.timelines import TimelinesUnknown, read_timelines
+from millrace.capture.store import CaptureGap, CaptureStore
+from millrace.errors import LeaseLost
 from tests.processes.capture.clusters import Cluster, Moving, cluster, moving
 from tests.support.capturing.captured import did, killed_at
 from tests.support.capturing.kill_steps import Step
@@ -38,7 +39,7 @@ def switched_at(moving: Moving) -> Lsn:
 
 
 def assert_begins_anew(moving: Moving) -> None:
-    """After a restart all is as the source has it, and goes on."""
+    """Assert that after a restart all rows match the source, and the capture continues."""
     captured = moving.captured
     for _ in range(2):
         with pytest.raises(GapOpen, match="millrace capture restart shop"):
@@ -50,7 +51,7 @@ def assert_begins_anew(moving: Moving) -> None:
     assert [gap.resolved_by_generation for gap in gaps(moving)] == [2]
 
 
-# and what the run after a failover has to compare
+# steps of the kill, and whether the run after the failover has changes to compare
 STEPS = {
     Step(CaptureStore, "store_changes"): False,  # read and not committed
     Step(SlotStream, "advance"): True,
@@ -72,7 +73,7 @@ def test_a_standby_takes_over_after_a_kill(moving: Moving, monkeypatch: pytest.M
     moving.run("delete from items where id = 2")
     assert has_work(captured.dsn, captured.capture)
     report = captured.drain()
-    # the standby's slot is as old as when it was given
+    # the standby's slot is as old as its copy
     assert (report.replayed > 0) == STEPS[step]
     assert did(captured) == [("inserted", "[2]"), ("updated", "[1]"), ("deleted", "[2]")]
     assert captured.replayed() == moving.table()
@@ -85,7 +86,7 @@ def test_standbys_synchronize_the_slot_by_themselves(moving: Moving, monkeypatch
         pytest.skip("Standbys have slots of their primary from PostgreSQL 17 on.")
     captured = moving.captured
     standby = moving.cluster.standby()
-    # the primary's slot has to be moved on past where the standby began with it
+    # the primary's slot must advance past the standby's first position of it
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
 
     def synchronized() -> bool:
@@ -111,7 +112,7 @@ def test_a_slot_that_standbys_would_lack_is_said(moving: Moving, monkeypatch: py
     captured.drain()
     moving.run("insert into items values (0, 'before')")
     captured.drain()
-    # one of a store of an older version
+    # a slot of an older version's store
     name, dsn = moving.slot, moving.cluster.dsn(moving.captured.source.connection.info.dbname)
 
     def notes() -> tuple[str, ...]:
@@ -137,7 +138,7 @@ def test_a_slot_that_standbys_would_lack_is_said(moving: Moving, monkeypatch: py
         admin.execute(f"alter system set synchronized_standby_slots = '{standby.directory.name}'".encode())
         admin.execute("select pg_reload_conf()")
         wait_until(lambda: notes() == (), "the source waits for its standby")
-        # now it gives nothing out that its standby does not have
+        # now the primary sends no changes that its standby lacks
         standby.stop()
         moving.run("insert into items values (1, 'not yet')")
         with monkeypatch.context() as patch:
@@ -191,13 +192,13 @@ def test_a_standby_with_all_captured_rows_goes_on(moving: Moving, monkeypatch: p
     moving.cluster.give_slot(standby, moving.slot)
     standby.stop()
     moving.run("insert into others select repeat('x', 500) from generate_series(1, 1000)")
-    # at the end of what nothing was in, an idle slot is moved on
+    # at the end of log without captured changes, an idle slot advances
     monkeypatch.setattr(pipeline, "IDLE_ADVANCE_S", 0.0)
     captured.drain()
     stored = moving.stored_lsn
     moving.cluster.take_over(standby)
     assert switched_at(moving) < stored
-    # nothing came, and yet a run compares
+    # without new changes a run still compares
     assert has_work(captured.dsn, captured.capture)
     moving.run("insert into items values (2, 'below what was stored')")
     killed_at(captured, monkeypatch, SchemaStore, "captured_schemas")
@@ -229,7 +230,7 @@ def test_another_standby_whose_timeline_has_the_same_number_is_a_gap(moving: Mov
         captured.drain()
     (gap,) = gaps(moving)
     assert gap.from_lsn == switched_at(moving)
-    # the number is the same, where it began is not
+    # the timeline has the same number, but another beginning
     assert known.rsplit(",", 1)[1] in gap.reason.split("captured were")[0]
     assert_begins_anew(moving)
 
@@ -242,7 +243,7 @@ def test_a_run_on_the_former_primary_is_fenced(moving: Moving) -> None:
     former = moving.cluster.primary
     with captured.process("one") as one:
         moving.cluster.move(standby)
-        # it still takes writes
+        # the former primary still takes writes
         captured.source.run("insert into items values (1, 'too late')")
         captured.store.execute("update event_store.captures set leased_until = event_store_private.clock()")
         moving.run("insert into items values (2, 'in time')")

@@ -1,9 +1,9 @@
-"""A follower that goes on while both its servers restart."""
+"""A follower that continues after restarts of both its servers."""
 
 import psycopg
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import ITEMS, Captured, did
 from tests.support.capturing.following import arrived, followed
 from tests.support.capturing.sources import Source

@@ -8,10 +8,10 @@ from functools import partial
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.declaration import Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.store import CaptureStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import replay
 from tests.support.factories import rows, start
 from tests.support.patience import patience
@@ -32,7 +32,7 @@ class Crowd:
         return [Capture(f"c{n}", lambda: dsn, (CapturedTable(f"t{n}"),)) for n in range(MANY)]
 
     def write(self, statement: str) -> None:
-        """Do the same to each table, in one transaction that the slot of each capture gives."""
+        """Run a statement on each table, in one transaction that the slot of each capture has."""
         with self.source.transaction():
             for n in range(MANY):
                 self.source.execute(statement.format(table=f"t{n}", n=n).encode())
@@ -56,7 +56,7 @@ def crowd(postgres: EmbeddedPostgres) -> Iterator[Crowd]:
     with own_server("store", programs=postgres.programs) as server:
         with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
             admin.execute("alter system set fsync = off")
-            # a slot for each; of the sessions, a run has four
+            # one slot per capture, and four sessions per run
             for setting in ("max_replication_slots", "max_wal_senders", "max_connections"):
                 admin.execute(f"alter system set {setting} = {MANY * (6 if 'connections' in setting else 2)}".encode())
         server.stop()
@@ -81,13 +81,13 @@ def test_forty_captures_of_a_source_at_once_have_their_own_rows(crowd: Crowd) ->
         crowd.write(f"update {{table}} set said = said || ' {number}'")
     for done in running:
         done.result(patience())
-    # what came after a run had ended
+    # changes that came after a run had ended
     for done in crowd.drains():
         done.result(patience())
 
     changes = [row for (row,) in rows(crowd.store, "select to_jsonb(c) from event_store.change_events c order by seq")]
     assert len(changes) == MANY * (2 + 1 + 5 * 3)
-    # a capture, its slot and its table go together
+    # a capture, its slot and its table belong together
     infos = CaptureStore(crowd.store).capture_info()
     named = "select data -> 'source' ->> 'capture', data -> 'source' ->> 'generation', decider from event_store.events"
     together = {(info.capture, str(info.source_generation), f"table:public.t{info.capture[1:]}") for info in infos}

@@ -1,4 +1,4 @@
-"""A capture needs sessions of its own: behind a pool in transaction mode it says so, and has done nothing."""
+"""A capture needs direct sessions: behind a pool in transaction mode it says so, and does nothing."""
 
 import tempfile
 import threading
@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.capture.follow import follow
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.sessions import SessionsShared
+from millrace.capture.follow import follow
+from millrace.capture.store import CaptureStore
+from millrace.postgres.sessions import SessionsShared
 from tests.support.capturing.captured import Captured, did
 from tests.support.factories import at_once, rows, start, value
 from tests.support.patience import patience, wait_until
@@ -36,7 +36,7 @@ def test_following_through_a_pool_of_transactions_is_refused(captured: Captured,
                 connection.execute("select 1")
                 there.wait()
 
-        # each of the sessions is there before the capture comes
+        # all sessions are open before the capture starts
         there = threading.Barrier(sessions, timeout=patience())
         for held in at_once([hold] * sessions):
             held.result()
@@ -45,7 +45,7 @@ def test_following_through_a_pool_of_transactions_is_refused(captured: Captured,
         with pytest.raises(SessionsShared, match=r"(?s)any session.*MILLRACE_DSN name the server itself.*session mode"):
             follow(address, captured.capture, threading.Event())
         assert rows(captured.store, lent) == found
-        # nothing was begun, and nobody else got its settings
+        # nothing was begun, and no other session got its settings
         assert CaptureStore(captured.store).capture_info() == []
         with psycopg.connect(address, autocommit=True, prepare_threshold=None) as other:
             assert {value(other, "show lock_timeout") for _ in range(2 * sessions)} == {"0"}

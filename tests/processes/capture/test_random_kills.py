@@ -1,4 +1,4 @@
-"""A capture that is killed at random while its source changes: in the end its history is the source's, once."""
+"""A capture that is killed at random while its source changes: in the end it has each change of the source once."""
 
 import json
 import sys
@@ -13,16 +13,16 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.settings import PROJECT
+from millrace.capture.drain import CaptureDrain
 from tests.processes.capture.killed_captures import declared
 from tests.support.capturing.captured import replay
 from tests.support.capturing.sources import Source
 from tests.support.factories import assert_log_holds_every_event_once, rows, start
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
-# items: DEFAULT; notes: FULL, with values stored out of line; journal: what each transaction did
+# items: DEFAULT; notes: FULL, with values stored out of line; journal: the changes of each transaction
 SCHEMA = (
     "create table items (id int primary key, name text, note text, version int)",
     "alter table items alter note set storage external",
@@ -34,7 +34,7 @@ KEYS = 40
 
 
 def write(dsn: str, writer: int, stop: threading.Event) -> int:
-    """Do transactions until `stop`; each says in the journal what it did. Return how many there were."""
+    """Do transactions until `stop`; each records its changes in the journal. Return the number of transactions."""
     random = Random(writer)
     number = 0
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -57,10 +57,10 @@ def write(dsn: str, writer: int, stop: threading.Event) -> int:
 
 
 def change(connection: psycopg.Connection, random: Random) -> list[str]:
-    """Change a row, perhaps twice; return what that was, as the captured history says it."""
+    """Change a row, perhaps twice; return these changes in the form of the captured history."""
     table, execute = random.choice(["items", "notes"]), connection.execute
     key, other = random.randint(1, KEYS), random.randint(1, KEYS)
-    # longer than what a row keeps in itself, half of the times
+    # half of the time too long to be stored inside the row
     note = f"{random.random()}" * random.choice([1, 200])
     match random.choice(["insert", "insert", "update", "twice", "move", "delete"]):
         case "insert":
@@ -70,7 +70,7 @@ def change(connection: psycopg.Connection, random: Random) -> list[str]:
             done = execute(f"update {table} set note = %s, version = version + 1 where id = %s".encode(), (note, key))
             return [f"updated {table} [{key}]"] * done.rowcount
         case "twice":
-            # each by itself: another writer may insert the row in between
+            # separate statements: another writer may insert the row in between
             updates = [
                 connection.execute(f"update {table} set {what} where id = %s".encode(), (key,)).rowcount
                 for what in ("version = version + 1", "name = 'twice'")
@@ -88,7 +88,7 @@ def change(connection: psycopg.Connection, random: Random) -> list[str]:
 
 
 def alter(connection: psycopg.Connection, number: int) -> None:
-    """Let the tables have another column than before."""
+    """Replace a column of the tables."""
     connection.execute("set lock_timeout = '1s'")
     for table in ("items", "notes"):
         connection.execute(f"alter table {table} drop column if exists extra_{number - 20}".encode())
@@ -100,7 +100,7 @@ def history(store: psycopg.Connection) -> list[dict[str, Any]]:
 
 
 def assert_history_is_whole(changes: list[dict[str, Any]]) -> None:
-    """Each transaction is there with all that it did, once, in one piece, and in the order of its writer."""
+    """Assert that each transaction is there once with all its changes, in one piece, and in the order of its writer."""
     streamed = [change for change in changes if change["action"] != "backfilled"]
     positions = [(lsn(change["commit_lsn"]), change["commit_idx"]) for change in streamed]
     assert positions == sorted(set(positions))
@@ -124,7 +124,7 @@ def lsn(text: str) -> int:
 
 
 def assert_rows_are_the_source_s(changes: list[dict[str, Any]], source: psycopg.Connection) -> None:
-    """Compare the rows that the history leaves with the source's, in the columns that were always there."""
+    """Compare the final rows of the history with the source's, in the columns that always existed."""
     left = replay(changes)
     for table in ("items", "notes"):
         found = {

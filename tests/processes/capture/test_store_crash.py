@@ -1,4 +1,4 @@
-"""A store that crashes, with settings under which a commit may be lost: the source gave up nothing that is lost."""
+"""A store crashes with settings under which a commit may be lost: the source still has every lost change."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -8,9 +8,10 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources.capture.setup import GapOpen, restart
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.prepare import restart
+from millrace.capture.setup import GapOpen
+from millrace.capture.store import CaptureStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.capturing.captured import Captured
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until
@@ -21,7 +22,7 @@ ACTIVITY = "select pid, wait_event = 'WalWriterMain' from pg_stat_activity where
 
 @pytest.fixture
 def fragile(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
-    """Start a store of the test's own whose commits wait for no disk."""
+    """Start a separate store whose commits do not wait for the disk."""
     with own_server("store", programs=pytestconfig.getoption("postgres")) as server:
         with psycopg.connect(server.dsn("store"), autocommit=True) as admin:
             admin.execute("alter system set synchronous_commit = off")
@@ -31,11 +32,11 @@ def fragile(pytestconfig: pytest.Config) -> Iterator[EmbeddedPostgres]:
 
 
 def crash_without_its_writer(server: EmbeddedPostgres, work: Callable[[], object]) -> None:
-    """Do the work while nobody writes the log but who must, then end the server as a power cut does."""
+    """Do the work while the log's writer is suspended, then end the server as a power cut does."""
     with psycopg.connect(server.dsn("postgres"), autocommit=True) as admin:
 
         def suspended() -> bool:
-            """Suspend the writer of the log while it sleeps: at work it has a lock that every commit waits for."""
+            """Suspend the log's writer while it sleeps: at work it holds a lock that every commit waits for."""
             pid, sleeps = rows(admin, ACTIVITY)[0]
             writer = psutil.Process(pid)
             if sleeps:
@@ -50,7 +51,7 @@ def crash_without_its_writer(server: EmbeddedPostgres, work: Callable[[], object
     pid = server.pid()
     assert pid is not None
     postmaster = psutil.Process(pid)
-    # the postmaster first: it would write the log as it lets them end
+    # the postmaster first: else it would write the log while its children end
     for process in (postmaster, *postmaster.children()):
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -79,13 +80,13 @@ def test_a_slot_stays_behind_what_a_crash_forgets(captured: Captured, fragile: E
         crash_without_its_writer(fragile, repair)
     with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
         there = replace(captured, dsn=fragile.dsn("store"), store=store)
-        # it was repaired before the crash: only the gap says that it was not there
-        with pytest.raises(GapOpen, match="somebody else"):
+        # the publication was made again before the crash: only the gap records that it was missing
+        with pytest.raises(GapOpen, match="another program"):
             there.drain()
         crash_without_its_writer(fragile, lambda: restart(there.dsn, there.capture, "the publication was dropped"))
     with psycopg.connect(fragile.dsn("store"), autocommit=True) as store:
         there = replace(captured, dsn=fragile.dsn("store"), store=store)
-        # that the lease was given back may be lost
+        # the crash may have lost the release of the lease
         store.execute("update event_store.captures set leased_until = event_store_private.clock()")
         there.drain()
         assert there.replayed() == there.table()

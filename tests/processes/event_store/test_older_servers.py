@@ -1,14 +1,14 @@
-"""Older servers: PostgreSQL 15, 16 and 17 migrate, store and deliver as the one of the wheel does."""
+"""Older servers: PostgreSQL 15, 16 and 17 migrate, store and deliver as the wheel's server does."""
 
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import PROGRAMS, major_version
+from millrace.capture.store import CaptureStore
+from millrace.event_store.migrations import migrate, validate
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import PROGRAMS, major_version
 from tests.support.capturing.captures import Source, inserted, with_data
 from tests.support.factories import append_to, assert_log_holds_every_event_once, rows, set_clock, value
 from tests.support.filled_store import fill
@@ -18,7 +18,7 @@ from tests.support.running.own_server import own_server
 
 
 def go_on(connection: psycopg.Connection) -> None:
-    """Go on with a store that was filled: what somebody held is free again, and the rest is consumed once."""
+    """Continue with a filled store: leases and locks are free again, and the rest is consumed once."""
     store = PlatformStore(connection)
     set_clock(connection, "")
     append_to(store, "o-1", "o-2", "new-1", "new-2", "new-1")
@@ -29,7 +29,7 @@ def go_on(connection: psycopg.Connection) -> None:
     assert_log_holds_every_event_once(connection)
     for statement in (
         "update event_store.stream_locks set locked_until = '-infinity'",
-        # the search for free locks begins later than that, but once a minute at the beginning
+        # make the search for expired locks, which runs once a minute, due at once
         "update event_store.dispatches set swept_at = '-infinity'",
         "update event_store.checkpoints set leased_until = '-infinity' where leased_until is not null",
     ):
@@ -48,7 +48,7 @@ def go_on(connection: psycopg.Connection) -> None:
 
 
 def read_other_digits(dsn: str) -> None:
-    """Read a forged change whose numbers and date have digits that a collation of ICU's takes for digits, too."""
+    """Read a forged change with numbers and a date in digits that only an ICU collation takes for digits."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         forged = Source(CaptureStore(connection))
         forged.begin()
@@ -67,7 +67,7 @@ def read_other_digits(dsn: str) -> None:
 
 
 def programs_of(major: int) -> Path | None:
-    """Find the programs of a version of PostgreSQL: those of the wheel, or those of the machine."""
+    """Find the programs of a PostgreSQL version, from the wheel or from the machine."""
     wheel = PROGRAMS.parent.parent / "pginstall" / "bin"
     candidates = [wheel, Path(f"/usr/lib/postgresql/{major}/bin")]
     return next((p for p in candidates if (p / "postgres").exists() and major_version(p) == major), None)
@@ -90,6 +90,6 @@ def test_an_older_postgres_does_it_too(major: int) -> None:
             try:
                 admin.execute("create database icu template template0 locale_provider icu icu_locale 'en'")
             except psycopg.errors.FeatureNotSupported:
-                return  # this one was built without ICU; Debian's have it
+                return  # this server was built without ICU; Debian's have it
         migrate(server.dsn("icu"), log_partitions=4)
         read_other_digits(server.dsn("icu"))

@@ -1,4 +1,4 @@
-"""Followers of the log and of its words while servers restart and fail over, and behind a pooler."""
+"""Followers of the log and of its notifications while servers restart and fail over, and behind a pooler."""
 
 import tempfile
 import threading
@@ -9,13 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.following import Wanted, follow
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.wake_ups import Wakeups
-from millrace.resources.metrics.store import metrics_of
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.producers import ProducerStore
-from millrace.resources.sequencer import run_sequencer
+from millrace.event_store.following import EventFilter, follow
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import Wakeups
+from millrace.operations.metrics.store import metrics_of
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.producers import ProducerStore
+from millrace.sequencer import run_sequencer
 from tests.conftest import in_memory
 from tests.event_store.test_following import Screen, following
 from tests.event_store.test_wake_ups import announce, listeners
@@ -52,10 +52,10 @@ def test_a_follower_outlasts_a_restart_of_the_server_and_says_so_once(followed: 
     assert len(screen.lost) == 1
     server.stop()
     with pytest.raises(psycopg.OperationalError):
-        follow(dsn, Wanted(), 10, Screen().show, threading.Event(), lost=Screen().lost.append)
+        follow(dsn, EventFilter(), 10, Screen().show, threading.Event(), lost=Screen().lost.append)
     server.start()
     screen, stop = Screen(), threading.Event()
-    running = start(lambda: follow(dsn, Wanted(), 10, screen.show, stop, lost=screen.lost.append, patience_s=0))
+    running = start(lambda: follow(dsn, EventFilter(), 10, screen.show, stop, lost=screen.lost.append, patience_s=0))
     wait_until(lambda: bool(screen.shown), "it began")
     server.stop()
     assert isinstance(running.exception(patience()), psycopg.OperationalError)
@@ -71,7 +71,7 @@ def test_a_follower_and_the_sequencer_go_on_at_a_standby_that_is_promoted(pytest
         second.follow(first, synchronous=True)
         dsn = either("store", first, second)
         loop = start(lambda: run_sequencer(dsn, stop))
-        shown = start(lambda: follow(dsn, Wanted(), 10, screen.show, stop, lost=screen.lost.append))
+        shown = start(lambda: follow(dsn, EventFilter(), 10, screen.show, stop, lost=screen.lost.append))
         try:
             with psycopg.connect(dsn, autocommit=True) as connection:
                 append_to(register_orders(PlatformStore(connection)), "a")
@@ -113,6 +113,6 @@ def test_behind_a_pool_a_wait_polls_and_leaves_nobody_listening(store: PlatformS
             assert not positions.listening
             append(store)
             announce(store)
-            # far sooner than that
+            # far sooner than its 600 s
             assert start(lambda: positions.wait(600)).result(patience()) is None
         assert listeners(store.connection) == []

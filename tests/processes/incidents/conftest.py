@@ -1,4 +1,4 @@
-"""Servers of an incident's own, each with an empty store and few connections."""
+"""Separate servers for an incident, each with an empty store and few connections."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 STORE = "store"
@@ -27,7 +27,7 @@ def programs(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Callable[[EmbeddedPostgres, str], EmbeddedPostgres]]:
-    """Yield what makes a store on a server with these settings; the servers are stopped in the end."""
+    """Yield a function that makes a store on a server with these settings; stop the servers at the end."""
     with ExitStack() as stack:
 
         def start(server: EmbeddedPostgres, settings: str) -> EmbeddedPostgres:

@@ -1,4 +1,4 @@
-"""The disk of a server is full: what was acknowledged is there, and appends go on when there is room."""
+"""The disk of a server is full: acknowledged events are there, and appends continue when there is room."""
 
 import os
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psycopg
 
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.archive.writer import archive_partition
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.processes.incidents.conftest import STORE
 from tests.support import factories
 from tests.support.factories import append_many, rows, value
@@ -50,7 +50,7 @@ def test_after_a_full_disk_appends_go_on(
             operator.follow()
             with going_on(dsn, writer):
                 more(writer.acknowledged)
-                # what somebody else wrote there
+                # the file of another program fills the disk
                 wait_until(lambda: _takes_the_room(disk), "somebody else takes the room")
                 wait_until(lambda: bool(writer.refused), "an append is refused")
                 operator.follow()
@@ -59,7 +59,7 @@ def test_after_a_full_disk_appends_go_on(
             operator.follow()
             with psycopg.connect(dsn, autocommit=True) as connection:
                 stored = {event_id for (event_id,) in _events(dsn)}
-                # an append that was not acknowledged is there or not
+                # an append that was not acknowledged may be stored or not
                 assert set(writer.acknowledged) | old <= stored
                 assert len(stored - set(writer.acknowledged) - old) <= 1
                 PlatformStore(connection).sequence_events()
@@ -73,7 +73,7 @@ def test_after_a_full_disk_appends_go_on(
 
 
 def _takes_the_room(disk: Path) -> bool:
-    """Write a file that leaves little room; return False where a writer was faster."""
+    """Write a file that leaves little room; return False if a writer was faster."""
     with (disk / "foreign").open("wb") as foreign:
         try:
             os.posix_fallocate(foreign.fileno(), 0, free(disk) - 2**21)

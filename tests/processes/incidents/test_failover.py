@@ -1,4 +1,4 @@
-"""Connections that run out, and a standby that takes over, while the sequencer and a drain of a read model run."""
+"""Exhausted connections, and a standby that takes over, while the sequencer and a drain of a read model run."""
 
 import os
 import subprocess
@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.errors import MillraceError, PositionOutOfRange
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.read_models.stored.versions import AheadOfLog
+from millrace.drain.view_drain import ViewDrain
+from millrace.errors import MillraceError, PositionOutOfRange
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.read_models.stored.versions import AheadOfLog
 from tests.processes.incidents.conftest import STORE
 from tests.support.building.drains import Everything, all_events, assert_equals_a_clean_run, rows_of
 from tests.support.building.read_models import DECIDER, EVENTS
@@ -45,7 +45,7 @@ def primary(
 
 @contextmanager
 def sequencing(dsn: str, log: Path) -> Iterator[None]:
-    """Run `millrace run sequencer`; it must be the same process all the time."""
+    """Run `millrace run sequencer`; the same process must survive."""
     with log.open("a") as said:
         process = subprocess.Popen(
             [PROGRAMS / "millrace", "run", "sequencer", "--dsn", dsn], stdout=said, stderr=said, env=os.environ
@@ -60,16 +60,16 @@ def sequencing(dsn: str, log: Path) -> Iterator[None]:
 
 @contextmanager
 def draining(dsn: str, spark: SparkSession) -> Iterator[list[Exception]]:
-    """Drain the read model without a pause, as Dagster's runs do: one that fails is followed by the next.
+    """Drain the read model without a pause, as Dagster's runs do: the next run follows a failed one.
 
-    Yields why runs failed.
+    Yields the errors of failed runs.
     """
     stop, failed = threading.Event(), list[Exception]()
 
     def run() -> None:
         while not stop.is_set():
             try:
-                with Consumer(dsn, Everything, lambda: spark, "a run", lease_s=5) as consumer:
+                with ViewDrain(dsn, Everything, lambda: spark, "a run", lease_s=5) as consumer:
                     consumer.drain(budget_s=600, idle_s=600, stop=stop)
             except (MillraceError, psycopg.OperationalError) as error:
                 failed.append(error)
@@ -88,7 +88,7 @@ def writers() -> list[Appender]:
 
 
 def drain_rest(dsn: str, spark: SparkSession) -> None:
-    with Consumer(dsn, Everything, lambda: spark, "the last run") as consumer:
+    with ViewDrain(dsn, Everything, lambda: spark, "the last run") as consumer:
         consumer.drain(budget_s=patience(), idle_s=0)
 
 
@@ -109,7 +109,7 @@ def _exhaust(primary: EmbeddedPostgres, tmp_path: Path, opened: ExitStack) -> No
         return connection
 
     def taken(dsn: str) -> int:
-        """Connect until it is refused, and return how often it was not."""
+        """Connect until the server refuses, and return the number of connections."""
         number = 0
         with suppress(psycopg.OperationalError):
             while number < 30:
@@ -131,12 +131,12 @@ def _exhaust(primary: EmbeddedPostgres, tmp_path: Path, opened: ExitStack) -> No
         assert "shop" in operator.follow()
         assert str(idle) in operator.follow()
         operator.follow()
-        # the transaction that was at work is whole
+        # the open transaction commits completely
         busy.commit()
         with psycopg.connect(admin, autocommit=True) as connection:
             position = "select position from event_store.log_position(%s)"
             wait_until(lambda: value(connection, position, kept.event_id) is not None, "the sequencer goes on")
-    assert taken(theirs) == 9  # and the one that was at work
+    assert taken(theirs) == 9  # and the connection of the open transaction
 
 
 def test_a_failover_keeps_what_was_acknowledged(
@@ -168,7 +168,7 @@ def test_a_failover_keeps_what_was_acknowledged(
                 store.sequence_events()
                 acknowledged = {event for writer in both for event in writer.acknowledged}
                 assert sum(len(writer.acknowledged) for writer in both) == len(acknowledged)
-                # of each writer one at most was stored and not acknowledged
+                # at most one append of each writer was stored and not acknowledged
                 assert acknowledged <= stored(store)
                 assert len(stored(store) - acknowledged) <= 3
                 assert_log_holds_every_event_once(connection)
@@ -187,7 +187,7 @@ def _consumed(connection: psycopg.Connection) -> int:
 
 
 def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: SparkSession, folder: Path) -> None:
-    """Fail over to a standby that lacks the last events: the store is of one moment, who read beyond is told."""
+    """Fail over to a standby that lacks the last events: the store is of one moment; readers beyond it get an error."""
     third.follow(second, synchronous=False)
     third.stop()
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -209,7 +209,7 @@ def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: SparkSes
         assert store.views_beyond_log() == []
         drain_rest(dsn, spark)
         assert_equals_a_clean_run(store)
-        # who has read the lost event stands beyond the log, and is told until another event has its position
+        # a reader of the lost event is beyond the log, and gets an error until another event has that position
         refusal(PositionOutOfRange, lambda: store.read_log(partition, position + 1))
         other = append(store, "thing-lost", event="made", decider=DECIDER)
         store.sequence_events()
@@ -218,7 +218,7 @@ def lose_what_is_not_copied(second: Copy, third: Copy, dsn: str, spark: SparkSes
         assert found == [(partition, position)]
         with incident("Failover with asynchronous replication", folder, MILLRACE_DSN=dsn) as operator:
             operator.follow()
-        # what only somebody who writes into the tables can do
+        # only possible by writing into the tables
         connection.execute(
             "update event_store.checkpoints set position = position + 100 where view = 'everything' and partition = %s",
             (partition,),

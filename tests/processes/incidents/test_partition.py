@@ -1,4 +1,4 @@
-"""A log partition of a read model that is red in Dagster, because a run that hangs has its lease."""
+"""A log partition of a read model that is red in Dagster, because a hanging run holds its lease."""
 
 import sys
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.assets.partitions import log_partitions
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import attach_version
+from millrace.read_models.stored.versions import attach_version
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, ids_of_one_partition, register_orders, rows
 from tests.support.incidents.page import PACKAGE, declare, incident
@@ -33,7 +33,7 @@ KEY = dg.AssetKey(["read_models", "permits"])
 
 @pytest.fixture
 def permits(store: PlatformStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlatformStore]:
-    """Make a store with events in two log partitions, a read model of them, and a run that hangs with a lease."""
+    """Make a store with events in two log partitions, a read model of them, and a hanging run with a lease."""
     declare(tmp_path, "read_models", "permits", PERMITS)
     monkeypatch.syspath_prepend(str(tmp_path))
     register_orders(store)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.errors import SchemaMismatch
-from millrace.resources.event_store.migrations import known_migrations, migrate, validate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import PROJECT
+from millrace.errors import SchemaMismatch
+from millrace.event_store.migrations import migrate, read_migrations, validate
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import assert_log_holds_every_event_once, register_orders, rows, value
 from tests.support.incidents.clients import Appender, BulkConsumer, going_on, more
 from tests.support.incidents.page import PROGRAMS, declare, incident
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
-# it changes a table that every consumer's call reads, and one that every append writes
+# changes a table that every consumer's call reads, and one that every append writes
 MIGRATION = """
 lock table event_store.views, event_store.sequencer in access exclusive mode;
 alter table event_store.views add column synthetic int not null default 7;
@@ -25,17 +25,17 @@ alter table event_store.events add column synthetic text;
 
 
 def newer_version(folder: Path) -> Path:
-    """Install a newer version in a folder: this code with one migration and one function more; return its programs."""
+    """Install this code with one more migration and function as a newer version; return its programs."""
     package = folder / "millrace"
     shutil.copytree(PROJECT / "millrace", package, ignore=shutil.ignore_patterns("__pycache__"))
-    version = len(known_migrations()) + 1
+    version = len(read_migrations()) + 1
     (package / "sql" / "migrations" / f"{version:04}_synthetic.sql").write_text(MIGRATION)
-    function = package / "sql" / "functions" / "log" / "sequence_events.sql"
+    function = package / "sql" / "functions" / "event_store" / "log" / "sequence_events.sql"
     function.write_text(function.read_text() + "\n-- newer\n")
     programs = folder / "bin"
     programs.mkdir()
     script = (PROGRAMS / "millrace").read_text()
-    # before what is installed
+    # on the path before the installed version
     (programs / "millrace").write_text(
         script.replace("import sys\n", f"import sys\nsys.path.insert(0, {str(folder)!r})\n", 1)
     )
@@ -71,7 +71,7 @@ def test_older_code_goes_on_while_the_schema_is_upgraded(store: PlatformStore, d
     store.sequence_events()
     while value(store.connection, "select sum(behind) from event_store.view_info('orders')"):
         consumer(store)
-    # nobody was refused anything
+    # no writer was refused
     assert [writer.refused for writer in writers] == [[], []]
     stored = [event_id for (event_id,) in rows(store.connection, "select event_id from event_store.events")]
     assert sorted(stored) == sorted(writers[0].acknowledged + writers[1].acknowledged) == sorted(consumer.consumed)

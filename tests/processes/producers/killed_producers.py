@@ -1,9 +1,8 @@
 """A program that kills producers at random: `python -m tests.processes.producers.killed_producers DSN KILLS SEED`.
 
 It forks workers that send the same source, one at a time or several at once, and kills them: the process, or its
-session. When so many are killed, a last worker sends a few more messages and ends.
-`test_exactly_once_kills` asserts the result. This is a program of its own because pytest has threads, which a fork does
-not survive.
+session. After KILLS kills a last worker sends a few more messages and ends. `test_exactly_once_kills` asserts the
+result. This is a separate program because pytest has threads, which a fork does not survive.
 """
 
 import json
@@ -17,20 +16,20 @@ from uuid import uuid4
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from millrace.resources.errors import ProducerFenced, SequenceGap, TransactionEnded
-from millrace.resources.producers import IdempotentProducer, ProducerStore, RegisteredProducer
-from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction, Work
+from millrace.errors import ProducerFenced, SequenceGap, TransactionEnded
+from millrace.producers import IdempotentProducer, ProducerStore, RegisteredProducer
+from millrace.producers.exactly_once import ExactlyOnce, Transaction, Work
 from tests.support.forks import fork
 from tests.support.patience import wait_until
 from tests.support.sql_calls import BatchEvent
 
 SOURCE = "orders.csv"
 STREAMS = 7
-LOST = 3  # the exit status of a worker that lost its session where nothing repeats
+LOST = 3  # the exit status of a worker that lost its session at a point without a retry
 
 
 class WorkFailed(Exception):
-    """A worker's own failure, now and then."""
+    """An occasional failure of the worker itself."""
 
 
 def payments(number: int) -> list[tuple[str, int]]:
@@ -111,7 +110,7 @@ def kill(store: ProducerStore, child: int, random: Random) -> int:
 
 
 def main(dsn: str, kills: int, seed: int) -> dict[str, int]:
-    """Kill so many workers and sessions; return how many messages were sent, and what happened meanwhile."""
+    """Kill `kills` workers and sessions; return the numbers of messages and of other outcomes."""
     random = Random(seed)
     done = raced = 0
     children: set[int] = set()
@@ -124,7 +123,7 @@ def main(dsn: str, kills: int, seed: int) -> dict[str, int]:
                 raced += racing is not None
                 for _ in range(3 if racing else 1):
                     children.add(fork_worker(dsn, racing, random.randrange(10**9)))
-            # where the kill falls, which is all that depends on it
+            # a random moment for the kill; nothing else depends on this sleep
             time.sleep(random.uniform(0.0, 0.1))
             reap(children)
             if children:

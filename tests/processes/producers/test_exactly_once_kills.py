@@ -1,4 +1,4 @@
-"""Producers that are killed at random moments: in the end everything is as after a run without a kill."""
+"""Producers that are killed at random moments: the end state is that of a run without a kill."""
 
 import json
 import os
@@ -10,15 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.errors import UnknownTransaction
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore
-from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
-from millrace.resources.settings import PROJECT
+from millrace.errors import UnknownTransaction
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore
+from millrace.producers.exactly_once import ExactlyOnce, Transaction
 from tests.processes.producers.killed_producers import SOURCE, payments, work
 from tests.support.factories import Connect, assert_log_holds_every_event_once, new_event, register_orders, rows, value
 from tests.support.patience import wait_until
 from tests.support.producing.messages import state_of
+from tests.support.project import PROJECT
 from tests.support.running.own_server import own_server
 from tests.support.running.programs import ran
 
@@ -35,7 +35,7 @@ def events_of(store: ProducerStore, prefix: str) -> dict[str, list[Any]]:
 
 
 def results_of(store: ProducerStore, producer_id: str) -> list[tuple[Any, ...]]:
-    """How each message ended, and what the events at its offsets are."""
+    """Return the outcome of each message, and the events at its offsets."""
     return rows(
         store.connection,
         """
@@ -59,7 +59,7 @@ def test_after_random_kills_all_is_as_in_a_clean_run(dsn: str, connect: Connect,
     assert told["kills"] >= kills
     messages = told["messages"]
 
-    # the clean run, of the same source
+    # a clean run of the same source
     with ExactlyOnce(dsn) as exactly_once:
         producer = exactly_once.register("clean")
         while producer.current_sequence < messages:
@@ -79,7 +79,7 @@ def test_after_random_kills_all_is_as_in_a_clean_run(dsn: str, connect: Connect,
     assert (found.next_sequence, found.committed) == (messages, messages)
     assert found.received == found.duplicates + found.refused + found.opened
     assert found.opened == found.committed + found.aborted + found.expired + found.superseded + found.open
-    if kills >= 100:  # each of these comes sooner or later
+    if kills >= 100:  # with this many kills each outcome comes
         assert min(found.duplicates, found.aborted, told["raced"]) > 0
         assert found.epoch > kills / 10
     orphans = """select from event_store.staged_changes c where not exists (
@@ -110,7 +110,7 @@ def test_messages_are_done_once_though_the_server_crashes() -> None:
             assert exactly_once.process(producer.issue(), count).result == 1
             left = other.store.begin_transaction("p", 0, 1, 1).transaction_id
             assert left is not None
-            # killed in the work of the second message: it is begun again, in a new session
+            # killed in the work of the second message: a new session begins it again
             assert exactly_once.process(producer.issue(), count).result == 2
             assert ran == [1, 2, 2]
             with pytest.raises(UnknownTransaction):
@@ -123,7 +123,7 @@ def test_messages_are_done_once_though_the_server_crashes() -> None:
 
 
 def crash(session: ExactlyOnce) -> None:
-    """Kill a backend as the kernel would: the server ends all others and recovers from its log."""
+    """Kill a backend as the kernel would: the server ends all other backends and recovers from its log."""
     pid = value(session.store.connection, "select pg_backend_pid()")
     dsn = session.store.connection.info.dsn
     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The real functions do the steps of the protocols: after each the store is as the protocol's state says."""
+"""The real functions do the steps of the protocols: after each step the store matches the protocol's state."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -11,15 +11,15 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millrace.resources.errors import LeaseLost, UnknownView
-from millrace.resources.event_store import Lease
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.words import count, stream_id
-from millrace.resources.read_models.stored import versions as stored
-from millrace.resources.read_models.stored.merge import merge_rows
-from millrace.resources.read_models.stored.tables import create_view, state_schema
-from millrace.resources.read_models.stored.versions import drop_unused_versions, is_ready_to_serve
+from millrace.errors import LeaseLost, UnknownView
+from millrace.event_store import Lease
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.words import count, stream_id
+from millrace.read_models.stored import versions as stored
+from millrace.read_models.stored.merge import merge_rows
+from millrace.read_models.stored.tables import create_view, state_schema
+from millrace.read_models.stored.versions import drop_unused_versions, is_ready_to_serve
 from tests.support.building.model_versions import consume
 from tests.support.factories import Connect, Killed, ids_of_one_partition, new_event, rows, set_clock, start, value
 from tests.support.patience import patience
@@ -36,7 +36,7 @@ BEGAN, LEASE_S = datetime(2030, 1, 1, tzinfo=UTC), 60
 
 @dataclass
 class Consumers:
-    """A store with two events in one log partition, and what its consumers hold."""
+    """A store with two events in one log partition, and the leases of its consumers."""
 
     store: PlatformStore
     now: datetime = BEGAN
@@ -116,7 +116,7 @@ def test_leases_take_each_step(orders: PlatformStore) -> None:
     assert (len(seen), steps) == (len(graph), sum(map(len, graph.values())))
 
 
-# the sequencer: a session for each transaction and each sequencer; what is committed stays, so walks lead to each step
+# the sequencer: a session for each transaction and each sequencer; commits stay, so walks lead to each step
 
 
 @dataclass
@@ -173,7 +173,7 @@ def test_sequencing_takes_each_step(orders: PlatformStore, connect: Connect) -> 
             walk.do(said)
             assert (walk.log(), walk.marks) == (state.log, state.marks), said
             if state.lock is not None or not state.committed - state.seen:
-                # who sequences now does not wait, and finds nothing to do
+                # a sequencer now does not wait, and finds nothing to do
                 assert orders.sequence_events() == 0
         for session in (*transactions.values(), *sequencers.values()):
             session.rollback()
@@ -181,7 +181,7 @@ def test_sequencing_takes_each_step(orders: PlatformStore, connect: Connect) -> 
 
 
 def steps_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) -> Iterator[tuple[str, State]]:
-    """Yield steps, with the states behind them, while one that is left can be reached; these are left no more."""
+    """Yield steps with the states after them while a step in `left` is reachable; remove each from `left`."""
     state = first
     while way := way_to(graph, state, left):
         for said, after in way:
@@ -191,7 +191,7 @@ def steps_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) ->
 
 
 def way_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) -> list[tuple[str, State]]:
-    """Return a shortest way that ends with a step that is left; empty where none does."""
+    """Return a shortest way that ends with a step in `left`; empty if there is none."""
     todo: list[tuple[State, list[tuple[str, State]]]] = [(first, [])]
     seen = {first}
     for state, way in todo:
@@ -204,14 +204,14 @@ def way_to(graph: Graph[State], first: State, left: set[tuple[State, str]]) -> l
     return []
 
 
-# versions: a session for the switch, which stops after each of its steps, and one for everybody else; walks, too
+# versions: a session for the switch, which stops after each of its steps, and one for all others; also walks
 
 OLD = ReadModel("orders", "orders", "", {"order_id": stream_id()}, {"events": count()}, deciders=("order",))
 NEW = replace(OLD, columns={**OLD.columns, "again": count()})
 
 
 class Switch:
-    """A switch in a session of its own, which stops where readers are locked out, and where it has compared."""
+    """A switch in a separate session, which stops where it locks readers out, and after it has compared."""
 
     def __init__(self, session: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
         self._session, self._is_locking = session, False
@@ -220,7 +220,7 @@ class Switch:
         self._outcome: Future[bool] | None = None
         monkeypatch.setattr(stored, "create_view", self._create_view)
         monkeypatch.setattr(stored, "is_ready_to_serve", self._is_ready_to_serve)
-        # who lets a version serve may be killed before it removes the one before
+        # the process that makes a version serve may be killed before it removes the previous one
         monkeypatch.setattr(stored, "drop_unused_versions", lambda *_: None)
 
     def _create_view(self, connection: psycopg.Connection, model: ReadModel) -> None:
@@ -230,7 +230,7 @@ class Switch:
             self._stop_here()
 
     def _is_ready_to_serve(self, connection: psycopg.Connection, model: ReadModel) -> bool:
-        # the look before the transaction only spares readers the lock: no promise rests on it
+        # the check before the transaction only spares readers the lock: no promise depends on it
         found = not self._is_locking or is_ready_to_serve(connection, model)
         if self._is_locking and found:
             self._stop_here()
@@ -255,7 +255,7 @@ class Switch:
         self._reached.get(timeout=patience())
 
     def end(self, *, killed: bool) -> bool:
-        """Let it go on to its end, or kill it; return whether the version serves."""
+        """Let the switch run to its end, or kill it; return whether the version serves."""
         assert self._outcome is not None
         outcome, self._outcome = self._outcome, None
         self._may_go_on.put(not killed)
@@ -266,7 +266,7 @@ class Switch:
 
 @dataclass
 class Versions:
-    """One walk: a read model whose declaration changes, and events of one log partition that come meanwhile."""
+    """One walk: the declaration of a read model changes while events of one log partition come."""
 
     store: PlatformStore
     switch: Switch
@@ -282,7 +282,7 @@ class Versions:
         self.models["old"] = self._consumed(OLD)
 
     def end(self) -> None:
-        """Remove the model, whoever is at work on it."""
+        """Remove the model, even while a process works on it."""
         if self.switch.is_under_way:
             self.switch.end(killed=True)
         self._later()
@@ -293,7 +293,7 @@ class Versions:
         if step == "an event comes":
             append_events(self.store, [new_event(self.stream)])
             assert self.store.sequence_events() == 1
-        elif step == "somebody reads":
+        elif step == "a reader selects":
             self.most_read = max(self.most_read, self.read())
         elif "switch" in step:
             self._switch(step)
@@ -317,14 +317,14 @@ class Versions:
             self.switch.compare()
         else:
             state = self.state()
-            # where it is behind, it rolls back by itself
+            # a version that is behind rolls back by itself
             is_killed = "killed" in step and (state.new or 0) >= (state.old or 0)
             assert self.switch.end(killed=is_killed) == ("commits" in step)
 
     def _remove(self) -> None:
         late = self.held["old"]
         if late is not None:
-            # a drain that is at work keeps it; one that was killed, or is late, does not
+            # a working drain keeps the version; one that was killed or is late does not
             self.store.extend_lease(self.models["old"].view, [late], LEASE_S)
             drop_unused_versions(self.store.connection, self.models["new"])
             assert self.state().old is not None
@@ -351,7 +351,7 @@ class Versions:
         set_clock(self.store.connection, self.now.isoformat())
 
     def _consumed(self, declared: ReadModel) -> ReadModel:
-        """Make the version of a declaration, which stands where this walk began."""
+        """Make the version of a declaration, at the position where this walk began."""
         model = stored.ensure_version(self.store.connection, declared)
         if self.base:
             consume(self.store, model, self.base)

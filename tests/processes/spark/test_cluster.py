@@ -1,7 +1,7 @@
 """The same rows wherever Spark runs: in this process, behind Spark Connect, on a standalone cluster.
 
-The cluster is a real one, a master and two workers on loopback. Its Python has every package but ours, and its
-processes work in folders of their own, so what tasks import of ours is what the session brought along.
+The cluster is real: a master and two workers on loopback. Its Python has every package but ours, and its processes
+work in separate folders, so tasks can import our code only from the session.
 """
 
 import json
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.supervisor import Service, Supervisor
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN, require_master
+from millrace.settings import Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import SPARK_TOKEN, require_master
 from tests.long import LONG
 from tests.support.building.drains import assert_equals_a_clean_run, busiest, fill, thing
 from tests.support.building.own_declarations import BUILD_GREETINGS, Place, declare, run_own, unset
@@ -31,9 +31,9 @@ from tests.support.running.programs import ran
 from tests.support.sql_calls import append_events
 
 EVENTS = 400
-# six Javas that live for a minute: what makes them fast later is not worth its time
+# six JVMs that live for a minute: optimizing compilation does not pay off
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-# what workers of 512 MB and a driver on loopback need to be told
+# settings for workers of 512 MB and a driver on loopback
 CLUSTER = {
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false",
     "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1",
@@ -43,11 +43,11 @@ CLUSTER = {
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a Python that has the packages that we need, and not this project."""
+    """Make a Python that has the packages that we need, but not this project."""
     home = tmp_path_factory.mktemp("python")
     venv.create(home, symlinks=True)
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
-    # a path that a .pth file names is searched; its own .pth files, such as an editable installation's, are not read
+    # Python searches a path that a .pth file names, but ignores .pth files there, such as an editable installation's
     specs = map(find_spec, ("pyspark", "pyarrow", "psycopg", "adbc_driver_postgresql"))
     found = {str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin}
     (packages / "packages.pth").write_text("\n".join(found) + "\n")
@@ -97,10 +97,10 @@ def _said(log: Path, *words: str) -> bool:
 
 @pytest.fixture(params=[pytest.param("local", marks=LONG), pytest.param("connect", marks=LONG), "cluster"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Each place where Spark may run, as the environment says it."""
+    """Return each place where Spark may run, set by the environment."""
     clean = unset()
     if request.param == "connect":
-        # a session of its own, not the shared one
+        # a new session, not the shared one
         remote = str(request.getfixturevalue("spark_remote")).partition("/;")[0]
         return Place({**clean, "SPARK_REMOTE": remote, SPARK_TOKEN: os.environ[SPARK_TOKEN]}, {}, sys.executable)
     if request.param == "cluster":
@@ -118,7 +118,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Place(clean, {}, sys.executable)
 
 
-@pytest.mark.timeout(600)  # a cluster and its application on a machine that does other things, too
+@pytest.mark.timeout(600)  # a cluster and its application on a busy machine
 def test_rows_are_the_same_wherever_spark_runs(things: PlatformStore, dsn: str, place: Place, tmp_path: Path) -> None:
     fill(things, EVENTS)
     things.sequence_events()
@@ -135,9 +135,9 @@ def test_rows_are_the_same_wherever_spark_runs(things: PlatformStore, dsn: str, 
     if "SPARK_MASTER" not in place.env:
         assert built.sizes == [2, len(os.sched_getaffinity(0)), 9, 500_000]
     else:
-        # as the cluster's configuration says; two workers of a core each
+        # by the cluster's configuration: two workers of one core each
         assert built.sizes == [7, 2, 6, 500_000]
-        # both workers took part, with what the session brought along
+        # both workers took part, with the code of the session
         assert len({folder for _, folder, _ in built.origins}) == 2
         assert all(file.startswith("./millrace-") for file, _, _ in built.origins)
 

@@ -1,10 +1,10 @@
-"""Spark runs on the Java of PyPI, where no other one is installed."""
+"""Spark runs on the Java of PyPI if no other Java is installed."""
 
 import os
 import sys
 from pathlib import Path
 
-from millrace.resources.spark.java import find_java
+from millrace.spark.java import find_java
 from tests.support.running.programs import ran
 
 COUNT = """
@@ -19,7 +19,7 @@ finally:
 
 
 def test_spark_counts_on_the_java_of_pypi(tmp_path: Path) -> None:
-    # No `java` on PATH, but what spark-class itself calls.
+    # no `java` on PATH, only the programs that spark-class itself calls
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in ("bash", "sh", "dirname", "head", "ps", "env"):

@@ -1,10 +1,10 @@
-"""A rebuild in a process of its own, as a run of Dagster is one, killed between two log partitions."""
+"""A rebuild in a separate process, like a run of Dagster, killed between two log partitions."""
 
 import psycopg
 from pyspark.sql import SparkSession
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store.platform import PlatformStore
 from tests.support.building.drains import Everything, all_blocked, assert_equals_a_clean_run, drain, fill, held
 from tests.support.building.killed_drains import killed_in_the_end
 from tests.support.factories import Connect, rows
@@ -13,10 +13,10 @@ from tests.support.patience import patience, wait_until
 STATE = "select partition, thing_id, s::text from read_models.everything_state s order by 1, 2"
 VICTIM = """
 import sys
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import ViewDrain
+from millrace.spark import spark_session
 from tests.support.building.drains import Everything
-with spark_session() as spark, Consumer(sys.argv[1], Everything, lambda: spark, "victim", lease_s=600) as consumer:
+with spark_session() as spark, ViewDrain(sys.argv[1], Everything, lambda: spark, "victim", lease_s=600) as consumer:
     consumer.rebuild(*range(16))
 """
 
@@ -44,7 +44,7 @@ def test_a_killed_rebuild_leaves_each_log_partition_whole(
         *(row for row in damaged if row[0] == last),
     ]
     things.release_owner("victim")
-    with Consumer(dsn, Everything, lambda: spark, "next") as consumer:
-        # what was staged is of nobody
+    with ViewDrain(dsn, Everything, lambda: spark, "next") as consumer:
+        # the killed process owns the staged rows no more
         assert consumer.rebuild(*range(16)).rows == sum(row[0] == last for row in right)
     assert_equals_a_clean_run(things)

@@ -1,4 +1,4 @@
-"""A password that is in the DSN is nowhere in what Spark writes down."""
+"""A password in the DSN is in no file that Spark writes."""
 
 import os
 import sys
@@ -6,14 +6,15 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
+from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.local.services import free_port, shared_session, spark_service
 from millrace.platform_defs.local.supervisor import Supervisor
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.settings import PROJECT, Settings
-from millrace.resources.spark.java import find_java
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.settings import Settings
+from millrace.spark.java import find_java
+from millrace.spark.session import SPARK_TOKEN
 from tests.support.building.drains import busiest, fill
 from tests.support.building.spark_places import build_at
+from tests.support.project import PROJECT
 
 PASSWORD = "hunter2-of-this-test"
 DEFAULTS = """\
@@ -30,7 +31,7 @@ def test_the_event_log_of_a_spark_server_has_no_password(things: PlatformStore, 
     (tmp_path / "log").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(DEFAULTS.format(tmp_path / "log"))
     parts = conninfo_to_dict(dsn)
-    # the server asks for no password; the two ways to write one
+    # the two ways to write a password, which this server does not ask for
     ways = (
         f"postgresql://postgres:{PASSWORD}@/{parts['dbname']}?host={parts['host']}",
         f"dbname={parts['dbname']} host={parts['host']} user=postgres password='{PASSWORD}'",

@@ -1,4 +1,4 @@
-"""A streaming query that is started again and again, each time with processes of its own on the server."""
+"""A streaming query that is restarted repeatedly, each time with new processes on the server."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.building.event_log_reads import filed, stream
 from tests.support.factories import append_to, ids_of_one_partition, purge, register_orders
 from tests.support.patience import patience
@@ -35,6 +35,6 @@ def test_a_restarted_query_goes_on(store: PlatformStore, dsn: str, spark: SparkS
     purge(store, 0, 6)
     with pytest.raises(StreamingQueryException, match=r"at position 4 of log partition 0.*'failOnDataLoss' is 'true'"):
         run(startingOffsets="latest")
-    # what it had not read in the other log partitions comes, too: the checkpoint decides, and not startingOffsets
+    # unread events of the other log partitions come, too: the checkpoint decides, not startingOffsets
     run(startingOffsets="latest", failOnDataLoss="false", deciders=["order"])
     assert filed(files) == sorted([*begun, (0, 6), (2, 0)])

@@ -1,4 +1,4 @@
-"""A warm Spark, and the user's code changes: the next session has the modules of now, or says which one is missing."""
+"""The user's code changes under a warm Spark: the next session has the current modules, or names the missing one."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.resources.spark.session import SPARK_TOKEN
+from millrace.spark.session import SPARK_TOKEN
 from tests.spark.test_shipped_code import write
 from tests.support.building.own_declarations import SAY_WORDS, Place, declare, run_own, unset
 
@@ -16,7 +16,7 @@ WORD = "def word() -> str:\n    return {!r}\n"
 
 @pytest.fixture
 def shared(spark_remote: str) -> Place:
-    """Return the warm server with its one session that everybody shares."""
+    """Return the warm server with its one shared session."""
     assert ";session_id=" in spark_remote
     return Place({**unset(), SPARK_TOKEN: os.environ[SPARK_TOKEN], "SPARK_REMOTE": spark_remote}, {}, sys.executable)
 
@@ -36,7 +36,7 @@ def test_changed_helpers_count_in_the_next_session(shared: Place, tmp_path: Path
     write(tmp_path, my_platform__words="from my_platform.added import word", my_platform__added=WORD.format("added"))
     assert say(shared, tmp_path) == ["added"]
 
-    # beside the package, imported when it is needed
+    # a module beside the package, imported lazily
     late = "def word() -> str:\n    from phrases.long import word\n    return word()"
     write(tmp_path, my_platform__words=late, phrases__long=WORD.format("beside"))
     assert say(shared, tmp_path) == ["beside"]

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from millrace.examples.shop.simulator import simulate
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.browsing.browser import found_chromium
 from tests.support.patience import patience
 from tests.support.running.deployment import Deployment, started, until
@@ -21,7 +21,7 @@ from tests.support.running.shop import PACKAGE, own_shop
 
 MODELS = ("orders", "payments", "revenue", "shipments", "customers", "crm_customers", "crm_customer_history")
 SIZE: ViewportSize = {"width": 1280, "height": 800}
-# as docs/your_own_repository.md has it
+# the example of docs/your_own_repository.md
 SUNDAYS = """
 import dagster as dg
 
@@ -71,7 +71,7 @@ def pictures(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def project() -> Iterator[Path]:
-    """Make a folder with the shop as a package of a user's own, which has a schedule."""
+    """Make a folder with the shop as a user's own package, which has a schedule."""
     with TemporaryDirectory(prefix="millrace-walks-") as folder:
         schedules = own_shop(Path(folder)) / "schedules"
         schedules.mkdir()
@@ -82,7 +82,7 @@ def project() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def platform(project: Path) -> Iterator[Deployment]:
-    """Run `millrace up` in that folder, with some orders and customers, and stop it in the end."""
+    """Run `millrace up` in that folder, with some orders and customers; stop it at the end."""
     declared = {"MILLRACE_DECLARATIONS": PACKAGE, "MILLRACE_SIMULATE": "off"}
     with started(project / ".millrace", folder=project, more=declared) as deployment:
         shop(deployment, 300)
@@ -96,14 +96,14 @@ def platform(project: Path) -> Iterator[Deployment]:
 
 @pytest.fixture
 def page(browser: Browser, platform: Deployment) -> Iterator[Page]:
-    """Open the start page, as somebody does who was never here."""
+    """Open the start page, as a first visitor does."""
     with browser.new_context(base_url=platform.url, viewport=SIZE) as context:
         seen_ms = 1000 * patience()
         expect.set_options(timeout=seen_ms)
         context.set_default_timeout(seen_ms)
         page = context.new_page()
         page.goto("/")
-        # it leads on to here once it knows the jobs, also whoever has clicked elsewhere by then
+        # once it knows the jobs, the start page redirects here, even after a click elsewhere
         expect(page.get_by_role("tab", name="Timeline")).to_be_visible()
         yield page
 
@@ -111,7 +111,7 @@ def page(browser: Browser, platform: Deployment) -> Iterator[Page]:
 @pytest.fixture
 def picture(page: Page, pictures: Path) -> Callable[[str], None]:
     def take(name: str) -> None:
-        # nothing is pointed at
+        # the mouse points at nothing
         page.mouse.move(0, 0)
         page.screenshot(path=pictures / f"{name}.png", animations="disabled")
 
@@ -120,7 +120,7 @@ def picture(page: Page, pictures: Path) -> Callable[[str], None]:
 
 @pytest.fixture
 def timed(pytestconfig: pytest.Config) -> Callable[[str], object]:
-    """Return a context that notes how long something took; the run prints it in the end."""
+    """Return a context that measures a duration; the run prints it at the end."""
 
     @contextmanager
     def note(what: str) -> Iterator[None]:

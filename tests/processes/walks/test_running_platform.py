@@ -1,8 +1,8 @@
-"""One platform that runs, as a newcomer sees it: what its servers do, and walks through its UI in a real browser.
+"""One running platform, as a newcomer sees it: its servers, and walks through its UI in a real browser.
 
-A walk clicks on what a person sees, by its role and its text, and waits for what the page then shows. It asks Dagster's
-interface or the store only to look at what came of it, or to keep other work away meanwhile. All of them share one
-platform, and take it as the one before left it: the tests that need no browser come first.
+A walk clicks on visible elements, by role and text, and waits for the page to show the result. It asks Dagster's
+interface or the store only to verify the effect, or to keep other work away meanwhile. All tests share one platform,
+in the state that the previous test left: the tests without a browser come first.
 """
 
 import os
@@ -24,7 +24,7 @@ from tests.support.running.deployment import FINISHED, Deployment, until
 from tests.support.running.shop import PACKAGE, edit
 from tests.support.scrapes import of, scraped
 
-# the first test may have to wait for the platform, and any of them for runs on a machine with other work
+# the first test may have to wait for the platform, and any test for runs on a busy machine
 pytestmark = pytest.mark.timeout(1800)
 SIMULATORS = {"service crm", "service simulate"}
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
@@ -42,9 +42,9 @@ RANGE = """
 query { runsOrError(filter: {tags: [{key: "dagster/asset_partition_range_start", value: "p03"}]}) {
   ... on Runs { results { status tags { key value } } } } }
 """
-# what may start a drain of a view, or one of all
+# the sensors that may start a drain of a view, or of all views
 DRAINING = ("poll_read_models", *(f"poll_{model}" for model in MODELS))
-# what is right, and what is wrong, in the declaration of each
+# the right and the wrong line of each declaration
 SHIPMENTS = 'order_id = first("data.order_id")', 'order_id = first("data.order_id", type="bigint")'
 PAYMENTS = 'method = last("data.method")', 'method = last("data.method", type="bigint")'
 BUILT = """
@@ -67,7 +67,7 @@ query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNo
 LOADED = "{ locationStatusesOrError { ... on WorkspaceLocationStatusEntries { entries { updateTimestamp } } } }"
 GROUPS = ("archive", "change_capture", "consumption", "event_store", "read_models", "reports", "sources")
 COLUMNS = {"customer_id": "last of data.customer_id in order_placed", "total": "sum of data.amount in order_line_added"}
-# how long these take the run prints, and asserts nothing of it
+# the run prints the times of these pages, but asserts nothing of them
 PAGES = {
     "lineage": ("/asset-groups", "read_models"),
     "an asset with 16 partitions": ("/assets/read_models/orders?view=partitions", "p15"),
@@ -78,7 +78,7 @@ PAGES = {
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can run a program under another account: run this as root.")
 def test_another_account_gets_what_the_page_says(platform: Deployment) -> None:
-    """Compare with docs/who_may_do_what.md; here no simulator runs."""
+    """Verify docs/who_may_do_what.md; here no simulator runs."""
     port = int(platform.url.rpartition(":")[2])
     expected = {kind: {k: gets for k, gets in rows.items() if k not in SIMULATORS} for kind, rows in ROWS.items()}
     assert look(platform.home, psutil.Process(platform.process.pid), port) == expected
@@ -100,7 +100,7 @@ def selector(name: str) -> dict[str, str]:
 
 
 def working(platform: Deployment, kind: str, name: str) -> str:
-    """Return the run that drains or captures, once there is one; give it something to do until then."""
+    """Return the run that drains or captures, once there is one; give it work until then."""
 
     def runs() -> list[dict[str, str]]:
         shop(platform, 5)
@@ -144,7 +144,7 @@ def test_metrics_are_served(platform: Deployment) -> None:
 def test_terminating_a_run_releases_its_leases(platform: Deployment) -> None:
     for kind, name, leased in (("drain", "together", "checkpoints"), ("capture", "crm", "captures")):
         run = working(platform, kind, name)
-        # whatever it holds at this moment, leases or none
+        # at any moment, with or without leases
         platform.ask(TERMINATE, run=run)
         assert platform.finished(run) == "CANCELED"
         held = platform.rows(f"select count(*) from event_store.{leased} where lease_owner = '{run}'")
@@ -152,7 +152,7 @@ def test_terminating_a_run_releases_its_leases(platform: Deployment) -> None:
 
 
 def done_ms() -> float:
-    """Return how long a page may take to show the end of a run, or of a loading of code, in milliseconds."""
+    """Return the time limit for a page to show the end of a run, or of a code reload, in milliseconds."""
     return 3000.0 * patience()
 
 
@@ -164,11 +164,11 @@ def open_read_model(page: Page, name: str) -> None:
 
 
 def reload_declarations(page: Page, platform: Deployment) -> None:
-    """Reload the code location, and wait until what is declared now is loaded."""
+    """Reload the code location, and wait until the current declarations are loaded."""
     loaded = platform.ask(LOADED)
     page.get_by_role("link", name="Deployment").click()
     page.get_by_role("button", name=re.compile("Reload$")).click()
-    # the page says it with the time of the loading, which is no text of its own
+    # the page shows the time of the reload, which is no separate text
     until(lambda: platform.ask(LOADED), lambda now: now != loaded)
 
 
@@ -185,13 +185,13 @@ def switch_automation(page: Page, *, on: bool) -> None:
 
 
 def open_failed_run(page: Page, view: str, seen: Callable[[], None] = lambda: None) -> None:
-    """Open the newest run of a view that failed, once there is one in the list, and that is seen."""
+    """Open the newest failed run of a view, once it is visible in the list."""
     page.get_by_role("link", name="Runs").click()
     page.get_by_role("tab", name="Failed").click()
     of_view = page.get_by_text(f"millrace/view: {view}").first
     expect(of_view).to_be_visible(timeout=done_ms())
     seen()
-    # the list has no rows by their role: what is around both
+    # the list's rows have no role: find the element around both
     beside = of_view.locator("xpath=ancestor::*[.//a[starts-with(@href, '/runs/')]][1]")
     beside.get_by_role("link", name=re.compile("^run [0-9a-f]{8}$")).first.click()
     expect(page.get_by_text("Launched by poll_")).to_be_visible()
@@ -205,7 +205,7 @@ def test_the_lineage_leads_to_what_columns_are_made_of(page: Page, picture: Call
         expect(page.get_by_text(group, exact=True).first).to_be_visible()
     picture("lineage")
 
-    # in the list beside the graph, of which the page has only what fits
+    # in the list beside the graph: the page has only the part of the graph that fits
     page.get_by_text("read_models", exact=True).first.click()
     page.keyboard.press("ArrowRight")
     page.get_by_text("orders", exact=True).first.click()
@@ -265,7 +265,7 @@ def test_broken_models_turn_red_and_go_green(page: Page, platform: Deployment, p
     expect(page.get_by_text("made no progress").first).to_be_visible()
     expect(page.get_by_text("which is not exactly a bigint").first).to_be_visible()
     until(lambda: partitions(platform)["numFailed"], bool)
-    # one of all views, too, would make green what is to be rebuilt by hand
+    # a drain of all views would also turn green the partitions to be rebuilt by hand
     with no_drain_begins(platform):
         edit(declared / "shipments.py", *reversed(SHIPMENTS))
         edit(declared / "payments.py", *reversed(PAYMENTS))
@@ -280,12 +280,12 @@ def test_broken_models_turn_red_and_go_green(page: Page, platform: Deployment, p
 
 @contextmanager
 def no_drain_begins(platform: Deployment) -> Iterator[None]:
-    """Let all drains end, and none begin by itself while the block lasts."""
+    """Wait for all drains to end, and let none begin by itself inside the block."""
     try:
         for name in DRAINING:
             platform.ask(STOP, id=sensor(platform, name)["id"])
         newest = sensor(platform, "poll_views")["ticks"][0]["timestamp"]
-        # at the second tick of another sensor, Dagster has looked anew which ones are on
+        # by the second tick of another sensor, Dagster has reread which sensors are on
         until(lambda: sensor(platform, "poll_views")["ticks"][1]["timestamp"], lambda second: second > newest)
         for name in DRAINING:
             until(
@@ -294,13 +294,13 @@ def no_drain_begins(platform: Deployment) -> Iterator[None]:
             )
         until(lambda: platform.ask(RUNS)["results"], lambda runs: {run["status"] for run in runs} <= FINISHED)
         yield
-    finally:  # the walks that follow use the same platform
+    finally:  # later walks use the same platform
         started = [platform.ask(START, sensor=selector(name))["__typename"] for name in DRAINING]
         assert set(started) == {"Sensor"}
 
 
 def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], None]) -> None:
-    """Launch a backfill of the log partitions that are red on a read model's page, and see that it turns them green."""
+    """Launch a backfill of the red log partitions on a read model's page, and assert that it turns them green."""
     red = partitions(platform)["numFailed"]
     assert red
     open_read_model(page, "payments")
@@ -318,7 +318,7 @@ def rebuild_what_failed(page: Page, platform: Deployment, seen: Callable[[], Non
     page.get_by_role("tab", name="Runs").click()
     expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=done_ms())
 
-    # where the red ones do not all lie side by side, it is several runs
+    # if the red partitions are not all adjacent, there are several runs
     until(lambda: partitions(platform), lambda now: now["numMaterialized"] == now["numPartitions"])
     newest = platform.ask(PAYMENTS_STATE)["latestMaterializationByPartition"]
     assert "dagster/backfill" in {tag["key"] for each in newest for tag in each["runOrError"]["tags"]}
@@ -355,7 +355,7 @@ def test_a_schedule_is_run_now(schedule: str, said: str, job: str, page: Page, p
     picture(f"{own}schedule-now")
     launch.click()
 
-    # the UI goes to the list of runs, with the one that was launched
+    # the UI opens the list of runs, with the launched one
     expect(page.get_by_text("Run id is")).to_be_visible()
     expect(page.get_by_role("link", name=schedule)).to_be_visible()
     expect(page.get_by_text("Success", exact=True)).to_be_visible(timeout=done_ms())
@@ -363,7 +363,7 @@ def test_a_schedule_is_run_now(schedule: str, said: str, job: str, page: Page, p
 
 @contextmanager
 def table_in_use(platform: Deployment) -> Iterator[None]:
-    """Keep everybody from writing into the table of a read model, as a long transaction of somebody else may."""
+    """Block all writes into the table of a read model, as another program's long transaction may."""
     with psycopg.connect(platform.dsn) as other:
         other.execute("lock table read_models.shipments in exclusive mode")
         yield
@@ -374,7 +374,7 @@ def test_a_stopped_drain_gives_leases_back(page: Page, platform: Deployment, pic
     with table_in_use(platform):
         shop(platform, 200)
         page.get_by_role("link", name="Runs").click()
-        # the drain of all views leaves this one, which gets a run of its own
+        # the drain of all views drops this view, which gets its own run
         expect(page.get_by_text("millrace/view: shipments").first).to_be_visible(timeout=done_ms())
         (run,) = until(
             lambda: platform.ask(STARTED, tag="millrace/view", value="shipments")["results"],
@@ -388,11 +388,11 @@ def test_a_stopped_drain_gives_leases_back(page: Page, platform: Deployment, pic
         dialog = page.get_by_role("dialog")
         picture("terminate")
         dialog.get_by_role("button", name="Terminate 1 run").click()
-        # the page draws itself anew when the run ends, and may close the dialog by itself
+        # the page redraws when the run ends, and may close the dialog by itself
         with suppress(TimeoutError):
             dialog.get_by_role("button", name="Done").click(timeout=5000)
         expect(page.get_by_text("Canceled", exact=True).first).to_be_visible()
-        # the table is in use as before; the page may say it before the process has gone
+        # the table is still in use; the page may show the end before the process has ended
         until(lambda: platform.rows(leases)[0][0], lambda held: held == 0)
 
 
@@ -403,7 +403,7 @@ def test_a_sensor_is_turned_off_and_on(page: Page, platform: Deployment, picture
     open_automation(page, "poll_orders")
     expect(page.get_by_text("Says how orders stands")).to_be_visible()
     switch_automation(page, on=False)
-    wait_until(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster has answered
+    wait_until(lambda: status() == "STOPPED", "the sensor is off")  # the switch moves before Dagster answers
 
     ticks = page.get_by_role("row").filter(has_text="View logs")
     newest = ticks.first.get_by_role("cell").first

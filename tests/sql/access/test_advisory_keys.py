@@ -1,4 +1,4 @@
-"""A login without any right to the store takes every advisory key and any name of a session: it holds nothing up."""
+"""A login without any privilege takes every advisory key and any session name: it blocks nothing."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -8,16 +8,16 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.reports import replace_day
+from millrace.capture.store import CaptureStore
+from millrace.event_store.migrations import migrate
+from millrace.event_store.platform import PlatformStore
+from millrace.reports import replace_day
 from tests.support.capturing.captures import Source
 from tests.support.factories import Connect, append, rows, start, unprepared, value
 from tests.support.logins import logins
 from tests.support.patience import patience, wait_until
 
-# as anybody could compute them who reads the functions
+# any reader of the functions could compute these keys
 KEYS: tuple[LiteralString, ...] = (
     *(
         f"select pg_advisory_lock(hashtextextended('{key}', 0))"
@@ -36,7 +36,7 @@ COLUMNS = {"day": ("date", "The day."), "n": ("int", "A number.")}
 
 @pytest.fixture
 def stranger(orders: PlatformStore) -> Iterator[psycopg.Connection]:
-    """Yield a login with no role that holds every key which it can compute."""
+    """Yield a login without roles that holds every key that it can compute."""
     with logins(orders.connection) as login:
         connection = login("event_store_reader")
         orders.connection.execute(f"revoke event_store_reader from {connection.info.user}".encode())
@@ -46,13 +46,13 @@ def stranger(orders: PlatformStore) -> Iterator[psycopg.Connection]:
 
 
 def soon(work: Callable[[], object]) -> object:
-    """Do it within a while: waiting for the stranger would be for ever."""
+    """Do the work within a limit: waiting for the stranger would take for ever."""
     done: Future[object] = start(work)
     return done.result(patience())
 
 
 def test_reports_are_made_and_databases_migrated(orders: PlatformStore, stranger: psycopg.Connection) -> None:
-    """What is no function of the store: of these see below."""
+    """Not here: the store's functions (below)."""
     assert not stranger.closed
     day = date(2026, 1, 5)
     assert soon(lambda: replace_day(orders.connection, "reports.daily", COLUMNS, day, [{"n": 1}])) == 1
@@ -67,14 +67,14 @@ def test_a_full_queue_of_words_fails_no_append(orders: PlatformStore, stranger: 
     with psycopg.connect(dsn, user=stranger.info.user) as deaf:
         deaf.execute("listen anything")
         deaf.commit()
-        deaf.execute("select 1")  # in a transaction it takes no word
+        deaf.execute("select 1")  # in a transaction it receives no notification
         with pytest.raises(psycopg.errors.ProgramLimitExceeded):
             stranger.execute("select pg_notify('anything', n || repeat('x', 7000)) from generate_series(1, 1000) n")
         orders.attend_log(10, sleeps=True)
         append(orders)
         assert orders.sequence_events() == 1
         assert sum(orders.announce_positions([])) == 1
-    # to ask also empties it: other tests use the server
+    # asking also empties the queue: other tests use the server
     wait_until(lambda: value(orders.connection, "select pg_notification_queue_usage()") == 0, "the queue is empty")
 
 
@@ -101,7 +101,7 @@ def test_a_session_that_says_it_is_a_captures_is_left(orders: PlatformStore, str
     source.begin()
     former = psycopg.connect(orders.connection.info.dsn, autocommit=True, application_name="millrace capture c")
     CaptureStore(former).join_capture("c", source.lease.lease_token)
-    # nor is one that got the pid of the capture's session, and calls itself as it did
+    # a session with the pid and the name of the capture's former session is not ended either
     before = "update event_store.capture_sessions set session_began_at = session_began_at - interval '1 s'"
     orders.connection.execute(before)
     assert source.store.end_capture_sessions("c", source.lease.lease_token) == 0

@@ -1,4 +1,4 @@
-"""Whose a view is: its owner's members change and consume it, operators too, nobody else."""
+"""The owner of a view: only its members and operators change and consume the view."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -8,11 +8,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.errors import Malformed, NotViewOwner
-from millrace.resources.event_store.lease_rows import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.versions import WrongView, ensure_version
-from millrace.resources.subscriptions.store import PushStore
+from millrace.errors import Malformed, NotViewOwner
+from millrace.event_store.lease_rows import StreamFailure
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.store import PushStore
+from millrace.read_models.stored.versions import WrongView, ensure_version
 from tests.support.building.drains import Everything
 from tests.support.factories import append, append_to, pump, refusal, rows, value
 from tests.support.logins import logins
@@ -22,14 +22,14 @@ Login = Callable[..., PlatformStore]
 
 @pytest.fixture
 def login(orders: PlatformStore) -> Iterator[Login]:
-    """Yield a login: it connects as a new user who is a member of some roles and of nothing else."""
+    """Yield an opener of sessions as a new user that is a member of the given roles only."""
     with logins(orders.connection) as made:
         yield lambda *roles: PlatformStore(made(*roles))
 
 
 @pytest.fixture
 def team(orders: PlatformStore) -> Iterator[str]:
-    """Yield a role that logins of a test share."""
+    """Yield a role shared by the logins of a test."""
     name = f"team_{uuid4().hex}"
     orders.connection.execute(f"create role {name} nologin in role event_store_consumer".encode())
     yield name
@@ -52,7 +52,7 @@ def test_a_view_is_its_logins_or_every_consumers_or_a_roles(orders: PlatformStor
     login("event_store_consumer").ack_event("everybodys", event.decider_id, event.offset)
     refusal(NotViewOwner, lambda: login("event_store_consumer").stream_events("theirs"))
     assert login(team).register_view("theirs").owner == team
-    # one whose role is gone is the operators', who may give it away
+    # operators own a view with a dropped role, and may give it away
     orders.connection.execute(f"drop role {team}".encode())
     refusal(NotViewOwner, lambda: consumer.stream_events("theirs"))
     operator.register_view("theirs", owner="event_store_consumer")
@@ -60,7 +60,7 @@ def test_a_view_is_its_logins_or_every_consumers_or_a_roles(orders: PlatformStor
 
 
 def test_the_role_that_set_role_chose_counts_and_not_the_login(orders: PlatformStore, login: Login) -> None:
-    """As PostgREST and others do, which log in once, mostly as somebody mighty, for everybody's requests."""
+    """As with PostgREST and others, which log in once, mostly with many privileges, for all users' requests."""
     mine, other = (str(value(login("event_store_consumer").connection, "select session_user::text")) for _ in range(2))
     admin = value(orders.connection, "select session_user::text")
 
@@ -119,9 +119,9 @@ def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(order
     assert "is no member" in str(refused.detail)
     assert {poll.view: poll.edge_function_url for poll in other.poll_views()} == {"v": None, "b": None}
     assert {poll.view: poll.edge_function_url for poll in holder.poll_views()} == {"v": url, "b": None}
-    # what the sequencer does for every view, anybody may
+    # any consumer may dispatch, as the sequencer does for every view
     other.dispatch_events("v")
-    # but say to operators why it failed
+    # but only an owner may note why dispatching failed
     for store, noted in ((other, None), (holder, "no")):
         store.fail_dispatch("v", "no")
         assert value(orders.connection, "select error from event_store.dispatches where view = 'v'") == noted
@@ -130,7 +130,7 @@ def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(order
     assert other.owned_leases("run 1") == {}
     assert other.locked_streams("run 1") == []
     assert holder.owned_leases("run 1") == orders.owned_leases("run 1") == {"b": leases}
-    # giving them back is written down; a refused call keeps no lock, also in a transaction that goes on
+    # releasing leases is audited; a refused call keeps no lock, even in a transaction that continues
     assert [orders.release_owner("run 1") for _ in range(2)] == [1, 0]
     (ended,) = [entry for entry in orders.audit_log("b") if entry.operation == "release_owner"]
     assert ended.detail == {"owner": "run 1", "partitions": [lease.partition for lease in leases]}
@@ -143,7 +143,7 @@ def test_another_consumer_sees_no_url_and_neither_the_locks_nor_the_leases(order
 
 
 def test_another_consumer_changes_and_consumes_nothing_of_a_view(orders: PlatformStore, login: Login) -> None:
-    """By each function that docs/who_may_do_what.md calls `own`."""
+    """With each function that docs/who_may_do_what.md marks `own`."""
     append_to(orders, "a")
     holder, other = login("event_store_consumer"), login("event_store_consumer")
     holder.register_view("v", "-infinity")

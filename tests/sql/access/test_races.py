@@ -1,4 +1,4 @@
-"""Owners, operators and the log's guards while sessions race or are killed: a change happens whole or not at all."""
+"""Owners, operators and the log's guards under races and kills: a change happens completely or not at all."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,9 +6,9 @@ from functools import partial
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import NotInFlight, NotViewOwner
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.errors import NotInFlight, NotViewOwner
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import (
     Connect,
     append,
@@ -90,7 +90,7 @@ def test_consumers_beside_end_locks_count_each_event_once(view: PlatformStore, c
     for result in at_once([consume, consume, consume, operate, operate]):
         result.result()
     assert sorted(acked) == rows(view.connection, 'select decider_id, "offset" from event_store.events order by 1, 2')
-    # nobody is refused whose lock was not ended
+    # a consumer is refused only if its lock was ended
     assert len(refused) <= sum(ended)
     assert sum(lag.lag for lag in view.view_lag("v")) == 0
     assert_rising(entry.audit_id for entry in reversed(view.audit_log("v")))
@@ -134,7 +134,7 @@ def test_who_loses_a_view_answers_for_nothing_more(orders: PlatformStore, login:
         answer = partial(former.ack_event, "v", "a", event.offset, event.lease_token)
     orders.register_view("v", owner="event_store_owner")
     refusal(NotViewOwner, answer)
-    # nor is it lost: operators end what it held
+    # the event is not lost either: operators end the killed session's locks
     assert sum(lag.lag for lag in orders.view_lag("v")) == 1
     if mode == "bulk":
         assert orders.release_owner("me") == 1
@@ -151,7 +151,7 @@ def test_the_archives_lock_is_free_when_its_taker_is_killed(store: PlatformStore
     racing = start_blocked(store, second, lambda: ArchiveStore(second).lock_archive(3, "second"))
     end_transaction(store, first, how)
     assert racing.result(patience()) is (how != "commit")
-    # of those who come later
+    # a later session
     assert ArchiveStore(second).lock_archive(3, "second") is (how != "commit")
     if how == "commit":
         terminate(store.connection, first.info.backend_pid)

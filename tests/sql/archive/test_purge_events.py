@@ -1,4 +1,4 @@
-"""The archive's books and the purge: files without a gap, history deleted in pieces, nothing else changed."""
+"""The archive's list of files and the purge: no gap between files, history deleted in pieces, nothing else changed."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,10 +7,10 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import ForbiddenChange, Malformed, PositionOutOfRange
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.refusals import refusals
+from millrace.archive.store import ArchiveStore
+from millrace.errors import ForbiddenChange, Malformed, PositionOutOfRange
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.refusals import refusals
 from tests.support import factories
 from tests.support.patience import patience
 from tests.support.sql_calls import append_events, get_events
@@ -25,7 +25,7 @@ BY_HAND: list[LiteralString] = [
 
 @pytest.fixture
 def given_up(bulk: PlatformStore) -> PlatformStore:
-    """Two streams of five events each in log partition 0, of which the first six events are given up, none deleted."""
+    """Two streams of five events each in log partition 0; the first six events are given up, none is deleted."""
     factories.append_to(bulk, *factories.ids_of_one_partition(bulk.connection, 2) * 5)
     bulk.commit_batch("v", bulk.claim_batch("v", "me"))
     ArchiveStore(bulk.connection).mark_archived(0, 6)
@@ -60,7 +60,7 @@ def test_what_lies_below_the_low_water_mark_goes_and_the_marks_stay(given_up: Pl
     assert [event.position for event in given_up.read_log(0, 6)] == [6, 7, 8, 9]
     with pytest.raises(PositionOutOfRange, match="5 lies below the earliest position"):
         given_up.read_log(0, 5)
-    # of other log partitions nothing is given up
+    # no events of other log partitions are given up
     archive = ArchiveStore(given_up.connection)
     factories.append_to(given_up, *(f"o-{n}" for n in range(50)))
     given_up.sequence_events()
@@ -106,7 +106,7 @@ def test_events_are_not_changed_by_hand_whatever_a_purge_does(
     for connection in (purger, given_up.connection):
         assert_by_hand_is_refused(connection, BY_HAND[0])
     purger.commit()
-    # the purger's transaction stays open after it
+    # the purger's transaction stays open after the purge
     for connection in (given_up.connection, purger):
         assert_by_hand_is_refused(connection)
 
@@ -130,7 +130,7 @@ def test_a_purge_waits_for_no_other_one_nor_for_a_killed_one(
             assert purge(first, 2) == 2
             assert purge(given_up.connection) == 0
             if ends == "killed":
-                # a look within the transaction would see the session for ever
+                # a query within the transaction would see the session for ever
                 factories.terminate(connect(), first.info.backend_pid)
                 assert kept(given_up) == before
             else:
@@ -191,7 +191,7 @@ def test_a_listed_file_is_archived_if_it_fits_the_log_and_the_files_before(order
     with orders.connection.transaction(force_rollback=True):
         archive.list_archive_file(0, 8, 10, "c", 1, CHECKSUM)
     assert listed() == [(0, 4), (4, 8), 8]
-    # it replaces files within its range
+    # a new file replaces the files within its range
     assert archive.list_archive_file(0, 4, 10, "c", 1, CHECKSUM) == 10
     assert listed() == [(0, 4), (4, 10), 10]
 

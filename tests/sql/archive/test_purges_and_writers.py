@@ -1,4 +1,4 @@
-"""A version that was purged is never taken again, however old the snapshot of its writer."""
+"""A purged version is never used again, however old the snapshot of its writer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,11 +9,11 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import Conflict, Malformed, StreamClosed
-from millrace.resources.event_store import NewEvent, StreamHead
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.events.test_stream_head import purge
+from millrace.archive.store import ArchiveStore
+from millrace.errors import Conflict, Malformed, StreamClosed
+from millrace.event_store import NewEvent, StreamHead
+from millrace.event_store.platform import PlatformStore
+from tests.sql.event_store.test_stream_head import purge
 from tests.support import factories
 from tests.support.patience import patience
 from tests.support.sql_calls import append_event, append_events, get_events
@@ -67,7 +67,7 @@ def test_a_batch_that_waited_during_a_purge_fails(
     factories.append(holder, first)
     waiting = factories.start(lambda: append_events(waiter, [factories.new_event(first), factories.new_event(second)]))
     factories.wait_blocked(orders.connection, waiter.connection.info.backend_pid)
-    factories.append_to(orders, *[second] * meanwhile)  # the version that the waiter is about to take, or one more
+    factories.append_to(orders, *[second] * meanwhile)  # up to the version that the waiter is about to use, or one more
     purge(orders, second)
     holder.connection.rollback()
     assert isinstance(waiting.exception(patience()), psycopg.errors.SerializationFailure)

@@ -1,14 +1,14 @@
-"""Giving up history: only what is archived, and what nobody needs any more."""
+"""Giving up history: only archived events that no consumer needs any more."""
 
 from collections.abc import Callable
 from typing import LiteralString
 
 import pytest
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import HistoryNeeded, LeaseLost, PositionOutOfRange
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.errors import HistoryNeeded, LeaseLost, PositionOutOfRange
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.patience import patience
 from tests.support.sql_calls import append_events
@@ -16,7 +16,7 @@ from tests.support.sql_calls import append_events
 
 @pytest.fixture(autouse=True)
 def ids(bulk: PlatformStore) -> list[str]:
-    """Two streams; log partition 0 holds ten events of theirs, archived and consumed."""
+    """Return the ids of two streams; log partition 0 holds ten events of theirs, archived and consumed."""
     factories.set_clock(bulk.connection, "2030-01-01 00:00:00+00")
     found = factories.ids_of_one_partition(bulk.connection, 2)
     factories.append_to(bulk, *found * 5)
@@ -30,7 +30,7 @@ def raised(store: PlatformStore, to: int) -> int:
 
 
 def assert_needed(store: PlatformStore, offset: int, why: str) -> None:
-    """Refused, for this reason, and nothing is changed."""
+    """Assert a refusal for this reason that changes nothing."""
     before = factories.rows(store.connection, "select * from event_store.partitions order by 1")
     with pytest.raises(HistoryNeeded, match=why) as refused:
         raised(store, offset)
@@ -101,7 +101,7 @@ def test_what_a_rows_view_has_not_acknowledged_is_kept(bulk: PlatformStore, ids:
 
 def test_what_a_rebuild_reads_is_kept_until_its_lease_is_ended(bulk: PlatformStore) -> None:
     lease = bulk.claim_partition("v", 0, "rebuilder", 60)
-    for time in ("00:00:00", "00:10:00"):  # past its time it can still be committed
+    for time in ("00:00:00", "00:10:00"):  # an expired lease can still be committed
         factories.set_clock(bulk.connection, f"2030-01-01 {time}+00")
         assert_needed(bulk, 1, "rebuilder reads it from 0 for view 'v'")
     assert bulk.release_owner("rebuilder") == 1

@@ -1,11 +1,11 @@
-"""Which database this is, and no copy of it."""
+"""The identity of a database, which its copies do not share."""
 
 from collections.abc import Callable
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.event_store.platform import PlatformStore
+from millrace.postgres.embedded import EmbeddedPostgres
 
 
 def test_two_copies_of_a_database_are_two_databases(

@@ -1,4 +1,4 @@
-"""Backfills and the quarantine in any course: random lives of a source and of the process that captures it."""
+"""Backfills and the quarantine in any order: random lives of a source and of the process that captures it."""
 
 from random import Random
 from typing import Any, LiteralString
@@ -6,15 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.event_store.platform import PlatformStore
 from tests.long import seeds
 from tests.support.capturing import captures
 from tests.support.factories import assert_log_holds_every_event_once, rows, value
 
 
 class Lives:
-    """A source with a table, transactions that overlap, and the process that captures it, in any course."""
+    """A source with a table and overlapping transactions, and its capturing process, in any order."""
 
     def __init__(self, source: captures.Source, random: Random) -> None:
         self.source = source
@@ -30,7 +30,7 @@ class Lives:
         return f"{min(self.open, default=self.source.xid)}:{self.source.xid}:{xip}"
 
     def begin(self) -> None:
-        """Begin a transaction that writes a row which no other one writes."""
+        """Begin a transaction that writes a row that no other one writes."""
         free = [key for key in range(8) if all(row.key != key for row in self.open.values())]
         if not free or any(row.action == "truncated" for row in self.open.values()):
             return
@@ -48,7 +48,7 @@ class Lives:
             del self.rows[key]
             done = captures.deleted(key)
         elif key in self.rows and self.random.random() < 0.5:
-            # v stays as it is, and the log does not hold it
+            # v does not change, and the log does not hold its value
             (change,) = self.source.changes(captures.updated(key), xid=xid)
             self.unread.append(captures.with_data(change, record={"id": key, "n": self.number}, unavailable=["v"]))
             return
@@ -117,7 +117,7 @@ class Lives:
             self.source.store.finish_backfill("c", self.source.token, "public", "t", self.random.randint(1, 4))
 
     def declare(self) -> None:
-        """Declare another filter: some rows are captured no more, silently in the log, and everything is read anew."""
+        """Declare another filter: the capture silently loses some rows, and the whole table is read again."""
         if self.random.random() < 0.5:
             return
         self.number += 1
@@ -129,7 +129,7 @@ class Lives:
         self.chunk = None
 
 
-# in the first three a row changes between its reading and its storing, also in a transaction with a lower number
+# in the first three a row changes between its reading and storing, also in a transaction with a lower id
 @pytest.mark.parametrize("seed", [8, 14, 20, *seeds(40)])
 def test_in_any_course_the_live_streams_are_the_table(source: captures.Source, seed: int) -> None:
     random = Random(seed)

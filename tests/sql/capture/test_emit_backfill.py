@@ -1,14 +1,14 @@
-"""A backfill: the rows that a table had, beside its log, which may overtake them between reading and storing."""
+"""A backfill: existing rows of a table beside its log, which may overtake them between reading and storing."""
 
 import re
 from typing import Any
 from uuid import UUID
 
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import EmittedRows, TableRegistration
-from millrace.resources.errors import Malformed
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import EmittedRows, TableRegistration
+from millrace.errors import Malformed
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import PUBLISHED, Source, T, faulty, held, inserted, progress_of, stream, updated
 from tests.support.factories import refusal, rows, value
@@ -19,7 +19,7 @@ def test_rows_become_events_chunk_by_chunk_and_the_backfill_ends(source: Source)
     assert source.backfill(1, 2, done=False) == EmittedRows("stored", 2, 0, 0)
     assert progress_of(source) == ("[2]", 2, False, None)
     refusal(Malformed, source.finish)
-    # given again, it appends only what is missing
+    # a repeated chunk appends only the missing rows
     assert source.backfill(1, 2, 3, done=False) == EmittedRows("stored", 1, 2, 0)
     assert source.backfill() == EmittedRows("stored", 0, 0, 0)
     assert progress_of(source)[0::2] == ("[3]", True)
@@ -71,7 +71,7 @@ def test_a_row_whose_event_id_somebody_used_is_quarantined_and_not_ended(source:
         captures.append_foreign(source.store, "updated", key + 10, UUID(taken))
     assert source.backfill(1, 2, done=False, value="new") == EmittedRows("stored", 1, 0, 1)
     assert source.backfill(1, 2, done=False, value="new") == EmittedRows("stored", 0, 2, 0)
-    assert source.backfill(3).appended == 0  # it is as it was
+    assert source.backfill(3).appended == 0  # the row is unchanged
     source.finish()
     newest = [stream(source.store, key)[-1] for key in (1, 2, 3)]
     assert newest == [("backfilled", "read"), ("backfilled", "new"), ("backfilled", "read")]
@@ -81,12 +81,12 @@ def test_a_row_whose_event_id_somebody_used_is_quarantined_and_not_ended(source:
 
 
 def now(source: Source) -> str:
-    """Return a snapshot of the source that sees all that happened in it."""
+    """Return a snapshot of the source that sees all its transactions."""
     return f"{source.xid}:{source.xid}:"
 
 
 def toasted(source: Source, key: int, **record: object) -> Change:
-    """Make an update in the source's log that has all but the value of v, which did not change."""
+    """Make an update in the source's log without the unchanged value of v."""
     (change,) = source.changes(updated(key))
     return captures.with_data(change, record={"id": key} | record, unavailable=["v"])
 
@@ -99,7 +99,7 @@ def last(source: Source, key: int) -> tuple[str, Any]:
 
 def test_rows_that_a_truncate_removed_since_they_were_read_are_left_out(source: Source) -> None:
     snapshot = now(source)
-    # also by one that waits in the quarantine
+    # also by a truncation that waits in the quarantine
     with source.store.connection.transaction(force_rollback=True):
         source.commit(faulty((), action="truncated"))
         source.emit_all()
@@ -109,7 +109,7 @@ def test_rows_that_a_truncate_removed_since_they_were_read_are_left_out(source: 
     source.commit(inserted(3, "new"))
     source.emit_all()
     assert source.backfill(1, 2, 3, snapshot=snapshot, done=False) == EmittedRows("stored", 0, 3, 0)
-    # one from before, which the snapshot sees or which the slot before gave, leaves none out
+    # an earlier truncation, seen by the snapshot or given by the previous slot, leaves no row out
     assert source.backfill(3, 4, done=False) == EmittedRows("stored", 2, 0, 0)
     assert [key for key, _ in captures.events(source.store)] == ["[]", "[3]", "[3]", "[4]"]
     source.begin(published_xid=700)
@@ -128,12 +128,12 @@ def test_a_row_whose_newer_changes_lack_a_value_is_appended_as_it_is_now(source:
     source.commit(updated(3, "whole"))
     source.emit()
     assert source.backfill(1, 2, 3, 4, 5, 6, snapshot=snapshot) == EmittedRows("stored", 5, 1, 0)
-    # what the snapshot sees is followed by the row as it was read
+    # a change that the snapshot sees is followed by the row as read
     assert last(source, 5) == ("backfilled", {"id": 5, "v": "read"})
     assert last(source, 1) == ("backfilled", {"id": 1, "v": "read", "n": 2})
     assert last(source, 2) == ("backfilled", {"id": 2, "v": "read", "n": 3})
     assert last(source, 3) == ("updated", {"id": 3, "v": "whole"})
-    # the value that it lacks changed since it was read
+    # the value that the update lacks had changed since the row was read
     assert last(source, 6) == ("backfilled", {"id": 6, "v": "changed", "n": 1})
 
 
@@ -168,13 +168,13 @@ def test_a_table_that_is_taken_out_and_put_back_is_read_anew_by_other_ids(source
     put_back()
     source.backfill(1, 2, 3, name="u")
     source.finish("u")
-    put_back()  # unseen: 1 is changed, 2 is deleted
+    put_back()  # unseen by the capture: 1 is changed, 2 is deleted
     assert source.backfill(1, 3, name="u", value="changed") == EmittedRows("stored", 2, 0, 0)
     source.finish("u")
     assert stream(store, 1, u) == [("backfilled", "read"), ("backfilled", "changed")]
     assert stream(store, 2, u) == [("backfilled", "read"), ("deleted", None)]
     assert stream(store, 3, u)[-1] == ("backfilled", "changed")
-    put_back()  # what it ends has other ids, too
+    put_back()  # the events that end rows have other ids too
     source.backfill(2, name="u", value="back")
     source.finish("u")
     assert [name for name, _ in stream(store, 2, u)] == ["backfilled", "deleted", "backfilled"]
@@ -186,7 +186,7 @@ def test_a_table_whose_decider_is_renamed_and_back_is_read_each_time(source: Sou
     for time, decider in enumerate(names):
         source.store.register_capture("c", "slot_c", "pub_c", [TableRegistration("public", "t", decider, None, "1")])
         source.store.publish_tables("c", source.token, source.xid)
-        # what happened while it had the other decider, nobody saw
+        # the capture saw no change while the table had the other decider
         assert source.backfill(1, value=time).appended == 1
         source.finish()
     stored = rows(source.store.connection, 'select decider from event_store.events order by "offset"')

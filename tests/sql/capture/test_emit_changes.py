@@ -1,14 +1,14 @@
-"""Stored changes become events: in order, once, and what cannot become one holds up its own stream only."""
+"""Stored changes become events: in order, once; a change that cannot become one blocks only its own stream."""
 
 from dataclasses import replace
 from typing import LiteralString
 from uuid import UUID
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
-from millrace.resources.errors import LeaseLost
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.events.test_stream_head import purge
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore, Emitted, EmittedRows, Requeued
+from millrace.errors import LeaseLost
+from millrace.event_store.platform import PlatformStore
+from tests.sql.event_store.test_stream_head import purge
 from tests.support import factories
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, T, U, append_foreign, held, inserted, stream, truncated, updated
@@ -64,7 +64,7 @@ def test_a_faulty_change_and_later_ones_of_its_stream_wait_the_rest_flows(source
     assert held(source.store) == [("[1]", "updated", True), ("[1]", "updated", False), ("[1]", "deleted", False)]
     (change, *_) = source.store.quarantined_changes("c")
     assert (change.fault, change.raw, change.relation) == ("column v: not UTF-8", b"U\x00", b"R")
-    # whose key nobody can read, and whose key is too long for a stream
+    # a change with an unreadable key, and one with a key too long for a stream
     source.commit(captures.faulty(None), updated(2, 3), inserted("k" * 2000), inserted(3))
     assert source.emit() == Emitted(2, 2, 0, behind=False)
     assert held(source.store)[3][:2] == (None, "updated")
@@ -169,9 +169,9 @@ def test_a_deletion_whose_event_id_somebody_used_is_quarantined_alone(source: So
     (truncation,) = changes = source.changes(truncated())
     take(truncation.event_id, 1)
     source.save(changes)
-    assert source.emit_all() == Emitted(5, 0, 1, behind=False)  # and the event truncated, and the foreign stream
+    assert source.emit_all() == Emitted(5, 0, 1, behind=False)  # with the truncation and the foreign stream
     assert held(source.store) == [("[1]", "deleted", True)]
-    # and of a reading
+    # after a backfill too
     source.commit(inserted(2), inserted(3))
     source.emit()
     source.begin()
@@ -193,7 +193,7 @@ def test_a_deletion_whose_event_id_somebody_used_is_quarantined_alone(source: So
 def test_what_the_sources_transaction_said_is_what_led_to_the_event(source: Source) -> None:
     said: list[dict[str, object] | None] = [
         {"correlation_id": "request-7", "by": "me"},
-        {"correlation_id": 7},  # as no metadata may have it: it stays in the change's data
+        {"correlation_id": 7},  # invalid as metadata: it stays in the change's data
         {},
         None,
     ]
@@ -257,7 +257,7 @@ def test_a_truncation_reads_no_more_the_more_changes_each_row_had(source: Source
 
     source.commit(*[inserted(n, table="t") for n in range(5)])
     source.emit_all()
-    truncate("t")  # what a session looks up once is looked up
+    truncate("t")  # to warm the session's caches
     source.commit(*[inserted(n, table="t") for n in range(5)])
     source.emit_all()
     once = truncate("t")
@@ -265,4 +265,4 @@ def test_a_truncation_reads_no_more_the_more_changes_each_row_had(source: Source
     source.emit_all()
     often = truncate("u")
     assert [name for _, name in captures.events(source.store, U)].count("deleted") == 5
-    assert often <= once + 150  # one entry for each change were 450
+    assert often <= once + 150  # one entry for each change would be 450

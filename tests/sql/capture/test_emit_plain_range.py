@@ -1,9 +1,9 @@
-"""Plain changes go from wal_events into events at once, and are there what they would be otherwise."""
+"""Plain changes go from wal_events into events at once, with the same result as one by one."""
 
 from dataclasses import replace
 from typing import Any, LiteralString
 
-from millrace.resources.capture.store import Emitted
+from millrace.capture.store import Emitted
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, deleted, faulty, inserted, table, truncated, updated, with_data
 from tests.support.factories import rows, value
@@ -20,7 +20,7 @@ EVENTS: LiteralString = (
 
 
 def emitted(source: Source, by: LiteralString) -> tuple[Any, list[tuple[Any, ...]]]:
-    """Return what a function says and which events there are then; undo it."""
+    """Return the result of a function and the events after it; undo it."""
     connection = source.store.connection
     with connection.transaction(force_rollback=True):
         (said,) = rows(connection, by)
@@ -28,7 +28,7 @@ def emitted(source: Source, by: LiteralString) -> tuple[Any, list[tuple[Any, ...
 
 
 def by_both(source: Source, changes: int) -> list[tuple[Any, ...]]:
-    """Return the events that so many changes become either way."""
+    """Return the events of `changes` changes, the same by either function."""
     plain, careful = emitted(source, PLAIN), emitted(source, ANY)
     assert plain[0][0] == changes
     assert plain == careful
@@ -52,7 +52,7 @@ def test_the_events_are_those_of_the_careful_way(source: Source) -> None:
 
 
 def waiting(source: Source, what: str) -> None:
-    """Let something wait in the quarantine, of other streams than those of the rows 1 to 4."""
+    """Put changes in the quarantine, in streams other than those of rows 1 to 4."""
     if what == "a null key":
         source.commit(faulty(None))
     if what == "another capture's":
@@ -67,7 +67,7 @@ def waiting(source: Source, what: str) -> None:
         (change,) = source.changes(captures.Row((), "schema_changed"))
         source.save([replace(change, decider_id="schema", data=None, fault="column v: not UTF-8")])
     if what in {"a row", "thousands"}:
-        # and what waits behind it
+        # and changes that wait behind it
         source.commit(faulty(7), *(faulty(n) for n in range(100, 2100) if what == "thousands"))
         source.commit(updated(7))
     source.emit_all()
@@ -104,7 +104,7 @@ def test_a_truncation_that_waits_behind_another_one_holds_no_row(source: Source)
     waiting(source, "a truncation")
     source.commit(truncated(), inserted(2), inserted(1, "again"))
     done = source.emit_all()
-    # the truncation waits; the row it deleted was gone by the one before, which its rows did not wait for
+    # the truncation waits; the row that it deleted was already gone by the earlier one, which did not block its rows
     assert (done.held, done.quarantined) == (1, 0)
     assert captures.held(source.store) == [("[]", "truncated", True), ("[]", "truncated", False)]
     assert captures.stream(source.store, 1) == [("inserted", 1), ("deleted", None), ("inserted", "again")]

@@ -1,4 +1,4 @@
-"""Events of a captured table whose fields no capture wrote, as a restore may bring them: they hold nothing up."""
+"""Events of a captured table with forged fields, as a restore may bring them: they block nothing."""
 
 import json
 from contextlib import nullcontext
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from psycopg.types.json import Jsonb
 
-from millrace.resources.capture.store import EmittedRows, Requeued
-from millrace.resources.errors import StreamWentOn
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.store import EmittedRows, Requeued
+from millrace.errors import StreamWentOn
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import PUBLISHED, Source, T, inserted, stream, truncated, updated, with_data
 from tests.support.sql_calls import get_events
@@ -46,7 +46,7 @@ def forge_all(source: Source, first: int = 0) -> None:
 
 @pytest.fixture
 def stored(source: Source) -> Source:
-    """Return a source with an event of each row, which nobody forged yet."""
+    """Return a source with a genuine event of each row."""
     source.commit(*[inserted(n) for n in ALL])
     source.emit_all()
     return source
@@ -65,7 +65,7 @@ def test_a_backfill_reads_the_rows_as_they_are_now(stored: Source) -> None:
 def test_a_truncation_of_an_unknown_time_removes_nothing_that_is_read(source: Source) -> None:
     source.commit(inserted(0), truncated())
     source.emit_all()
-    snapshot = f"{PUBLISHED}:{PUBLISHED}:"  # sees none of it
+    snapshot = f"{PUBLISHED}:{PUBLISHED}:"  # sees no transaction
     assert source.backfill(0, snapshot=snapshot, done=False) == EmittedRows("stored", 0, 1, 0)
     for number, fields in enumerate(FORGED):
         if "source" in fields or "xid" in fields:
@@ -99,7 +99,7 @@ def test_what_changed_since_a_row_was_read_is_looked_for_in_all_its_events(store
 
 @pytest.mark.parametrize("too_late", [False, True])
 def test_a_change_is_repaired_unless_an_event_of_its_stream_came_after_it(stored: Source, too_late: bool) -> None:
-    """An event that does not say how far it is tells nothing but when it was appended."""
+    """The only evidence of an event without a position is the time of its append."""
     stored.commit(*[captures.faulty(None) for _ in ALL])
     stored.emit()
     waiting = stored.store.quarantined_changes("c")

@@ -1,6 +1,6 @@
-"""A capture's calls cost the same however long somebody holds an old snapshot."""
+"""A capture's calls cost the same however long another session holds an old snapshot."""
 
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture.store import CaptureStore
 from tests.sql.test_held_snapshots import SLACK, held_snapshot
 from tests.support.capturing.captures import Row, Source, inserted, table
 from tests.support.factories import Connect, buffers, value
@@ -20,7 +20,7 @@ def test_a_capture_reads_no_more_pages_the_more_it_stored(source: Source, connec
             "emit": "select * from event_store_platform.emit_changes('c', %s)",
         }
         for call in calls.values():
-            connection.execute(call, (source.token,))  # what a session looks up once is looked up
+            connection.execute(call, (source.token,))  # to warm the session's caches
         return {name: buffers(connection, call, source.token) for name, call in calls.items()}
 
     with held_snapshot(connect(autocommit=False)):
@@ -32,7 +32,7 @@ def test_a_capture_reads_no_more_pages_the_more_it_stored(source: Source, connec
 
 
 def test_rows_without_names_become_events_at_the_same_cost(connect: Connect) -> None:
-    """Each is a stream of its own: what is looked up is never there."""
+    """Each row is its own stream: a lookup never finds anything."""
     unnamed = Source(CaptureStore(connect()), "c", table(key=[]))
     unnamed.begin()
     connection = unnamed.store.connection

@@ -1,13 +1,13 @@
-"""`keep_schemas`: which columns captured tables have, and which tables are read anew because of them."""
+"""`keep_schemas`: the columns of captured tables, and the tables that they cause to be read again."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.store import RegisteredTable
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.store import RegisteredTable
 from tests.support.capturing.captures import START, Source, inserted, later
 
 ID = {"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": True}
@@ -15,7 +15,7 @@ V = {"name": "v", "type_oid": 25, "type_modifier": -1, "type": "text", "key": Fa
 
 
 def said(*columns: dict[str, Any], lsn: int | None = None, table: str = "t", **more: object) -> dict[str, Any]:
-    """Say what the catalog has, or, with a position, the log."""
+    """Return the columns as the catalog has them, or, with a position, the log."""
     position = {} if lsn is None else {"commit_lsn": str(Lsn(lsn)), "commit_idx": 0}
     return {"schema": "public", "table": table, "identity": "default", "columns": list(columns), **position, **more}
 
@@ -36,7 +36,7 @@ def kept(source: Source) -> Sequence[tuple[int, Lsn, int]]:
 
 @pytest.fixture
 def read(source: Source) -> Source:
-    """Make a capture whose table was looked at at 0x1000, and is read."""
+    """Make a capture of a table: its schema was read at 0x1000, and its backfill has ended."""
     keep(source, said(ID, V, leaves=[1]), read_lsn=START)
     source.backfill(1)
     source.finish()
@@ -48,7 +48,7 @@ def test_columns_begin_where_a_table_is_looked_at_before_it_is_read(source: Sour
     assert keep(source, said(ID, leaves=[]), read_lsn=START) == 0
     assert kept(source) == [(1, START, 1)]
     assert registered(source).backfill_offset == before.backfill_offset
-    # what is read has the newest ones; the log will say where they came
+    # the read rows have the newest columns; the log will show where they came
     assert keep(source, said(ID, V, leaves=[]), read_lsn=START) == 0
     assert kept(source) == [(1, START, 1)]
     source.backfill(1)
@@ -66,9 +66,9 @@ def test_other_names_or_types_have_the_table_read_anew(read: Source) -> None:
                 assert (after.published_xid, after.backfill_key, after.rows_read) == (None, None, False)
                 assert (after.backfilled_rows, after.backfill_generation) == (0, None)
                 assert after.backfill_offset > before.backfill_offset
-                # once
+                # counted once
                 assert keep(read, said(*columns, lsn=lsn and lsn + 5), read_lsn=START + 3) == 0
-    # there and back in one look at the log: once, too
+    # a change and its undoing in one read of the log: counted once too
     with read.store.connection.transaction(force_rollback=True):
         assert keep(read, said(ID, lsn=START + 1), said(ID, V, lsn=START + 2), read_lsn=START + 3) == 1
         assert not registered(read).rows_read
@@ -89,7 +89,7 @@ def test_another_key_or_identity_reads_nothing(read: Source) -> None:
 
 
 def test_what_the_log_says_of_before_the_backfill_began_reads_nothing(read: Source) -> None:
-    # the catalog has them, and the log comes to them later
+    # the catalog has the new columns, and the log reaches them later
     assert keep(read, said(ID, V, V | {"name": "w"}), read_lsn=START + 100) == 1
     read.store.publish_tables("c", read.token, read.xid)
     read.backfill(1)
@@ -123,7 +123,7 @@ def test_schemas_that_no_replay_reaches_are_left_out(read: Source) -> None:
     read.emit_all()
     read.store.purge_wal_events("c", later(10**9), 2)
     keep(read, said(ID, lsn=read.lsn), read_lsn=read.lsn)
-    # the second change was the last to be purged: what it is compared with is left
+    # the second change was the last one purged: the schema that it is compared with is left
     assert [lsn for _, lsn, _ in kept(read)] == [*changed[1:], read.lsn]
     read.commit(inserted(9))
     read.emit_all()

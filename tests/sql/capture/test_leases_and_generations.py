@@ -8,10 +8,10 @@ from typing import LiteralString
 import pytest
 from psycopg.errors import UniqueViolation
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.store import CaptureStore, Emitted
-from millrace.resources.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.store import CaptureStore, Emitted
+from millrace.errors import CaptureInUse, ChangesWaiting, LeaseLost, Malformed, UnknownCapture
 from tests.support.capturing.captures import BEGAN, START, Source, event_ids, events, inserted, table, truncated
 from tests.support.factories import Connect, at_once, refusal, rows, set_clock, start, value, wait_blocked
 from tests.support.patience import patience, wait_until
@@ -35,7 +35,7 @@ def test_a_lease_says_where_the_capture_stands(connect: Connect) -> None:
 
 
 def test_past_its_time_it_holds_until_somebody_takes_it_over(source: Source, connect: Connect) -> None:
-    # the same owner gets a new token, and its former self is fenced
+    # the same owner gets a new token, and its old token is fenced
     again = source.claimed_by(connect(), "me")
     assert again.token > source.token
     refusal(LeaseLost, source.emit)
@@ -55,7 +55,7 @@ def test_past_its_time_it_holds_until_somebody_takes_it_over(source: Source, con
         refusal(LeaseLost, call)
     assert not source.store.release_capture("c", source.token)
     assert value(source.store.connection, "select lease_owner from event_store.captures") == "you"
-    # what is given back is free at once
+    # a released lease is free at once
     assert [other.store.release_capture("c", other.token) for _ in range(2)] == [True, False]
     assert source.claimed_by(connect(), "she").token > other.token
 
@@ -97,7 +97,7 @@ def test_who_takes_over_while_changes_are_copied_stores_them(source: Source, con
     slow.copy_changes(source.generation, changes)
     source.forget_lease()
     other = source.claimed_by(connect(), "you")
-    # the same rows: whoever copies them second waits for the first
+    # the same rows: the second session to copy them waits for the first
     saving = start(lambda: other.save(changes))
     wait_blocked(source.store.connection, other.store.connection.info.backend_pid)
     refusal(LeaseLost, lambda: slow.store_changes("c", source.token, source.lsn, BEGAN))
@@ -180,7 +180,7 @@ def test_an_open_gap_ends_with_it(source: Source) -> None:
     assert not source.lease.gap
     (closed,) = source.store.capture_gaps("c")
     assert (closed.gap_id, closed.resolved_by_generation, closed.source_generation) == (gap, 2, 1)
-    # a new slot without a recorded gap is one
+    # a new slot without a recorded gap is a gap
     source.begin()
     new, _ = source.store.capture_gaps("c")
     assert (new.from_lsn, new.source_generation, new.resolved_by_generation) == (source.lsn, 2, 3)
@@ -197,11 +197,11 @@ def followed(source: Source, timelines: str, common: Lsn | None, token: int | No
 
 def test_what_nothing_is_stored_of_is_taken_back_to_where_timelines_part(source: Source) -> None:
     source.save([], Lsn(source.lsn + 500))
-    # a slot that is younger than the switch gave changes of the former source only
+    # a slot that is younger than the switch gave only changes of the former source
     assert followed(source, "1 0/100, 2", Lsn(START - 1)) is None
     assert followed(source, f"1 {START}, 2", START) == START
     source.store.connection.execute("update event_store.captures set timelines = null")
-    assert followed(source, "1 0/100, 2", None) == START  # the present history, as none is known
+    assert followed(source, "1 0/100, 2", None) == START  # the present history, as no earlier one is known
     (change,) = source.commit(inserted(1))
     common = source.lsn
     later_on = f"1 0/100, 2 {common}, 3"
@@ -212,7 +212,7 @@ def test_what_nothing_is_stored_of_is_taken_back_to_where_timelines_part(source:
     source.save([], Lsn(common + 500))
     assert followed(source, f"{later_on} {common}, 4", common) == common
     assert stands(source)[1] == common
-    # what comes there is new
+    # changes from there on are new
     source.lsn = common
     source.commit(inserted(2))
     assert source.emit().emitted == 2

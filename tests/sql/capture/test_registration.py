@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore, RegisteredTable, TableRegistration
-from millrace.resources.errors import CaptureInUse, DeciderCaptured, UnknownCapture
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore, RegisteredTable, TableRegistration
+from millrace.errors import CaptureInUse, DeciderCaptured, UnknownCapture
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, T, deleted, events, faulty, inserted, table, truncated, updated
 from tests.support.factories import Connect, at_once, refusal, rows, start, value, wait_blocked
@@ -50,7 +50,7 @@ def test_a_changed_declaration_reads_anew_only_what_changed(source: Source) -> N
     assert (u.published_xid, u.backfill_key, u.backfilled_rows, u.rows_read) == (None, None, 0, False)
     assert u.backfill_offset > before.backfill_offset
     assert [each.table_name for each in store.captured_tables("c")] == ["u", "w"]
-    # the events of what is no longer captured stay
+    # the events of tables that are no longer captured stay
     assert [event.event for event in get_events(PlatformStore(store.connection), "[1]", T)] == ["backfilled"]
     assert not store.register_capture("c", "slot_c", "pub_c", [table("u", "2"), table("w")])
 
@@ -104,7 +104,7 @@ def register(source: Source, key: list[str] | None, fingerprint: str, name: str 
     return source.store.register_capture("c", "slot_c", "pub_c", [declared, table("beside")])
 
 
-# the third key is unknown, because the table is stopped
+# the key of the third is unknown, because the table is stopped
 @pytest.mark.parametrize(("before", "after"), [(KEYED, NAMELESS), (NAMELESS, KEYED), (NAMELESS, None)])
 def test_live_streams_keep_their_decider_from_rows_named_otherwise(
     source: Source, before: list[str] | None, after: list[str] | None
@@ -122,11 +122,11 @@ def test_live_streams_keep_their_decider_from_rows_named_otherwise(
     with pytest.raises(DeciderCaptured, match=rf"(?s)table:public\.t has live streams, {said}.*another decider"):
         register(source, after, "3")
     assert declared() == found
-    # it may be declared otherwise in all else
+    # everything else in the declaration may change
     assert register(source, before, "3")
     with source.store.connection.transaction(force_rollback=True):
         assert register(source, after, "4", decider="other")
-    # also where the table was taken out meanwhile
+    # also if the table was taken out meanwhile
     source.store.register_capture("c", "slot_c", "pub_c", [table("beside")])
     if before is KEYED:
         with pytest.raises(DeciderCaptured, match="has live streams"):
@@ -186,7 +186,7 @@ def test_its_deciders_are_free_again(source: Source, connect: Connect) -> None:
     again.begin()
     again.backfill(2)
     again.finish()
-    # what the new capture did not read is gone
+    # rows that the new capture did not read are gone
     assert [name for key, name in events(again.store) if key == "[1]"] == ["inserted", "deleted"]
 
 

@@ -1,13 +1,13 @@
-"""Out of the quarantine: requeued in order, repaired if not too late, discarded for a reason."""
+"""Out of the quarantine: requeued in order, repaired if not too late, or discarded with a reason."""
 
 import json
 from functools import partial
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore, Requeued
-from millrace.resources.errors import Malformed, NotQuarantined, StreamWentOn
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.store import CaptureStore, Requeued
+from millrace.errors import Malformed, NotQuarantined, StreamWentOn
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Row, Source, T, deleted, faulty, held, inserted, stream, table, updated
 from tests.support.factories import Connect, refusal, start, wait_blocked
@@ -23,7 +23,7 @@ def repair(source: Source, key: object = 1, which: int = 0, value: object = "rep
 
 @pytest.fixture
 def waiting(source: Source) -> Source:
-    """Row 1 with a change at fault, then others of it; row 2 flows."""
+    """Row 1 has a faulty change and later ones behind it; row 2 flows."""
     source.commit(inserted(1), faulty(1), updated(1, "a"), faulty(1), updated(1, "b"), inserted(2))
     source.emit()
     return source

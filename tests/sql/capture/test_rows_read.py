@@ -1,4 +1,4 @@
-"""Rows that a backfill reads: those that are as their streams say make no event, new ones become one as they are."""
+"""Rows that a backfill reads: a row that equals its stream's state makes no event, a new one becomes an event."""
 
 import json
 from typing import LiteralString
@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore, EmittedRows
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.store import CaptureStore, EmittedRows
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, deleted, events, inserted, progress_of, table, updated, with_data
 from tests.support.factories import Connect, rows, value
@@ -15,7 +15,7 @@ from tests.support.sql_calls import get_events
 
 
 def read_rows(source: Source, *read: captures.ReadRow, key: str | None = None) -> EmittedRows:
-    """Store rows that were read; with a key they are the last ones."""
+    """Store rows that were read; with a `key` they are the last ones."""
     now = f"{source.xid}:{source.xid}:"
     return source.store.emit_backfill(
         "c", source.token, "public", "t", now, source.lsn, captures.as_read(read), key, done=key is not None
@@ -30,7 +30,7 @@ def read(source: Source, record: str) -> EmittedRows:
 
 
 def found(source: Source) -> list[tuple[int, str]]:
-    """Return what backfills that are under way found unchanged."""
+    """Return the rows that running backfills found unchanged."""
     return rows(source.store.connection, "select * from event_store.unchanged_rows order by decider_id")
 
 
@@ -57,7 +57,7 @@ def test_only_what_differs_makes_an_event(source: Source) -> None:
     assert found(source) == []
     gone = get_events(PlatformStore(source.store.connection), "[3]", "table:public.t")[-1].data
     assert (gone["record"], gone["gap"]) == (None, True)
-    # and once more: now nothing differs
+    # once more: now nothing differs
     source.begin()
     assert source.backfill(1, 5, value="as it is", done=False).unchanged == 2
     assert source.backfill(2, 6, value="read", done=False).unchanged == 2
@@ -126,7 +126,7 @@ def test_a_row_that_changes_after_it_was_read_is_as_the_log_says(source: Source)
     source.finish()
     newest = [captures.stream(source.store, n)[-1] for n in (1, 2, 3)]
     assert newest == [("inserted", "read"), ("updated", "later"), ("deleted", None)]
-    # what the snapshot did not see is newer, also where it is equal
+    # a change that the snapshot did not see is newer, even if its row is equal
     source.begin()
     snapshot = f"{source.xid}:{source.xid}:"
     source.commit(updated(1, "read"))
@@ -139,7 +139,7 @@ def test_what_a_reading_found_that_never_ended_counts_no_more(source: Source, an
     source.commit(inserted(1, "read"), inserted(2, "read"))
     source.emit()
     source.begin()
-    # a chunk that is given again finds the same
+    # a repeated chunk finds the same
     assert [source.backfill(1, 2, done=done).unchanged for done in (False, True)] == [2, 2]
     assert len(found(source)) == 2
     if anew == "a new slot":
@@ -150,7 +150,7 @@ def test_what_a_reading_found_that_never_ended_counts_no_more(source: Source, an
         source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint="2")])
         source.store.publish_tables("c", source.token, source.xid)
     assert found(source) == []
-    # 2 went meanwhile, and nobody saw it
+    # 2 was deleted meanwhile, unseen by the capture
     source.backfill(1)
     source.finish()
     assert events(source.store)[2:] == [("[2]", "deleted")]
@@ -204,7 +204,7 @@ def test_a_table_is_new_until_it_is_read_anew(connect: Connect) -> None:
         found = rows(source.store.connection, "select is_new from event_store.captured_tables order by table_name")
         return [new for (new,) in found]
 
-    # while it was never published, whatever its declaration
+    # while the table was never published, with any declaration
     for fingerprint in ("2", "1"):
         source.store.register_capture("c", "slot_c", "pub_c", [table(fingerprint=fingerprint)])
         assert are_new() == [True]
@@ -235,7 +235,7 @@ def test_no_stream_ends_where_a_row_was_read_whose_key_is_unknown(source: Source
     nameless = known[0]._replace(decider_id=None, event_id=str(uuid4()), data=None, fault="its key is no text")
     read_rows(source, *known, nameless, nameless._replace(event_id=str(uuid4())))
     source.backfill()
-    # the mark outlasts calls that look at a part of the streams
+    # the mark outlasts calls that process a part of the streams
     assert source.finish(limit=2) == 3
     assert (events(source.store), counted(source), found(source)) == (before, (4, 2, 0), [])
     source.begin()
@@ -256,7 +256,7 @@ def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> No
     noted = one._replace(decider_id="[9]", event_id=str(uuid4()), data='{"record": {}, "annotations": {"user": "me"}}')
     known = [source._row(key, "t", "read", 1) for key in (1, 2, 3, 4)]
     found = read_rows(source, one, large, digits, doubtful, unreadable, nameless, noted, *known)
-    # 2 and 3 are other than their streams say, and 4 waits behind its fault
+    # 2 and 3 differ from their streams, and 4 waits behind its fault
     assert found == EmittedRows("stored", 4, 0, 6, 1)
     assert sorted(key for key, name in events(source.store) if name == "backfilled") == ["[2]", "[3]", "[5]", "[9]"]
     assert {key for key, *_ in captures.held(source.store)} == {"[4]", "[6]", "[7]", "[10]", "[8]", None}
@@ -265,7 +265,7 @@ def test_rows_that_no_event_tells_of_become_events_or_wait(source: Source) -> No
 
 
 def test_new_rows_follow_what_is_before_them_in_their_stream(source: Source) -> None:
-    """Another row of the same call, or events that were purged; at any isolation."""
+    """Behind another row of the same call, or purged events; at any isolation level."""
     connection = source.store.connection
     connection.execute("set default_transaction_isolation = serializable")
     connection.execute(

@@ -1,4 +1,4 @@
-"""What the log gave: stored whole, once, by the lease's owner; compared with a replay; purged when it is events."""
+"""Changes from the log: stored completely, once, by the lease's owner; compared with a replay; purged as events."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -9,10 +9,10 @@ from uuid import uuid4
 import pytest
 from psycopg import errors
 
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import ChangesDiffer, Malformed
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore
+from millrace.errors import ChangesDiffer, Malformed
+from millrace.event_store.platform import PlatformStore
 from tests.support.capturing import captures
 from tests.support.capturing.captures import BEGAN, Source, T, decider_id, event_ids, faulty, inserted, later, truncated
 from tests.support.factories import Connect, refusal, rows, start_blocked, value
@@ -64,7 +64,7 @@ def test_a_change_beyond_the_position_or_stored_already_undoes_all(source: Sourc
     with pytest.raises(errors.UniqueViolation):
         source.save([change])
     assert left(source) == 1
-    # one that is slipped in below what is stored is not counted
+    # a change slipped in below the stored ones is not counted
     with source.store.connection.transaction():
         assert source.store.copy_changes(source.generation, early) == 1
         assert source.store.store_changes("c", source.token, source.lsn, BEGAN) == 0
@@ -159,10 +159,10 @@ def test_a_replay_compares_and_changes_nothing(source: Source) -> None:
     source.emit()
     assert source.store.compare_changes("c", changes[1:3]) == 2
     assert changes[0].data is not None
-    # numbers are compared as numbers; the id is the one that it was stored with, whatever a newer version would give
+    # numbers are compared as numbers; the stored id counts, whatever id a newer version would give
     again = replace(changes[0], data=changes[0].data.replace('"commit_idx": 0', '"commit_idx":   0'))
     assert source.store.compare_changes("c", [replace(again, event_id=str(uuid4()))]) == 1
-    # that could not be read, and now can
+    # changes that could not be read when stored, and now can
     known, unknown = (replace(each, data="{}", fault=None) for each in changes[1:3])
     assert source.store.compare_changes("c", [known, replace(unknown, decider_id="[7]")]) == 2
 
@@ -190,14 +190,14 @@ def test_only_what_is_emitted_is_purged_the_oldest_first(source: Source) -> None
     source.emit()
     late = source.commit(inserted(11))
     assert source.store.purge_wal_events("c", EVER, 4) == 4
-    # what was purged is passed over, what was not is compared
+    # purged changes are skipped, the others compared
     assert source.store.compare_changes("c", changes) == 7
     refusal(ChangesDiffer, lambda: source.store.compare_changes("c", [replace(changes[4], xid=1)]))
     assert [source.store.purge_wal_events("c", EVER, 4) for _ in range(3)] == [4, 3, 0]
     assert left(source) == 1
     assert source.store.compare_changes("c", changes) == 0
     assert source.emit().emitted == 1
-    # what it became stays
+    # the events stay
     stored = rows(source.store.connection, 'select event_id from event_store.events order by "offset"')
     assert [event_id for (event_id,) in stored] == event_ids([*changes[:9], *late])
     assert len(captures.held(source.store)) == 2
@@ -213,7 +213,7 @@ def test_only_what_is_older_is_purged_and_a_purge_in_vain_writes_nothing(source:
 
     purge_in_vain(EVER)
     source.commit(inserted(1))
-    purge_in_vain(EVER)  # it is no event yet
+    purge_in_vain(EVER)  # the change is no event yet
     source.emit()
     purge_in_vain(long_ago)
     source.store.connection.execute("update event_store.wal_events set stored_at = '2020-01-01'")

@@ -1,4 +1,4 @@
-"""Verifications: a table beside its streams, to verify or to repair, and what they do with the quarantine."""
+"""Verifications: a table compared with its streams, to verify or to repair, and their effect on the quarantine."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,10 +6,10 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.capture.backfilled_rows import BackfilledRows
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureStore, EndedVerification, VerifiedRows
-from millrace.resources.errors import ChangesWaiting, VerificationOver
+from millrace.capture.backfilled_rows import BackfilledRows
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureStore, EndedVerification, VerifiedRows
+from millrace.errors import ChangesWaiting, VerificationOver
 from tests.support.capturing import captures
 from tests.support.capturing.captures import Source, as_read, deleted, events, faulty, held, inserted, stream, updated
 from tests.support.factories import refusal, rows
@@ -39,14 +39,14 @@ class Verifying:
 
 @pytest.fixture
 def read(source: Source) -> Source:
-    """Make a table whose backfill has ended: rows 1 to 3."""
+    """Make a table with an ended backfill: rows 1 to 3."""
     source.backfill(1, 2, 3)
     source.finish()
     return source
 
 
 def superseded(source: Source) -> list[int]:
-    """Return how many changes each audited repair superseded; with 0 for each verification that was to repair."""
+    """Return the number of changes that each audited repair superseded; 0 for each verification that was to repair."""
     query: LiteralString = """
         select coalesce((detail ->> 'number')::int, 0) from event_store.audit_log
         where operation in ('begin_verification', 'supersede_changes') order by audit_id
@@ -55,7 +55,7 @@ def superseded(source: Source) -> list[int]:
 
 
 def left(source: Source) -> list[tuple[object, ...]]:
-    """Return what is left of verifications."""
+    """Return the remaining rows of verifications."""
     there = "select 1 from event_store.verifications union all select 1 from event_store.unchanged_rows"
     return rows(source.store.connection, there)
 
@@ -95,7 +95,7 @@ def test_what_changed_since_it_was_read_is_left_to_the_capture(read: Source) -> 
 
 @pytest.fixture
 def waiting(read: Source) -> Source:
-    """Row 1 with a change at fault and one behind it, 3 gone at fault, 5 new at fault, a row without a key."""
+    """Row 1 has a faulty change and one behind it; 3's delete and 5's insert are faulty; one row has no key."""
     new, gone = faulty(5, action="inserted"), faulty(3, action="deleted")
     read.commit(faulty(1), updated(1, "behind"), gone, new, faulty(None))
     read.emit()
@@ -106,9 +106,9 @@ def test_a_row_read_again_takes_the_place_of_its_quarantined_changes(waiting: So
     verified = Verifying(waiting)
     assert verified.verify(1, 2, 5).held == 2
     ended = verified.end()
-    assert (ended.gone, ended.quarantined) == (0, 5)  # the change that waits says that 3 is deleted
+    assert (ended.gone, ended.quarantined) == (0, 5)  # by the waiting change 3 is deleted
     assert len(held(waiting.store)) == 5
-    # a row that is as its last event says needs no event
+    # a row that equals its last event needs no event
     with waiting.store.connection.transaction(force_rollback=True):
         before = events(waiting.store)
         assert Verifying(waiting, "again").verify(1).unchanged == 1
@@ -124,7 +124,7 @@ def test_a_row_read_again_takes_the_place_of_its_quarantined_changes(waiting: So
     assert stream(waiting.store, 3)[-1] == ("deleted", None)
     assert stream(waiting.store, 5) == [("backfilled", "read")]
     assert superseded(waiting) == [0, 2, 1, 2]
-    # and from now on its changes flow
+    # from now on its changes flow
     waiting.commit(updated(1, "flows"))
     waiting.emit()
     assert stream(waiting.store, 1)[-1] == ("updated", "flows")
@@ -136,9 +136,9 @@ def test_newer_changes_in_the_quarantine_stay_with_all_before_them(waiting: Sour
     waiting.commit(faulty(1), faulty(None), faulty((), action="truncated"))
     waiting.emit()
     waiting.commit()
-    assert found.verify(1, 2, snapshot=snapshot).left_out == 2  # the truncation is newer, too
+    assert found.verify(1, 2, snapshot=snapshot).left_out == 2  # the truncation is newer too
     found.end()
-    # the truncation ends 1 and 5, behind what waits
+    # the truncation ends 1 and 5, behind the waiting changes
     assert [(key, action) for key, action, _ in held(waiting.store)] == [
         ("[1]", "updated"), ("[1]", "updated"), ("[5]", "inserted"), ("[1]", "updated"), (None, "updated"),
         ("[]", "truncated"), ("[1]", "deleted"), ("[5]", "deleted"),

@@ -1,4 +1,4 @@
-"""Sessions of the stricter levels of isolation, for all tests here."""
+"""Sessions in the stricter isolation levels, for all tests here."""
 
 from tests.support.views.isolation import any_racer, any_snapshot, racer, snapshot
 

@@ -1,4 +1,4 @@
-"""Appends in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures."""
+"""Appends in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that a retry cures."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.errors import Conflict, EventIdReused
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.events.test_append_event import SKIPPING, heads, insert
-from tests.sql.events.test_append_events import stored
+from millrace.errors import Conflict, EventIdReused
+from millrace.event_store.platform import PlatformStore
+from tests.sql.event_store.test_append_event import SKIPPING, heads, insert
+from tests.sql.event_store.test_append_events import stored
 from tests.support.factories import (
     append,
     append_to,
@@ -137,7 +137,7 @@ def test_an_append_fails_if_the_other_one_commits(
 
 
 def test_writers_who_repeat_keep_each_stream_one_chain(orders: PlatformStore, racer: Session) -> None:
-    """Some read the end of a stream and append to it, some append batches, all sequence in the same transaction."""
+    """Some read a stream's end and append to it, some append batches; all sequence in the same transaction."""
 
     def write(seed: int) -> None:
         random = Random(seed)

@@ -1,4 +1,4 @@
-"""Consumers of bulk views in REPEATABLE READ and SERIALIZABLE: right, or refused and right when repeated."""
+"""Consumers of bulk views in REPEATABLE READ and SERIALIZABLE: right, or refused and right when retried."""
 
 from functools import partial
 from random import Random
@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.errors import LeaseLost
-from millrace.resources.event_store import StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import LeaseLost
+from millrace.event_store import StreamFailure
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
@@ -19,7 +19,7 @@ from tests.support.views.isolation import Session, assert_not_serializable, repe
 
 
 def committed(store: PlatformStore, owner: str = "me", limit: int = 1000) -> list[UUID]:
-    """Claim, read and commit in one transaction; return what was read."""
+    """Claim, read and commit in one transaction; return the events read."""
     leases = store.claim_batch("v", owner, limit)
     events = [event.event_id for lease in leases for event in store.read_batch("v", lease)]
     if leases:

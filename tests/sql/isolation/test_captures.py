@@ -1,19 +1,19 @@
-"""Captures in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that repeating cures."""
+"""Captures in REPEATABLE READ and SERIALIZABLE: right, or a serialization failure that a retry cures."""
 
 from collections.abc import Callable
 from copy import copy
 
 import pytest
 
-from millrace.resources.capture.store import CaptureStore
-from millrace.resources.errors import CaptureInUse
+from millrace.capture.store import CaptureStore
+from millrace.errors import CaptureInUse
 from tests.support.capturing.captures import BEGAN, Source, events, faulty, held, inserted, stream, updated
 from tests.support.factories import rows
 from tests.support.views.isolation import Session, assert_not_serializable, repeat
 
 
 def late(source: Source, snapshot: Session) -> Source:
-    """Return the same capture under the same lease in a session with an old snapshot."""
+    """Return the same capture, under the same lease, in a session with an old snapshot."""
     other = copy(source)
     other.store = CaptureStore(snapshot().connection)
     return other
@@ -62,7 +62,7 @@ def test_of_two_claims_one_wins(source: Source, snapshot: Session) -> None:
 def test_what_was_stored_since_is_not_emitted(source: Source, snapshot: Session) -> None:
     one = late(source, snapshot)
     source.commit(inserted(1), faulty(2))
-    # nothing was stored then, and where nothing is stored nothing is written
+    # the old snapshot has no stored change, so nothing is written
     assert one.emit().emitted == 0
     one.store.connection.rollback()
     assert one.emit().emitted == 1

@@ -1,7 +1,7 @@
-"""A view has one checkpoint in each log partition, whoever registers, removes, moves and consumes it at once.
+"""A view has one checkpoint in each log partition, despite concurrent registrations, removals, seeks and consumers.
 
-No key of the table says so: a unique index would read every dead version of a row that a held snapshot keeps. So these
-tests are what holds it.
+No key of the table enforces this: a unique index would read every dead row version that a held snapshot keeps. So
+these tests assert it.
 """
 
 import random
@@ -12,9 +12,9 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.backup.store import BackupStore
-from millrace.resources.errors import BackupDamaged, LeaseLost, PartitionLeased, UnknownView, ViewInUse
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.backup.store import BackupStore
+from millrace.errors import BackupDamaged, LeaseLost, PartitionLeased, UnknownView, ViewInUse
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, end_transaction, refusal, rows, start_blocked, value
 from tests.support.patience import patience
 from tests.support.views.isolation import Session, assert_not_serializable, repeat
@@ -23,7 +23,7 @@ ENDS = ["commit", "kill", pytest.param("rollback", marks=pytest.mark.long)]
 
 
 def whole(connection: psycopg.Connection) -> list[str]:
-    """Return the views that are there; each has exactly one checkpoint in each log partition."""
+    """Return the existing views; assert that each has exactly one checkpoint in each log partition."""
     found = rows(
         connection,
         """
@@ -57,7 +57,7 @@ def test_a_registration_behind_another(
 def test_a_registration_after_a_removal(
     orders: PlatformStore, connect: Connect, any_snapshot: Session, end: str
 ) -> None:
-    """Where the removal commits, an old snapshot sees the former rows beside the new ones; nothing works on both."""
+    """If the removal commits, an old snapshot sees the former rows beside the new ones; no call works on both."""
     append_to(orders, "a", "b")
     orders.register_view("v", "-infinity", mode="bulk")
     orders.commit_batch("v", orders.claim_batch("v", "me"))
@@ -116,7 +116,7 @@ def test_sessions_at_once_make_no_second_checkpoint(orders: PlatformStore, any_r
     }
 
     def live(seed: int) -> None:
-        # the same course for the same seed; the interleaving is the servers'
+        # the same calls for the same seed; the server decides the interleaving
         choose = random.Random(seed)
         store = any_racer()
         for _ in range(60):
@@ -148,7 +148,7 @@ LOADED: LiteralString = """
 
 
 def restored(owner: psycopg.Connection, *changes: LiteralString) -> None:
-    """Load a view and a producer as a restore does, with these changes, and finish it; nothing of it stays."""
+    """Load a view and a producer as a restore does, with these changes, and finish the restore; then undo all."""
     loading = BackupStore(owner)
     try:
         loading.begin_restore()
@@ -181,7 +181,7 @@ def test_a_restore_of_what_is_twice_or_missing_leaves_nothing(store: PlatformSto
     ]
     for change, fault in faults:
         assert refusal(BackupDamaged, partial(restored, owner, change)).detail == fault
-    # the same revision twice is refused by the key
+    # the key refuses the same revision twice
     with pytest.raises(psycopg.errors.UniqueViolation, match="checkpoints_pkey"):
         restored(owner, twice + "0)")
     assert whole(store.connection) == []

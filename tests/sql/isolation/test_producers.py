@@ -1,4 +1,4 @@
-"""Producers in REPEATABLE READ and SERIALIZABLE: right, or right when repeated; no message takes effect twice."""
+"""Producers in REPEATABLE READ and SERIALIZABLE: right, or right when retried; no message takes effect twice."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.producers import ProducerStore
+from millrace.producers import ProducerStore
 from tests.support.factories import Connect, at_once, new_event, value
 from tests.support.producing.messages import another, begin, do, effects, staged, state_of, statistics
 from tests.support.views.isolation import Session, assert_not_serializable, repeat

@@ -1,4 +1,4 @@
-"""Registering a view while others append and sequence: it gets all events after its start, none sequenced before."""
+"""Registering a view beside appends and sequencers: it gets all events after its start, none sequenced before."""
 
 import threading
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import LiteralString
 
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append_to, at_once, ids_of_one_partition, pump, rows, start, start_blocked
 from tests.support.patience import patience
 
 
 def delivered(store: PlatformStore, view: str) -> list[str]:
-    """Consume all that the view gives; return the streams, one for each event."""
+    """Consume all events of the view; return the stream of each event."""
     got: list[str] = []
     if "bulk" in view:
         while leases := store.claim_batch(view, "owner"):
@@ -30,7 +30,7 @@ def delivered(store: PlatformStore, view: str) -> list[str]:
 
 
 def in_the_log(store: PlatformStore, number: int) -> list[str]:
-    """Return streams of one partition, of which the first is in the log."""
+    """Return streams of one partition; the first stream's event is in the log."""
     found = ids_of_one_partition(store.connection, number)
     append_to(store, found[0])
     store.sequence_events()
@@ -42,7 +42,7 @@ MODES = ("rows", "bulk")
 
 @contextmanager
 def searched(orders: PlatformStore, connect: Connect) -> Iterator[None]:
-    """Register a view of each mode: in the block both have searched history, after it they are registered."""
+    """Register a view of each mode: within the block both have searched history; after it they are registered."""
     orders.connection.execute(
         """
         create function pause() returns trigger language plpgsql as $$
@@ -67,12 +67,12 @@ def searched(orders: PlatformStore, connect: Connect) -> Iterator[None]:
 
 
 def test_what_comes_while_history_is_searched_is_delivered_if_new(orders: PlatformStore, connect: Connect) -> None:
-    """Before register_view locks the sequencer's row, others raise the mark by events of both sides of the start."""
+    """Before register_view locks the sequencer's row, others raise the mark by events before and after the start."""
     _, before, after, later = in_the_log(orders, 4)
-    append_to(orders, before)  # has no offset yet
+    append_to(orders, before)  # has no position yet
     with searched(orders, connect):
         append_to(orders, after)
-        assert orders.sequence_events() == 2  # a search, however long, keeps offsets from nobody
+        assert orders.sequence_events() == 2  # even a long search does not block sequencing
     append_to(orders, later)
     for view in MODES:
         assert delivered(orders, view) == [after, later]
@@ -82,7 +82,7 @@ def test_what_comes_while_history_is_searched_is_delivered_if_new(orders: Platfo
     ("begun", "commits"), [("before", "after"), ("while searching", "after"), ("before", "while searching")]
 )
 def test_an_append_in_flight_is_delivered(orders: PlatformStore, connect: Connect, begun: str, commits: str) -> None:
-    """It commits when the view is there, after later events got their offsets, or is sequenced meanwhile."""
+    """It commits once the view exists, after later events got their positions, or it is sequenced meanwhile."""
     _, in_flight, later = in_the_log(orders, 3)
     writer = connect(autocommit=False)
     if begun == "before":
@@ -109,7 +109,7 @@ def test_events_wait_while_a_registration_holds_the_sequencer(
     append_to(PlatformStore(writer), in_flight)
     append_to(orders, before)
     for mode in MODES:
-        PlatformStore(registrar).register_view(mode, mode=mode)  # gives `before` its offset
+        PlatformStore(registrar).register_view(mode, mode=mode)  # gives `before` its position
     orders.connection.execute("set lock_timeout = '2s'")
     append_to(orders, later)
     writer.commit()
@@ -161,7 +161,7 @@ def test_views_registered_amid_appends_get_exactly_what_comes_after(orders: Plat
             store.sequence_events()
 
     def known() -> set[str]:
-        """Return the streams whose event is in the log."""
+        """Return the streams with an event in the log."""
         logged: LiteralString = 'select decider_id from event_store.event_log join event_store.events using ("offset")'
         return {decider_id for (decider_id,) in rows(watcher, logged)}
 

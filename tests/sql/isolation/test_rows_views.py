@@ -1,4 +1,4 @@
-"""Consumers of rows views in REPEATABLE READ and SERIALIZABLE: right, or refused and right when repeated."""
+"""Consumers of rows views in REPEATABLE READ and SERIALIZABLE: right, or refused and right when retried."""
 
 from collections import Counter
 from functools import partial
@@ -8,8 +8,8 @@ from threading import Lock as Mutex
 import pytest
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.errors import NotInFlight
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.errors import NotInFlight
+from millrace.event_store.platform import PlatformStore
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
@@ -108,7 +108,7 @@ def test_an_answer_to_what_was_taken_over_changes_nothing(view: PlatformStore, s
 def test_consumers_who_repeat_get_each_event_in_order(
     view: PlatformStore, connect: Connect, any_racer: Session
 ) -> None:
-    """In READ COMMITTED, too; some keep their transactions open for two fetches, or roll back."""
+    """Also in READ COMMITTED; some keep their transactions open for two fetches, or roll back."""
     total = 120
     mutex = Mutex()
     effects: list[tuple[str, int]] = []
@@ -160,7 +160,7 @@ def test_a_lock_removed_since_hides_no_event(view: PlatformStore, snapshot: Sess
     view.sequence_events()
     late = snapshot()
     factories.set_clock(view.connection, "2030-01-01 00:01:00+00")
-    view.seek_view("v", "RESET_TO_OFFSET", 1, partition=0)  # where it stands: only its lock goes
+    view.seek_view("v", "RESET_TO_OFFSET", 1, partition=0)  # at its position: only its lock is removed
     factories.set_clock(late.connection, "2030-01-01 00:00:00.1+00")
     repeat(late, lambda: late.dispatch_events("v"))
     factories.pump(view, "v")

@@ -1,4 +1,4 @@
-"""Batches that lost a race for a stream: one at a time goes on, and nobody else waits for them."""
+"""Batches that lost a race for a stream: one at a time proceeds, and no other session waits for them."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -9,7 +9,7 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, append, at_once, new_event, rows, start_blocked, value
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import BatchedEvent, append_events
@@ -27,7 +27,7 @@ def one(store: PlatformStore) -> list[BatchedEvent]:
 
 @pytest.fixture
 def turns(connect: Connect) -> psycopg.Connection:
-    """Hold all turns, as a batch over many streams does that lost."""
+    """Hold all turns, as a batch over many streams does after it lost."""
     connection = connect(autocommit=False)
     connection.execute("select from event_store.append_turns for update")
     return connection
@@ -36,7 +36,7 @@ def turns(connect: Connect) -> psycopg.Connection:
 def lose(
     orders: PlatformStore, loser: PlatformStore, holder: PlatformStore, batch: Batch
 ) -> Future[list[BatchedEvent]]:
-    """Let a batch wait for a writer of its first stream, and that writer be first."""
+    """Let a batch wait for a writer of its first stream, and let that writer win."""
     append(holder, "o-1")
     losing = start_blocked(orders, loser, lambda: batch(loser))
     holder.connection.commit()
@@ -55,11 +55,11 @@ def test_a_batch_that_lost_waits_for_its_turn(
     loser = PlatformStore(connect())
     losing = lose(orders, loser, PlatformStore(connect(autocommit=False)), both)
     wait_until(lambda: waits_for(orders.connection, loser.connection, turns), "the loser waits for its turn")
-    assert [event.version for event in both(orders)] == [2, 1]  # who did not lose
+    assert [event.version for event in both(orders)] == [2, 1]  # the winner
     append(orders, "o-3")
     turns.rollback()
     assert [event.version for event in losing.result(patience())] == [3, 2]
-    # nothing is locked once its transaction is over
+    # no turn is locked once the transaction has ended
     free: LiteralString = "select count(*) from (select from event_store.append_turns for update nowait) t"
     assert value(orders.connection, free) == 1024
 
@@ -70,7 +70,7 @@ def test_a_batch_that_lost_waits_for_its_turn(
 def test_it_waits_for_no_turn(
     orders: PlatformStore, connect: Connect, turns: psycopg.Connection, batch: Batch, written: bool
 ) -> None:
-    """Who holds a stream must not wait for who waits for streams; a single event has won as soon as it is first."""
+    """A holder of a stream must not wait for waiters; a single event has won as soon as it is first."""
     assert turns
     loser = PlatformStore(connect(autocommit=False))
     if written:
@@ -82,7 +82,7 @@ def test_it_waits_for_no_turn(
 
 
 def test_a_turn_is_of_its_streams_only(orders: PlatformStore, connect: Connect) -> None:
-    """Another batch that lost, over other streams, goes on beside one that keeps its turn."""
+    """Another batch that lost over other streams proceeds beside one that keeps its turn."""
     first, second = PlatformStore(connect(autocommit=False)), PlatformStore(connect())
     lose(orders, first, PlatformStore(connect(autocommit=False)), both).result(patience())
     holder = PlatformStore(connect(autocommit=False))

@@ -1,7 +1,7 @@
-"""Transactions end after their deadline, are told of while they are open after it, and are forgotten long after it."""
+"""Transactions end after their deadline, are reported while open after it, and are forgotten long after it."""
 
-from millrace.resources.errors import TransactionEnded, UnknownTransaction
-from millrace.resources.producers import ExpiredTransactions, ProducerStore
+from millrace.errors import TransactionEnded, UnknownTransaction
+from millrace.producers import ExpiredTransactions, ProducerStore
 from tests.support.factories import Connect, refusal, rows, set_clock
 from tests.support.producing.messages import LATER, START, another, do, effects, opened, staged, state_of, statistics
 

@@ -1,4 +1,4 @@
-"""Which message of a producer is the next one, a duplicate, a gap, or somebody else's; begun, or whole in one call."""
+"""A producer's message as the next one, a duplicate, a gap or another owner's; in steps or in one call."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.errors import Conflict, Malformed
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ExactlyOnce, ProducerStamp, ProducerStore, ReceivedMessage, SettledMessage
+from millrace.errors import Conflict, Malformed
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ExactlyOnce, ProducerStamp, ProducerStore, ReceivedMessage, SettledMessage
 from tests.support.factories import Connect, at_once, new_event, refusal, rows, set_clock, start_blocked, value
 from tests.support.patience import patience
 from tests.support.producing import messages
@@ -58,7 +58,7 @@ def test_the_producer_rules(producer: ProducerStore) -> None:
 
 
 def test_a_message_of_long_ago_still_is_a_duplicate(producer: ProducerStore, connect: Connect) -> None:
-    """Rows stand for the messages, for as many calls take minutes: the mark and the results are theirs."""
+    """Inserted rows stand for the messages, as that many calls would take minutes: their mark and their results."""
     offsets = messages.do(producer, 0)
     producer.connection.execute(
         """
@@ -130,7 +130,7 @@ def test_events_state_and_result_are_there_at_once_and_counted(producer: Produce
     found = messages.statistics(producer)
     assert (found.received, found.opened, found.committed, found.open) == (1, 1, 1, 0)
     assert rows(producer.connection, "select from event_store.transactions") == []
-    # a JSON null removes the key; each event says of which message it is
+    # a JSON null removes the key; each event names its message
     events = [new_event("a"), replace(new_event("b"), metadata={"user": "ada", "message_id": "mine"})]
     producer.ingest_events("p", 0, 1, 1, [each.alone for each in events], {"x": None, "never": None})
     assert messages.state_of(producer) == {"y": [None, "ü"]}
@@ -143,7 +143,7 @@ def test_events_state_and_result_are_there_at_once_and_counted(producer: Produce
 
 
 Late = Callable[[ProducerStore, UUID, UUID], ReceivedMessage | SettledMessage]
-# what somebody does at the same message while its commit is under way
+# a concurrent call for the same message while its commit is under way
 LATE: dict[str, Late] = {
     "begins it": lambda late, *_: messages.begin(late, 0),
     "commits the same transaction": lambda late, same, _: late.commit_transaction(same, "theirs"),
@@ -169,7 +169,7 @@ def test_who_loses_a_message_gets_the_winners_answer(producer: ProducerStore, co
         assert answer.duplicate is (what == "commits another transaction of it")
     assert messages.state_of(producer) == {"total": 1}
     assert value(producer.connection, "select count(*) from event_store.events") == 2
-    # and again, from anybody
+    # and again, from any caller
     assert producer.commit_transaction(theirs).result == "mine"
     found = messages.statistics(producer)
     assert (found.opened, found.committed, found.superseded, found.open) == (2, 1, 1, 0)

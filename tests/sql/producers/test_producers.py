@@ -1,4 +1,4 @@
-"""Producers: registered, owned by a role, counted, held for a backup's cut."""
+"""Producers: registration, the owning role, counters, and the hold for a backup's cut."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -11,9 +11,9 @@ import psycopg
 import pytest
 from psycopg.errors import LockNotAvailable
 
-from millrace.resources.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore, RegisteredProducer
+from millrace.errors import Malformed, MillraceError, NotProducerOwner, ProducerFenced
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore, RegisteredProducer
 from tests.support.factories import Connect, append_to, at_once, refusal, set_clock, start, value, wait_blocked
 from tests.support.logins import Login
 from tests.support.patience import patience
@@ -24,7 +24,7 @@ def test_a_new_instance_goes_on_where_the_one_before_was(producer: ProducerStore
     do(producer, 0)
     do(producer, 1)
     assert producer.register_producer("p") == RegisteredProducer("p", 0, 2, 2)
-    # each partition of a producer is by itself, its first epoch is 1, and each registration raises it
+    # each partition of a producer is independent; its first epoch is 1, and each registration raises it
     assert [producer.register_producer("p", 1) for _ in range(2)] == [RegisteredProducer("p", 1, n, 0) for n in (1, 2)]
     assert producer.begin_transaction("p", 1, 2, 0).status == "opened"
     assert begin(producer, 2, epoch=2).status == "opened"
@@ -93,7 +93,7 @@ def test_each_message_is_counted_as_what_it_became(producer: ProducerStore) -> N
 
 
 def test_counters_add_up_after_any_course(producer: ProducerStore) -> None:
-    """Random calls, right and wrong: each refusal undoes its own count, and only that."""
+    """For random right and wrong calls: each refusal undoes only its own count."""
     random = Random(7)
     transactions: list[UUID] = []
     epoch, seconds = 1, 0
@@ -136,7 +136,7 @@ def name(connection: psycopg.Connection) -> str:
 
 
 def test_another_writer_does_nothing_with_a_producer(login: Login) -> None:
-    """By each function that docs/who_may_do_what.md calls `own`."""
+    """With each function that docs/who_may_do_what.md marks `own`."""
     owner, other = ProducerStore(login(WRITER)), ProducerStore(login(WRITER))
     owner.register_producer("p")
     settled = owner.begin_transaction("p", 0, 1, 0).transaction_id
@@ -166,7 +166,7 @@ def test_members_of_the_owning_role_share_it(orders: PlatformStore, login: Login
     assert other.register_producer("p").epoch == 2
     assert other.ingest_events("p", 0, 2, 0, state={"a": 1}).status == "committed"
     assert len(one.get_producer_state("p", 0)) == 1
-    # a member gives it away, and it is audited
+    # a member gives the producer away, which is audited
     one.register_producer("p", 0, one.connection.info.user)
     with pytest.raises(NotProducerOwner):
         other.register_producer("p")
@@ -175,7 +175,7 @@ def test_members_of_the_owning_role_share_it(orders: PlatformStore, login: Login
     assert [(entry.done_by, entry.detail["owner"], entry.detail.get("owner_before")) for entry in audited] == [
         (mine, mine, team), (mine, team, None),
     ]  # fmt: skip
-    # one that an owner of the store registers serves every writer
+    # a producer registered by an owner of the store serves every writer
     ProducerStore(orders.connection).register_producer("everybodys")
     assert one.register_producer("everybodys").epoch == 2
 
@@ -234,7 +234,7 @@ def test_what_is_committed_is_sequenced_only_when_all_of_it_is(producer: Produce
     PlatformStore(producer.connection).sequence_events()
     assert producer.is_sequenced(committed)
     late.connection.commit()
-    # it is none of what was committed then
+    # this commit was not part of that hold
     assert producer.is_sequenced(committed)
     assert not producer.is_sequenced(producer.hold_producers())
     PlatformStore(producer.connection).sequence_events()
@@ -242,7 +242,7 @@ def test_what_is_committed_is_sequenced_only_when_all_of_it_is(producer: Produce
 
 
 def test_what_commits_beside_a_sequencer_is_seen_as_missed(producer: ProducerStore, connect: Connect) -> None:
-    """A sequencer that looked before a commit returns 0 to us: only is_sequenced tells."""
+    """A sequencer that read before a commit returns 0: only is_sequenced shows the miss."""
     sequencing = PlatformStore(connect(autocommit=False))
     do(producer, 0)
     assert sequencing.sequence_events() == 2

@@ -1,4 +1,4 @@
-"""A transaction of a producer: invisible before its commit, all there after it, once; nothing after an abort."""
+"""A transaction of a producer: invisible before its commit, complete and once after it; nothing after an abort."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from millrace.resources import errors
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStore, SettledMessage
+from millrace import errors
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStore, SettledMessage
 from tests.support import factories
 from tests.support.factories import Connect
 from tests.support.patience import patience
@@ -49,7 +49,7 @@ def test_changes_apply_in_the_order_they_were_staged(producer: ProducerStore) ->
     stored = get_events(PlatformStore(producer.connection), "s", "order")
     assert [event.event_id for event in stored] == [event.event_id for event in events]
     assert [event.offset for event in stored] == settled.offsets
-    # a JSON null is a value here, and an SQL null removes
+    # a JSON null is a value here; an SQL null removes the key
     transaction = messages.opened(producer, 2)
     change: LiteralString = "select event_store.add_state_change(%s, %s, %s::jsonb)"
     for key, to in (("null", "null"), ("kept", None)):
@@ -68,7 +68,7 @@ def test_a_second_commit_gives_the_same_answer(producer: ProducerStore, connect:
     assert messages.another(connect).commit_transaction(transaction) == first
     assert messages.effects(producer) == before
     assert messages.statistics(producer).committed == 1
-    # also after another instance took over: it is what happened
+    # even after another instance took over: the result stays
     producer.register_producer("p")
     assert producer.commit_transaction(transaction) == first
 
@@ -101,7 +101,7 @@ def test_a_new_instance_fences_a_commit_or_comes_after_it(producer: ProducerStor
 
 
 def calls_of(producer: ProducerStore, transaction: UUID) -> dict[str, Callable[[], object]]:
-    """Return all that may be done of a transaction, and by what it ended where that was done before."""
+    """Return all calls for a transaction; the call that ended it may be repeated."""
     return {
         "committed": partial(producer.commit_transaction, transaction),
         "abandoned": partial(producer.abandon_transaction, transaction, "why"),
@@ -167,7 +167,7 @@ def test_who_is_killed_in_a_commit_did_all_or_none(producer: ProducerStore, conn
     holder.rollback()
     assert killed.exception(patience()) is not None
     assert messages.effects(producer) == before
-    # the transaction is open still: whoever has its id may commit it
+    # the transaction is still open: any caller with its id may commit it
     settled = producer.commit_transaction(transaction, "done")
     assert (settled.duplicate, settled.next_sequence, len(settled.offsets)) == (False, 2, 2)
     assert messages.state_of(producer) == {"k1": 1, "k2": 1, "k3": 1}
@@ -176,7 +176,7 @@ def test_who_is_killed_in_a_commit_did_all_or_none(producer: ProducerStore, conn
 
 
 def test_a_transaction_that_a_crash_lost_is_begun_again(producer: ProducerStore) -> None:
-    """What a crash does to unlogged tables is Postgres' affair: they are emptied here."""
+    """A crash empties unlogged tables; this test empties them itself."""
     unlogged = factories.rows(
         producer.connection,
         "select relname from pg_class where relnamespace = 'event_store'::regnamespace"

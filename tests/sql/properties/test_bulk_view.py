@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from millrace.resources.errors import LeaseLost, NotInFlight, PartitionLeased, PositionOutOfRange
-from millrace.resources.event_store import StreamFailure
+from millrace.errors import LeaseLost, NotInFlight, PartitionLeased, PositionOutOfRange
+from millrace.event_store import StreamFailure
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import (
     LIMIT_S,
@@ -31,7 +31,7 @@ failing = st.sets(stream_numbers, max_size=3)
 
 
 class BulkLife(Life):
-    """What owners of a bulk view do."""
+    """The actions of a bulk view's owners."""
 
     mode = "bulk"
 
@@ -42,7 +42,7 @@ class BulkLife(Life):
 
     @rule(number=consumers, other=consumers)
     def take_over_batch(self, number: int, other: int) -> None:
-        """Let the leases of one owner end and another one get them."""
+        """Let the leases of one owner expire and another owner claim them."""
         self.take_batch(self.consumers[number], 1000, 10)
         self.pass_time(10)
         self.take_batch(self.consumers[other], 1000, 60)
@@ -86,7 +86,7 @@ class BulkLife(Life):
             if state.partition in free and state.is_free(self.now) and self.pending(name)
         }
         if any(t.leased for t in self.transactions() if t is not consumer.transaction):
-            due = set()  # a claim holds every partition that it looked at until its transaction ends
+            due = set()  # a claim locks every partition that it read until its transaction ends
         assert claimed or not due
         if limit == 1000:
             assert due <= {held.lease.partition for held in claimed}, "pending and not claimed"
@@ -100,7 +100,7 @@ class BulkLife(Life):
     ) -> None:
         consumer = self.consumers[number]
         if any(t.leased or partition in t.leases for t in self.transactions() if t is not consumer.transaction):
-            return  # this would wait
+            return  # this call would wait
         call = partial(consumer.store.claim_partition, "v", partition, consumer.name, seconds)
         if partition in self.leases and self.leases[partition].until > self.now:
             self.refused(consumer, PartitionLeased, call)
@@ -122,7 +122,7 @@ class BulkLife(Life):
             self.commit(number, 0, cuts, failing)
 
     def rebuilt(self, consumer: Consumer, held: Held, failed: set[Name]) -> None:
-        """Settle every stream of the rebuilt log partition, locked or not, but for those that fail again."""
+        """Settle every stream of the rebuilt log partition, locked or not, except those that fail again."""
         for name in self.streams_of(held.lease.partition):
             state = self.touch(consumer, name)
             if name in failed:
@@ -131,9 +131,9 @@ class BulkLife(Life):
                 self.streams[name] = Stream(held.lease.partition, since=held.lease.to_position)
 
     def pick_claim(self, consumer: Consumer, pick: int) -> list[Held]:
-        """Pick a claim of any consumer, in force or not; leave out the leases that another's open transaction holds."""
+        """Pick a claim of any consumer, in force or not; skip leases that another's open transaction holds."""
         if any(t.leased for t in self.transactions() if t is not consumer.transaction):
-            return []  # a claim holds every partition that it looked at until its transaction ends
+            return []  # a claim locks every partition that it read until its transaction ends
         claim = self.claims[-1 - pick % len(self.claims)]
         return [held for held in claim if not self.leased_by_others(consumer, held.lease.partition)]
 
@@ -161,7 +161,7 @@ class BulkLife(Life):
     @precondition(lambda self: self.claims)
     @rule(number=consumers, pick=picks, cuts=cuts, failing=failing)
     def commit(self, number: int, pick: int, cuts: list[int], failing: set[int]) -> None:
-        """Commit a claim, or less of it or more, by its owner or by anybody else, with streams that fail."""
+        """Commit a claim, or a part of it or more, by its owner or another one, with failing streams."""
         consumer = self.consumers[number]
         if claim := self.pick_claim(consumer, pick):
             with self.one_transaction(consumer):
@@ -169,7 +169,7 @@ class BulkLife(Life):
 
     @rule(number=consumers, failing=st.sets(picks, min_size=1, max_size=2), cuts=st.tuples(cuts, cuts, cuts))
     def stumble(self, number: int, failing: set[int], cuts: tuple[list[int], ...]) -> None:
-        """Fail with some streams in a part of a batch, twice, and try them again with a part of the next one."""
+        """Fail some streams in a part of a batch, twice, and retry them with a part of the next one."""
         consumer = self.consumers[number]
         for failed, cut in zip((failing, failing, set[int]()), cuts, strict=True):
             if claim := self.take_batch(consumer, 1000, 60):
@@ -260,7 +260,7 @@ class BulkLife(Life):
 
     @rule(number=consumers, limit=st.sampled_from([2, 1000]))
     def build(self, number: int, limit: int) -> None:
-        """Do as a healthy owner does."""
+        """Act as a healthy owner."""
         consumer = self.consumers[number]
         if claim := self.take_batch(consumer, limit, 60):
             self.read(number, 0)
@@ -273,14 +273,14 @@ class BulkLife(Life):
 
     @rule(number=consumers, how=seeks)
     def commit_late(self, number: int, how: Seek) -> None:
-        """Commit what was claimed before the view was moved."""
+        """Commit a claim from before the view was moved."""
         if self.take_batch(self.consumers[number], 1000, 10):
             self.seek_when_idle(how)
             self.commit(number, 0, [0] * PARTITIONS, set())
 
     @rule(number=consumers, other=consumers)
     def be_declared_dead(self, number: int, other: int) -> None:
-        """Lose every lease to whoever believes that the owner is dead, and commit all the same."""
+        """Lose every lease to a consumer that takes the owner for dead, and commit nevertheless."""
         for consumer in self.consumers:
             self.end(consumer, commit=True)
         claimed = self.take_batch(self.consumers[number], 1000, 60)

@@ -1,4 +1,4 @@
-"""Random lives of a rows view: leases, answers by the event's holder or an earlier one, time that passes in between."""
+"""Random lives of a rows view: leases, answers by the event's present or earlier holder, and passing time."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from millrace.resources.errors import Malformed, NotInFlight
-from millrace.resources.event_store import Delivery, Event, Lock
+from millrace.errors import Malformed, NotInFlight
+from millrace.event_store import Delivery, Event, Lock
 from tests.support.factories import Connect, rows
 from tests.support.views.view_lives import LIMIT_S, Life, Seek, consumers, durations, live, picks, seeks, stream_numbers
 from tests.support.views.view_model import NEVER, Consumer, Entry, Name, Stream, Taken
 
-# what is answered, with which token, for which of the latest deliveries, and by how much the offset is wrong
+# the answer, the kind of token, which of the latest deliveries, and the error of the offset
 answers = st.lists(
     st.tuples(
         st.sampled_from(["ack", "ack", "ack", "fail", "nack", "schedule_nack", "extend"]),
@@ -26,7 +26,7 @@ answers = st.lists(
 
 
 class RowsLife(Life):
-    """What consumers of a rows view do."""
+    """The actions of a rows view's consumers."""
 
     mode = "rows"
 
@@ -51,7 +51,7 @@ class RowsLife(Life):
 
     @rule(number=consumers, other=consumers, tokens=st.booleans(), answers=answers)
     def take_over(self, number: int, other: int, tokens: bool, answers: list[tuple[str, str, int, int]]) -> None:
-        """Let the locks of one consumer end and another one get its events; then either answers."""
+        """Let the locks of one consumer expire and another get its events; then either answers."""
         self.pump()
         self.take(self.consumers[number], 2, 10, tokens=tokens)
         self.pass_time(10)
@@ -102,7 +102,7 @@ class RowsLife(Life):
         return Taken(name, event.offset, state.token)
 
     def given_up(self, consumer: Consumer) -> list[Name]:
-        """Take note of the streams that were delivered too often without an answer."""
+        """Record the streams that were delivered too often without an answer."""
         parked = rows(
             consumer.store.connection,
             "select decider, decider_id from event_store.stream_locks where view = 'v' and parked_at is not null",
@@ -117,14 +117,14 @@ class RowsLife(Life):
         return news
 
     def answer_all(self, number: int, answers: list[tuple[str, str, int, int]]) -> None:
-        """Answer for deliveries of anybody, whether or not they still count, and fetch what is free then."""
+        """Answer for deliveries of any consumer, in force or not, and then fetch all free events."""
         for answer, token, pick, off_by in answers:
             if self.deliveries:
                 self.answer(number, pick, answer, token, off_by)
         self.take(self.consumers[number], 100, 60, tokens=True)
 
     def answer(self, number: int, pick: int, answer: str, token: str, off_by: int = 0, seconds: int = 10) -> None:
-        """Answer for some delivery, of anybody, whether or not it still counts."""
+        """Answer for some delivery of any consumer, in force or not."""
         consumer, delivery = self.consumers[number], self.deliveries[-1 - pick % len(self.deliveries)]
         decider_id, offset = delivery.stream[1], max(delivery.offset + off_by, 1)
         stated = None if delivery.token is None or token == "none" else delivery.token + (token == "wrong") * 1000
@@ -163,7 +163,7 @@ class RowsLife(Life):
     @precondition(lambda self: self.deliveries)
     @rule(number=consumers, pick=picks)
     def give_back_whatever_is_in_flight(self, number: int, pick: int) -> None:
-        """As fstore-sql's clients do, which state no offset."""
+        """Answer without an offset, as fstore-sql's clients do."""
         consumer, delivery = self.consumers[number], self.deliveries[-1 - pick % len(self.deliveries)]
         namesakes = [name for name in self.streams if name[1] == delivery.stream[1]]
         if any(self.held_by_others(consumer, name) for name in namesakes):
@@ -202,7 +202,7 @@ class RowsLife(Life):
 
     @rule(number=consumers, limit=st.sampled_from([1, 100]))
     def work(self, number: int, limit: int) -> None:
-        """Do as a healthy consumer does."""
+        """Act as a healthy consumer."""
         consumer = self.consumers[number]
         given = self.take(consumer, limit, 60, tokens=True)
         offsets = [delivery.offset for delivery in given]
@@ -213,7 +213,7 @@ class RowsLife(Life):
 
     @rule(number=consumers, stream=stream_numbers)
     def run_ahead(self, number: int, stream: int) -> None:
-        """Acknowledge a stream beyond the checkpoint, as a long transaction can: it leaves dispatching to others."""
+        """Acknowledge a stream beyond the checkpoint, as a long transaction that leaves dispatching to others can."""
         self.append([(stream, "placed")] * 3)
         self.sequence(0)
         self.dispatch(1)
@@ -225,7 +225,7 @@ class RowsLife(Life):
 
     @rule(number=consumers, how=seeks)
     def answer_late(self, number: int, how: Seek) -> None:
-        """Acknowledge what was delivered before the view was moved."""
+        """Acknowledge deliveries from before the view was moved."""
         self.pump()
         given = self.take(self.consumers[number], 100, 10, tokens=True)
         self.seek_when_idle(how)

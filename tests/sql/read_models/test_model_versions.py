@@ -1,10 +1,10 @@
-"""Versions of a read model: declared, served, built from the archive, dropped."""
+"""Versions of a read model: declared, serving, built from the archive, dropped."""
 
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.stored.store import ModelVersion, ReadModelStore, Version
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.stored.store import ModelVersion, ReadModelStore, Version
 from tests.support.factories import Connect, rows, start, wait_blocked
 from tests.support.patience import patience
 

@@ -1,1 +1,1 @@
-"""What tests of other accounts of this machine share: a program under one, and what it gets of a running Millrace."""
+"""Helpers for tests of other accounts of this machine: a program under one, and its access to a running Millrace."""

@@ -1,4 +1,4 @@
-"""docs/who_may_do_what.md tried: what another account gets of files, ports and processes of a running `millrace up`."""
+"""docs/who_may_do_what.md tested: another account's access to files, ports and processes of `millrace up`."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tempfile import gettempdir
 
 import psutil
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.accounts.strangers import as_stranger
 from tests.support.pages.documents import table
 
@@ -16,19 +16,19 @@ NOTHING = "nothing"
 SEES = "sees that it runs, and its command line"
 REFUSED = "connects, and is not served without its secret"
 READS = "reads the metrics, with the names of views, captures and sensors; it is off by default"
-USES = "uses it; with `MILLRACE_UI_TOKEN`, only who has the token"
+USES = "uses it; with `MILLRACE_UI_TOKEN`, only with the token"
 HOME, POSTGRES, ELSEWHERE = (
     "`MILLRACE_HOME`, with all that is not named here",
     "Postgres",
     "temporary files elsewhere, such as Java's",
 )
 FILES, SOCKETS, PROCESSES = "file or folder, and all below it", "socket or port", "process"
-# As `look` finds them while `millrace up` runs with its examples: each thing, and what another account gets of it. A
-# file or folder is not read or listed, a process not looked into: environment, memory, open files, folders.
+# As `look` finds them while `millrace up` runs with its examples: each thing, and another account's access to it. It
+# cannot read a file, list a folder, or inspect a process (environment, memory, open files, folders).
 ROWS = {
     kind: {row[0]: row[1] for row in table("docs/who_may_do_what.md", kind)} for kind in (FILES, SOCKETS, PROCESSES)
 }
-# Tries each thing as a JSON list of a kind, a row and a target, and prints what it could do.
+# Tries each thing, a JSON list of a kind, a row and a target, and prints the access that it got.
 TRY = """
 import contextlib, json, os, socket, struct, sys
 
@@ -112,13 +112,13 @@ for word in sys.argv[1:]:
         continue  # it ended meanwhile
     print(json.dumps([row, got, target]))
 """
-# what a try says -> what the page says
+# result of a try -> text on the page
 GOT = {"nothing": NOTHING, "reads cmdline": SEES, "refused": REFUSED, "served": USES, "read": READS}
 
 
 @dataclass(frozen=True)
 class Thing:
-    """Something to try: how, the row of the page that it belongs to, and its path, port or process."""
+    """A thing to try: its kind, its row on the page, and its path, port or process."""
 
     kind: str
     row: str
@@ -126,9 +126,9 @@ class Thing:
 
 
 def look(home: Path, up: psutil.Process, port: int) -> dict[str, dict[str, str]]:
-    """Try everything of a running `millrace up` as another account; return what it got, in the shape of `ROWS`.
+    """Try everything of a running `millrace up` as another account; return its access in the shape of `ROWS`.
 
-    Where a thing of a row gets what others of it do not, the row says both.
+    If things of one row differ, the row names each access.
     """
     files, sockets, processes = {*_files(home)}, set[Thing](), set[Thing]()
     for process, row in _processes(home, up).items():
@@ -147,7 +147,7 @@ def _files(home: Path) -> Iterator[Thing]:
     for path in home.rglob("*"):
         if not path.is_socket():
             row = f"`{path.relative_to(home).parts[0]}`"
-            # such as an archive, from a certain hour on
+            # such as an archive, which appears after a certain hour
             yield Thing("path", row if row in ROWS[FILES] else HOME, str(path))
 
 
@@ -190,7 +190,7 @@ def _sockets(process: psutil.Process, row: str, port: int) -> Iterator[Thing]:
 
 
 def _served(process: psutil.Process, row: str, number: int, port: int) -> tuple[str, str]:
-    """Say how to ask a port, and what it is."""
+    """Return how to query a port, and its row."""
     if number == port:
         return "ui", "UI"
     if row == "service sequence":
@@ -204,7 +204,7 @@ def _served(process: psutil.Process, row: str, number: int, port: int) -> tuple[
 def _tried(things: set[Thing]) -> dict[str, str]:
     got: dict[str, set[str]] = {}
     words = [json.dumps([each.kind, each.row, each.target]) for each in sorted(things, key=str)]
-    # so many fit a command line, however long the paths
+    # this many fit on a command line, however long the paths
     for first in range(0, len(words), 1000):
         said = as_stranger(TRY, *words[first : first + 1000])
         assert said.returncode == 0, said.stderr

@@ -1,4 +1,4 @@
-"""Another account of this machine, which has nothing to do with us."""
+"""An unrelated account of this machine."""
 
 import os
 import pwd
@@ -11,13 +11,13 @@ import pytest
 
 from tests.support.running.programs import ran
 
-# beside ours, which may stand where only we may look
+# not our own Python, which may be in a folder that only our account can read
 PYTHON = Path(f"/usr/bin/python{sysconfig.get_python_version()}")
 NOBODY = "nobody"
 
 
 def as_stranger(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a Python program under that account, with our packages where it may read them; skip where we may not."""
+    """Run a Python program under that account, with readable copies of our packages; skip if not permitted."""
     if os.geteuid() != 0:
         pytest.skip("Only root can run a program under another account: run this test as root.")
     if not PYTHON.exists():

@@ -1,1 +1,1 @@
-"""The UI in a process of its own, and a browser that visits it or somebody else's page."""
+"""The UI in a process of its own, and a browser that visits it or a foreign page."""

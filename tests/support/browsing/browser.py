@@ -9,7 +9,7 @@ import pytest
 from tests.support.running.programs import ran
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-# without a sandbox: it refuses to run as root with one, and it only visits pages of this machine
+# without a sandbox: Chromium refuses to run as root with one, and only visits pages of this machine
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -18,7 +18,7 @@ FLAGS = (
 
 
 def found_chromium() -> str:
-    """Return where a Chromium is installed; skip without one."""
+    """Return the path of an installed Chromium; skip without one."""
     browser = next((found for program in PROGRAMS if (found := shutil.which(program))), None)
     if browser is None:
         pytest.skip("There is no Chromium here: install Debian's package chromium.")
@@ -26,7 +26,7 @@ def found_chromium() -> str:
 
 
 def visit(url: str, names: Mapping[str, str] | None = None) -> str:
-    """Open a page, let its scripts run, and return what it is then; `names` are hosts with their addresses."""
+    """Open a page, let its scripts run, and return the resulting DOM; `names` maps hosts to addresses."""
     browser = found_chromium()
     rules = ", ".join([*(f"MAP {name} {to}" for name, to in (names or {}).items()), "EXCLUDE localhost"])
     with tempfile.TemporaryDirectory(prefix="millrace-browser-") as profile:

@@ -1,4 +1,4 @@
-"""Dagster's webserver behind our gate, over an instance and a code location of a test's own."""
+"""Dagster's webserver behind our gate, with a test's own instance and code location."""
 
 import os
 import subprocess
@@ -49,14 +49,14 @@ class Ui:
         return answer.json()["data"]
 
     def was_changed(self) -> bool:
-        """Return whether somebody's request had an effect: the mutation, or a reported asset."""
+        """Return whether any request had an effect: the mutation, or a reported asset."""
         reported = self.ask(REPORTED)["assetOrError"].get("assetMaterializations")
         return bool(self.ask(PAUSED)["instance"]["autoMaterializePaused"] or reported)
 
 
 @contextmanager
 def running_ui(folder: Path, *, token: str | None = None, hosts: str = "") -> Iterator[Ui]:
-    """Run a UI whose automation is not paused."""
+    """Run a UI with active automation."""
     (folder / "home").mkdir()
     (folder / "stub.py").write_text(STUB)
     ui = Ui(free_port(), token)

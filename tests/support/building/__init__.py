@@ -1,1 +1,1 @@
-"""What tests that build with Spark share: read models, drains, places where Spark runs."""
+"""Helpers for tests that build with Spark: read models, drains, places where Spark runs."""

@@ -1,7 +1,7 @@
-"""One log of good, odd and hostile values, and the models that are built of it once, by each door.
+"""One log of good, odd and hostile values, and the models built from it once, by each door.
 
-A door is a way to rows: rounds that views share, a drain of a view's own, a rebuild from the log, and one from the
-archive. A drain takes a second, so tests of values read the rows of these and build nothing by themselves.
+A door is a way to build rows: shared rounds, a view's own drain, a rebuild from the log, and one from the archive. A
+drain takes a second, so tests of values read these rows and build nothing themselves.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import psycopg
 
 from millrace import avg, count, first, last, max_, min_, read_model, stream_id, sum_
-from millrace.resources.archive.writer import archive_partition
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.archive.writer import archive_partition
+from millrace.drain.loop import Drain
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import drain
 from tests.support.building.event_log_reads import append_json
@@ -39,7 +39,7 @@ TYPES = {
     "money": MONEY,
     "tiny": TINY,
 }
-# keys of data that are told apart, and one that is longer than Postgres keeps a name
+# distinct keys of data, and a key longer than Postgres' limit for a name
 ODD_KEYS = ["id", "ID", "a`b", 'q"q', "it's", "back\\slash", "ключ", "with space"]
 LONG_KEY = "a name that nobody would call short, and that goes on and on " * 2
 ODD, REFUSED_BY = "odd value", "refused value"
@@ -73,7 +73,7 @@ Refusing = read_model(view="refusing", deciders=[REFUSED_BY], key=["value_id"])(
         | {f"last_{name}": last(f"data.{name}", type=type_) for name, type_ in TYPES.items()},
     )
 )
-# A field, its value in JSON, and the text of what Postgres must hold: the value that the JSON says, digit by digit.
+# A field, its value in JSON, and the text of the value that Postgres must hold: the JSON's value, digit by digit.
 TAKEN: list[tuple[str, str, str]] = [
     ("int", "5", "5"),
     ("int", '"-5"', "-5"),
@@ -105,7 +105,7 @@ TAKEN: list[tuple[str, str, str]] = [
     ("string", '""', ""),
     ("string", "[" * 190 + "]" * 190, "[" * 190 + "]" * 190),
 ]
-# what no value of the field's type is
+# a field, and a JSON value that its type refuses
 REFUSED: list[tuple[str, str]] = [
     *(("int", value) for value in ("2147483648", "5.5", "5.0", '"five"', '""', "true")),
     *(("bigint", value) for value in ("9223372036854775808", "1e400", "[1]")),
@@ -128,35 +128,35 @@ EXACT = ["0.10000000000000000000000001", "0.20000000000000000000000002"]
 
 @dataclass(frozen=True)
 class Rows:
-    """What a door left of a model: the public rows, in no order, and the stored ones as texts."""
+    """The rows of a model built by a door: the public rows, unordered, and the stored ones as texts."""
 
     public: list[tuple[Any, ...]]
     stored: list[tuple[str]]
 
 
-# random ones; the last one counts the lines of events
+# random models; the last one counts the lines of events
 SOME = ("model_0", "model_1", "model_2")
-# by door, the models that it builds: rounds take a tenth of what a drain takes
+# the models that each door builds: a round takes a tenth of a drain's time
 DOORS = {
     "rounds": ("everything", "crossing", "going", "going_across", "machines", "values_of_types", *SOME),
     "drain": ("everything", "crossing", "going_across", "machines", "uses", "values_of_types", *SOME[::2]),
     "rebuild": ("everything", "machines", "model_1"),
     "archive": ("machines", "uses", *SOME[::2]),
 }
-# drained in two parts: the second one merges into the rows of the first
+# drained in two parts: the second merges into the rows of the first
 IN_PARTS = ("everything", "going_across", "machines", "values_of_types", "model_2")
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A log, and by door and by the name of the model the rows that were built of it."""
+    """A log, and the rows built from it, by door and by name of the model."""
 
     store: PlatformStore
     rows: dict[str, dict[str, Rows]]
 
 
 def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0) -> Catalogue:
-    """Append to an empty store in parts, build each part by rounds and by drains, and then all of it anew."""
+    """Append to an empty store in parts, build each part by rounds and by drains, and then rebuild everything."""
     dice = random.Random(seed)
     store = PlatformStore(psycopg.connect(dsn, autocommit=True))
     for decider in (DECIDER, OTHER, ODD, REFUSED_BY):
@@ -165,7 +165,7 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
     some = [random_model(dice, number, [(OTHER,), (DECIDER, OTHER)]) for number in range(3)]
     some[2] = of_lines(some[2])
     every = [*TOGETHER, Values, cast("ReadModel", models.uses), *some]
-    # beside those that share rounds
+    # copies of the models that share rounds
     alone = {model.name: replace(model, name=f"{model.name}_alone", view=f"{model.view}_alone") for model in every}
     rows: dict[str, dict[str, Rows]] = {door: {} for door in DOORS}
 
@@ -194,8 +194,8 @@ def build_catalogue(dsn: str, spark: "SparkSession", folder: Path, seed: int = 0
         archive_partition(dsn, folder, partition, max_events=7, min_events=1, tail=True)
     for door, root in (("rebuild", None), ("archive", folder)):
         for name in DOORS[door]:
-            # what is not built anew stays away
-            with Consumer(dsn, alone[name], lambda: spark, "rebuilder", archive=root) as consumer:
+            # rows that are not rebuilt stay missing
+            with ViewDrain(dsn, alone[name], lambda: spark, "rebuilder", archive=root) as consumer:
                 empty(store, consumer.model)
                 consumer.rebuild(*range(16))
             keep(door, name, alone[name])
@@ -227,7 +227,7 @@ def odd_values(part: int) -> list[tuple[str, str, str]]:
 
 
 def refused_values() -> list[tuple[str, str, str]]:
-    """Return each value that no type takes in a stream of its own, behind and beside good ones."""
+    """Return each refused value in its own stream, behind and beside good ones."""
     streams = [(f"refused-{n:03}", f'{{"{name}": {value}}}') for n, (name, value) in enumerate(REFUSED)]
     return [
         *((stream, "made", '{"string": "good"}') for stream, _ in streams),

@@ -1,4 +1,4 @@
-"""What a test of drains and rebuilds needs: events, a drain, a clean run to compare with, sessions that are held up."""
+"""Helpers for tests of drains and rebuilds: events, a drain, a clean run to compare with, blocked sessions."""
 
 import random
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store import Event
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.drain.report import DrainReport
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store import Event
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER, EVENTS, random_events
@@ -68,29 +68,29 @@ def rows_of(connection: psycopg.Connection, model: ReadModel) -> list[tuple[Any,
 
 
 def close(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Means are quotients: compare them to as many digits as Postgres has of a large one."""
+    """Round means, which are quotients, to the digits that Postgres keeps of a large one."""
     with localcontext(prec=80):
         return sorted((tuple(round(v, 6) if isinstance(v, Decimal) else v for v in row) for row in rows), key=repr)
 
 
 def no_spark() -> Any:  # noqa: ANN401 - it never returns
-    """Take the place of what gives Spark where nothing is to be built."""
+    """Stand for the function that returns Spark, where nothing must be built."""
     raise AssertionError("nothing is to be built")
 
 
 def drain(dsn: str, spark: "SparkSession", model: ReadModel = Everything, owner: str = "next") -> DrainReport:
-    with Consumer(dsn, model, lambda: spark, owner) as consumer:
+    with ViewDrain(dsn, model, lambda: spark, owner) as consumer:
         return consumer.drain(budget_s=patience(), idle_s=0)
 
 
-def staged(consumer: Consumer) -> Consumer:
-    """Let a consumer stage the rows of its first batch, however few there are."""
+def staged(consumer: ViewDrain) -> ViewDrain:
+    """Make a consumer stage the rows of its first batch, however few."""
     consumer._rounds.collects = False
     return consumer
 
 
 def assert_equals_a_clean_run(store: PlatformStore, *models: ReadModel) -> None:
-    """Assert that read models, or `Everything`, have all events, and the rows that a loop in Python makes of them."""
+    """Assert that read models, or `Everything`, have all events, and the same rows as a loop in Python."""
     events = all_events(store)
     for model in models or [Everything]:
         found = store.connection.execute(f"select * from read_models.{model.name}".encode()).fetchall()
@@ -100,7 +100,7 @@ def assert_equals_a_clean_run(store: PlatformStore, *models: ReadModel) -> None:
 
 
 def later(dsn: str) -> str:
-    """Return the connection string of the same database some days on: every lease of today has expired."""
+    """Return the connection string of the same database some days later: every lease of today has expired."""
     return f"{dsn}&options=-c%20event_store.clock%3D2099-01-01"
 
 

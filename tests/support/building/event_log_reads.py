@@ -1,4 +1,4 @@
-"""What tests of the source `event_log` share: a small log, and reads of it as Spark's tasks do, without Spark."""
+"""Helpers for tests of the source `event_log`: a small log, and reads as Spark's tasks do, without Spark."""
 
 import json
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from millrace.resources.event_log_source import COLUMNS, EventLogOptions, EventLogReader
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
+from millrace.spark.log_source import COLUMNS, EventLogOptions, EventLogReader
 from tests.support.factories import ids_of_one_partition, register_orders
 from tests.support.sql_calls import BatchEvent, append_events
 
@@ -39,7 +39,7 @@ KEYS = ["plain", "with space", "quote'", 'double"', "back\\slash", "{brace,}", "
 
 
 def append_odd(store: PlatformStore) -> None:
-    """Append one event of an odd stream whose data has such keys, and values of every kind."""
+    """Append one event of an odd stream with such keys and values of every kind in its data."""
     data = {key: f"value of {key}" for key in KEYS} | {
         "null": None, "number": 12.50, "big": 10**30, "truth": True,
         "object": {"inner": {"deep": "found", "list": [10, {"x": "y"}]}}, "empty": "",
@@ -50,7 +50,7 @@ def append_odd(store: PlatformStore) -> None:
 
 
 def append_json(store: PlatformStore, decider: str, values: Sequence[tuple[str, str, str]]) -> None:
-    """Append (stream, event, data as JSON): Python's numbers would not hold what the JSON says."""
+    """Append (stream, event, data as JSON text): Python's numbers could not hold the JSON's."""
     store.connection.execute(
         """
         select event_store.append_events((

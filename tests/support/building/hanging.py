@@ -1,4 +1,4 @@
-"""A fold that never returns from an event, in two ways, and tells which process it runs in."""
+"""A fold that hangs at an event, in two ways, and writes down its process id."""
 
 import os
 import time
@@ -35,7 +35,7 @@ Hanging = cast("ReadModel", hanging)
 
 
 def hang_at(path: Path, decider_id: str = "endless", *, stubborn: bool) -> BatchEvent:
-    """Make an event at which the fold hangs; a stubborn one catches everything that is to end it."""
+    """Make an event at which the fold hangs; a stubborn one catches every exception that should end it."""
     return thing(decider_id, hang=str(path), stubborn=stubborn)
 
 
@@ -52,7 +52,7 @@ def all_over(path: Path) -> None:
 
 def _lives(pid: int) -> bool:
     try:
-        # the last word but of a process that ended and that nobody asked about is Z
+        # the state of a zombie, an ended process that its parent has not waited for, is Z
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False

@@ -1,4 +1,4 @@
-"""A drain in a process of its own, to be killed at some step, and how a step is seen from outside."""
+"""A drain in its own process, to be killed at some step, and functions that observe the step from outside."""
 
 import os
 import signal
@@ -9,30 +9,30 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 import psycopg
 
-from millrace.resources.settings import PROJECT
 from tests.support.building.drains import all_blocked
 from tests.support.factories import value
 from tests.support.patience import patience, wait_until
+from tests.support.project import PROJECT
 
 Victim = subprocess.Popen[bytes]
-# a drain in a process of its own, as a Dagster run is one
+# a drain in its own process, like a Dagster run
 VICTIM = """
 import sys
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import ViewDrain
+from millrace.spark import spark_session
 from tests.support.building import read_models as read_models_for_tests
 from tests.support.building import poison
 from tests.support.building.drains import staged
 model = getattr(read_models_for_tests, sys.argv[3], None) or getattr(poison, sys.argv[3])
-with spark_session() as spark, Consumer(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
+with spark_session() as spark, ViewDrain(sys.argv[1], model, lambda: spark, "victim", lease_s=600) as consumer:
     staged(consumer).drain(budget_s=600, idle_s=600, batch_events=int(sys.argv[2]))
 """
-# a drain of several views, as the run that shares one is one
+# a drain of several views, like the shared run
 SHARING_VICTIM = """
 import sys
-from millrace.resources.consumption import round as one_round
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.spark import spark_session
+from millrace.drain import round as one_round
+from millrace.drain.loop import Drain
+from millrace.spark import spark_session
 from tests.support.building.shared_drains import TOGETHER
 one_round.ROUND_EVENTS = one_round.MOST_EVENTS = int(sys.argv[2]) * len(TOGETHER)
 with spark_session() as spark, Drain(sys.argv[1], TOGETHER, lambda: spark, "victim", lease_s=600) as shared:
@@ -71,7 +71,7 @@ def lease_taken(observer: psycopg.Connection) -> bool:
 
 
 def rows_staged(observer: psycopg.Connection) -> bool:
-    """Of whatever model, committed or on their way."""
+    """Return whether rows of any model are staged, committed or in progress."""
     sizes = "select sum(pg_relation_size(oid)) from pg_class where relname like '%%_staging' and relkind = 'r'"
     return bool(value(observer, sizes))
 

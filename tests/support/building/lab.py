@@ -1,4 +1,4 @@
-"""An event store of things with the Spark that builds read models of it."""
+"""An event store of things, with the Spark that builds its read models."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from millrace.resources.consumption.commit import Commit
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.consumption.report import DrainReport
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.drain.commit import Commit
+from millrace.drain.loop import Drain
+from millrace.drain.report import DrainReport
+from millrace.drain.view_drain import ViewDrain
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import drains, poison, shared_drains
 from tests.support.building.drains import Everything
 from tests.support.patience import patience
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Lab(PlatformStore):
-    """A store, how one connects to it, and a session of Spark."""
+    """A store, its connection string, and a session of Spark."""
 
     def __init__(self, connection: psycopg.Connection, dsn: str, spark: "SparkSession") -> None:
         super().__init__(connection)
@@ -32,7 +32,7 @@ class Lab(PlatformStore):
         return self.spark
 
     def once(self, act: Callable[[], object]) -> "Callable[[], SparkSession]":
-        """Return what gives Spark, and does something before that the first time: between a claim and its read."""
+        """Return a function that gives Spark, and first calls `act` once: between a claim and its read."""
         acts = [act]
 
         def give() -> "SparkSession":
@@ -43,11 +43,11 @@ class Lab(PlatformStore):
         return give
 
     def at(self, seconds: int) -> "Lab":
-        """Return the same so many seconds after a beginning."""
+        """Return the same store, with its clock at `seconds` after a fixed beginning."""
         return Lab(self.connection, poison.at(self.dsn, seconds), self.spark)
 
     def later(self) -> "Lab":
-        """Return the same some days on: every lease of today has expired."""
+        """Return the same store some days later: every lease of today has expired."""
         return Lab(self.connection, drains.later(self.dsn), self.spark)
 
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> psycopg.Cursor:
@@ -64,7 +64,7 @@ class Lab(PlatformStore):
         return drains.rows_of(self.connection, model)
 
     def fill(self, number: int, seed: int = 1) -> "Lab":
-        """Append so many events."""
+        """Append `number` random events."""
         drains.fill(self, number, seed)
         return self
 
@@ -73,8 +73,8 @@ class Lab(PlatformStore):
         with self.consumer(model, owner, **options) as consumer:
             return consumer.rebuild(*(partitions or range(16)), wait_s=patience())
 
-    def consumer(self, model: ReadModel, owner: str = "next", **options: Any) -> Consumer:  # noqa: ANN401 - passed on
-        return Consumer(self.dsn, model, self.session, owner, **options)
+    def consumer(self, model: ReadModel, owner: str = "next", **options: Any) -> ViewDrain:  # noqa: ANN401 - passed on
+        return ViewDrain(self.dsn, model, self.session, owner, **options)
 
     def drain(self, model: ReadModel = Everything, owner: str = "next") -> DrainReport:
         return drains.drain(self.dsn, self.spark, model, owner)

@@ -1,4 +1,4 @@
-"""The rows that a read model must hold, computed from its declaration in plain Python: the independent second way."""
+"""The expected rows of a read model, computed independently from its declaration in plain Python."""
 
 import json
 import operator
@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from millrace.resources.event_store import Event
-from millrace.resources.read_models.declared.columns import Column, KeyColumn
-from millrace.resources.read_models.declared.declaration import ReadModel
-from millrace.resources.read_models.declared.fold import Fold
+from millrace.event_store import Event
+from millrace.read_models.declared.columns import Column, KeyColumn
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.fold import Fold
 from millrace.rows import FoldEvent, State
 
 Rows = list[tuple[Any, ...]]
@@ -27,12 +27,12 @@ READ: dict[str, Callable[[Any], Any]] = {
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
 }
-# what a condition compares: the type as which it reads a field of data
+# the type of a condition's value, and the type as which the field of data is read
 COMPARED: dict[type, str] = {str: "string", bool: "boolean", Decimal: "decimal", datetime: "timestamp"}
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-# by kind of column: from values, in the order of their events, and how they are compared, to its value
+# by kind of column: its value from the values in the order of events, and their ranking
 VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
     "count": lambda values, _: len(values),
     "sum": lambda values, _: sum(values),
@@ -50,14 +50,14 @@ VALUES: dict[str, Callable[[list[Any], Rank], Any]] = {
 
 
 def expected_rows(model: ReadModel, events: Iterable[Event]) -> Rows:
-    """Compute the rows of a model of columns or of a fold; keys first, as its view has them."""
+    """Compute the rows of a model of columns or of a fold; keys first, as in its view."""
     taken = [
         event
         for event in sorted(events, key=lambda event: event.offset)
         if (model.deciders is None or event.decider in model.deciders)
         and (model.events is None or event.event in model.events)
     ]
-    # sums of as many digits as Postgres has
+    # sums with as many digits as Postgres keeps
     with localcontext(prec=80):
         return _fold(model, taken) if isinstance(model, Fold) else _columns(model, taken)
 
@@ -123,8 +123,8 @@ def _value(column: Column | KeyColumn, own: list[Event]) -> Any:  # noqa: ANN401
     if column.source is None:
         return len(counted)
     read = ([_read(event, str(one.source), one.type) for one in column.reads[::-1]] for event in counted)
-    # of a ranked column pairs, the rank first
+    # pairs for a ranked column, the rank first
     values = [one if len(one) > 1 else one[0] for one in read if None not in one]
-    # texts are in the order of their bytes
+    # texts are ordered by their bytes
     rank: Rank = str.encode if column.reads[-1].type == "string" else lambda value: value
     return VALUES[column.kind](values, rank)

@@ -1,15 +1,15 @@
-"""Declarations of a user's own, in a folder of a test's, and programs that have them in a process of their own."""
+"""A user's declarations in a test's folder, and programs that use them in processes of their own."""
 
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
-# A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold itself by
-# value, and what it calls by name.
+# A user's package: a fold in a folder without __init__, and a module that it imports. Spark pickles the fold by value,
+# and the functions that it calls by name.
 GREETINGS = '''
 from millrace import fold
 from millrace.rows import FoldEvent, State
@@ -23,18 +23,18 @@ def greetings(state: State | None, event: FoldEvent) -> State | None:
 '''
 BUILD_GREETINGS = """
 import json
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.spark import spark_session
+from millrace.drain.view_drain import ViewDrain
+from millrace.spark import spark_session
 from my_platform.read_models.greetings import greetings
 dsn, configuration = sys.argv[1:]
-with spark_session(json.loads(configuration)) as spark, Consumer(dsn, greetings, lambda: spark, "test") as consumer:
+with spark_session(json.loads(configuration)) as spark, ViewDrain(dsn, greetings, lambda: spark, "test") as consumer:
     consumer.drain(budget_s=600, idle_s=0)
 """
-# several jobs, so that Python processes of the server which have imported something are used again
+# several jobs, so that the server's Python processes with earlier imports are reused
 SAY_WORDS = """
 import json
 import pyarrow as pa
-from millrace.resources.spark import spark_session
+from millrace.spark import spark_session
 def say(batches):
     from my_platform.words import word
     for _ in batches:
@@ -47,7 +47,7 @@ print(json.dumps(sorted(set(said))))
 
 @dataclass(frozen=True)
 class Place:
-    """The environment that leads to a Spark, what a session there is told, and the Python that runs its tasks."""
+    """The environment that leads to a Spark, the settings of a session there, and the Python that runs its tasks."""
 
     env: dict[str, str]
     configuration: dict[str, str]
@@ -67,7 +67,7 @@ def declare(folder: Path, word: str) -> None:
 
 
 def run_own(program: str, place: Place, folder: Path, *arguments: str) -> str:
-    """Run a program that has a folder's declarations in a process of its own, as a run is; return what it prints."""
+    """Run a program with a folder's declarations in a process of its own, like a run; return its output."""
     whole = f"import sys; sys.path += [{str(PROJECT)!r}, {str(folder)!r}]\n{program}"
     env = {**place.env, "MILLRACE_DECLARATIONS": "my_platform"}
     return ran(sys.executable, "-c", whole, *arguments, cwd=folder, env=env, patiences=5).stdout

@@ -1,13 +1,13 @@
-"""Streams that a read model cannot be built from: how they are made, seen and corrected."""
+"""Streams that fail a read model's build: making, finding and correcting them."""
 
 from collections.abc import Collection
 from typing import cast
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel, read_model
-from millrace.resources.read_models.declared.words import count, field, stream_id, sum_
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel, read_model
+from millrace.read_models.declared.words import count, field, stream_id, sum_
 from tests.support.building.drains import Everything, all_events, close, rows_of, thing
 from tests.support.building.oracle import expected_rows
 from tests.support.building.read_models import DECIDER
@@ -17,7 +17,7 @@ from tests.support.sql_calls import BatchEvent, get_events
 
 @read_model(view="amounts", deciders=[DECIDER], key=["owner"])
 class Amounts:
-    """One row per owner: what can overflow."""
+    """One row per owner, with a sum that can overflow."""
 
     owner = field("data.owner")
     units = sum_("data.units")
@@ -25,7 +25,7 @@ class Amounts:
 
 @read_model(view="worths", deciders=[DECIDER], key=["thing_id"])
 class Worths:
-    """One row per thing: what a single event can be no value for."""
+    """One row per thing, with a column that a single event can fail."""
 
     thing_id = stream_id()
     events = count()
@@ -36,7 +36,7 @@ TOTALS, WORTHS = cast("list[ReadModel]", [Amounts, Worths])
 
 
 def correct(connection: psycopg.Connection, decider_id: str, data: str) -> None:
-    """Change an event behind the store's back: stands for whatever makes the reason of a failure go away."""
+    """Change an event behind the store's back: stands for anything that removes the cause of a failure."""
     connection.execute("alter table event_store.events disable trigger user")
     connection.execute("update event_store.events set data = %s where decider_id = %s", (data, decider_id))
     connection.execute("alter table event_store.events enable trigger user")

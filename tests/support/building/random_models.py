@@ -10,8 +10,8 @@ from uuid import UUID
 import psycopg
 
 from millrace import all_, any_, avg, count, field, first, last, max_, min_, set_union, stream_id, sum_
-from millrace.resources.read_models.declared.columns import Column, KeyColumn, RankedColumn
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.columns import Column, KeyColumn, RankedColumn
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building.read_models import DECIDER, EVENTS
 from tests.support.sql_calls import BatchEvent
 
@@ -35,7 +35,7 @@ KEYS: dict[str, KeyColumn] = {
     "by_day": field("data.day", type="date"), "by_moment": field("data.moment", type="timestamp"),
     "by_event": field("event"), "by_created": field("created_at"), "by_final": field("final"),
 }  # fmt: skip
-# some of each kind, over what events have and over their data
+# some conditions of each kind, over columns of events and over their data
 CONDITIONS: list[dict[str, object]] = [
     {"data.text": ["a", "9", ""]},
     {"data.units": {">": -5, "<": 2**40}},
@@ -76,7 +76,7 @@ def random_column(dice: random.Random) -> Column:
 def random_model(
     dice: random.Random, number: int, deciders: Sequence[tuple[str, ...] | None] = (None, (DECIDER,), (DECIDER, OTHER))
 ) -> ReadModel:
-    """Return a model of random columns and keys, of the events of one of these sets of deciders."""
+    """Return a model of random columns and keys over the events of one of these sets of deciders."""
     keys = dice.sample([*KEYS], dice.choice([1, 1, 2, 3]))
     name = f"model_{number}"
     return ReadModel(
@@ -87,7 +87,7 @@ def random_model(
 
 
 def of_lines(model: ReadModel) -> ReadModel:
-    """Return a model that reads of each line of an event what another one reads of its data."""
+    """Return a model that reads each line of an event as the given model reads the data."""
 
     def of_line(source: str | None) -> str | None:
         return source and source.replace("data.", "item.")
@@ -104,7 +104,7 @@ def of_lines(model: ReadModel) -> ReadModel:
 def random_documents(
     dice: random.Random, number: int, deciders: Sequence[str] = (DECIDER, DECIDER, OTHER)
 ) -> list[BatchEvent]:
-    """Return events of these deciders, with any of the fields, and maybe with lines that have any of them."""
+    """Return events of these deciders with any of the fields, and maybe with lines that have any of them."""
 
     def fields() -> dict[str, object]:
         return {

@@ -1,4 +1,4 @@
-"""Read models with every kind of column, key and function, and what they must hold, computed in Python."""
+"""Read models with every kind of column, key and function, and their expected rows, computed in Python."""
 
 import random
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import millrace as m
-from millrace.resources.event_store import Event
+from millrace.event_store import Event
+from millrace.read_models import recompute
 from millrace.rows import FoldEvent, State
-from millrace.spark import recompute
 from tests.support.building.oracle import Rows
 from tests.support.sql_calls import BatchEvent
 
@@ -84,7 +84,7 @@ class Going:
 
 @m.read_model(view="going_across", deciders=[DECIDER], key=["owner"], deletes=["broken", "used"])
 class GoingAcross:
-    """One row per owner whose last event made something, over all things."""
+    """One row per owner over all things, unless the owner's last event removed it."""
 
     owner = m.field("data.owner")
     events = m.count()
@@ -105,7 +105,7 @@ def machines(state: State | None, event: FoldEvent) -> State | None:
     before = state or {"trail": "", "seen": 0, "texts": []}
     return before | {
         "seen": before["seen"] + 1,
-        # each event changes what all before left
+        # each event changes the result of all earlier ones
         "trail": (before["trail"][::-1] + event.event[0])[-20:],
         "texts": [*before["texts"], event.data.get("text")][-3:],
         "worth": event.data.get("worth"),
@@ -137,7 +137,7 @@ def uses(events: "DataFrame") -> "DataFrame":
 
 
 def random_events(dice: random.Random, number: int) -> list[BatchEvent]:
-    """Events with fields that are there, missing, null, unicode, large and small."""
+    """Make events with fields that are present, missing, null, unicode, large and small."""
     return [
         BatchEvent(
             DECIDER,

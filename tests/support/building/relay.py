@@ -1,4 +1,4 @@
-"""A way to a server that can be cut, stand still, or go silent, as a client sees a server that is gone or hangs."""
+"""A relay to a server that can be cut, paused or silenced: to a client the server seems gone or hanging."""
 
 import socket
 import socketserver
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 class Relay(socketserver.ThreadingTCPServer):
-    """A way to a port of this machine, or to a socket's file, that can be cut."""
+    """A relay to a port of this machine or to a unix socket; it can be cut."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -15,16 +15,16 @@ class Relay(socketserver.ThreadingTCPServer):
     def __init__(self, target: int | str) -> None:
         self.target = target
         self.open: list[socket.socket] = []
-        # what goes nowhere any more although it is open
+        # open connections that no longer forward anything
         self.silent: set[socket.socket] = set()
-        # nobody is told anything while it is not set
+        # nothing is forwarded while this is not set
         self.goes_on = threading.Event()
         self.goes_on.set()
         super().__init__(("127.0.0.1", 0), _Relayed)
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
     def hush(self) -> None:
-        """Say nothing more on the connections that are open now; new ones are as before."""
+        """Silence the connections that are open now; new ones work as before."""
         self.silent.update(self.open)
 
     def reach(self) -> socket.socket:

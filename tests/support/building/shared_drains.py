@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, cast
 
 import psycopg
 
-from millrace.resources.consumption.drain import Drain
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.read_models.declared.declaration import ReadModel
+from millrace.drain.loop import Drain
+from millrace.event_store.platform import PlatformStore
+from millrace.read_models.declared.declaration import ReadModel
 from tests.support.building import read_models as models
 from tests.support.building.drains import Crossing, Everything, machines
 from tests.support.factories import value
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 FEW = [Everything, Crossing, machines]
 NAMES = ("Everything", "Crossing", "Going", "GoingAcross", "machines")
 TOGETHER = [cast("ReadModel", getattr(models, name)) for name in NAMES]
-# what `why_away` says where all take part
+# the result of `why_away` if all views take part
 ALL_WELL: dict[str, str | None] = {model.view: None for model in FEW}
 
 
 def share(
     dsn: str, spark: "SparkSession", declared: Sequence[ReadModel] = TOGETHER, owner: str = "rounds"
 ) -> dict[str, str | None]:
-    """Drain views together until nothing is left; return by view why it left."""
+    """Drain views together until nothing is left; return by view why it left (None: it stayed)."""
     with Drain(dsn, declared, lambda: spark, owner) as shared:
         shared.run(budget_s=patience(), idle_s=0)
         return why_away(shared)
 
 
 def locking_events(spark: "SparkSession", holder: psycopg.Connection) -> "Callable[[], SparkSession]":
-    """Return what gives Spark, and locks the events the first time: between a round's claim and its read."""
+    """Return a function that gives Spark, and locks the events the first time: between a round's claim and its read."""
     locked: list[int] = []
 
     def give() -> "SparkSession":
-        # once: another plan asks again
+        # only once: another plan calls this again
         if not locked:
             locked.append(1)
             holder.execute("lock table event_store.events in access exclusive mode")

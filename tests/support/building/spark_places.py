@@ -1,6 +1,6 @@
-"""A batch, a stream and a read model in a Spark session of a process of its own, wherever its environment says.
+"""A batch, a stream and a read model in a Spark session of a process of its own; its environment names the Spark.
 
-A program, because a process that once spoke to Spark Connect speaks to nothing else; `build_at` runs it.
+A program, because a process that has used Spark Connect can use nothing else; `build_at` runs it.
 """
 
 import json
@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.settings import PROJECT
-from millrace.resources.spark import spark_session
-from millrace.resources.spark.parallelism import batch_size, cores_of, task_number
+from millrace.drain.view_drain import ViewDrain
+from millrace.spark import spark_session
+from millrace.spark.parallelism import batch_size, cores_of, task_number
 from tests.support.building.drains import Everything
 from tests.support.building.event_log_reads import load, stream
 from tests.support.patience import patience
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 COLUMNS = ["partition", "position", "decider_id", "event"]
 READER = {"columns": COLUMNS, "extract": {"text": ["text"]}, "minPartitions": 2}
-# the project is on the path of this program alone, and on that of no Spark
+# only this program has the project on its path; no Spark has it
 PROGRAM = "import runpy, sys; sys.path.append({!r}); runpy.run_module('tests.support.building.spark_places', run_name='__main__')"
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a session read, from which file, in which folder and by which Python its tasks imported our code, its sizes.
+    """The rows that a session read; the file of our code, the folder and the Python of its tasks; its sizes.
 
     The sizes are the partitions of a shuffle, the cores, the tasks for a million events, and the events of a batch.
     """
@@ -40,7 +40,7 @@ class Built:
 
 
 def build_at(env: Mapping[str, str], dsn: str, folder: Path, configuration: Mapping[str, str], partition: int) -> Built:
-    """Run this program in an environment and a folder, which then hold what it wrote; say what it read."""
+    """Run this program in an environment and a folder, which then holds its output; return its results."""
     words = (PROGRAM.format(str(PROJECT)), dsn, json.dumps(dict(configuration)), partition)
     ran(sys.executable, "-c", *words, cwd=folder, env=dict(env), patiences=8)
     return Built(**json.loads((folder / "built.json").read_text()))
@@ -57,7 +57,7 @@ def main(dsn: str, configuration: str, partition: str) -> None:
             .start(str(folder / "events"))
         )
         assert query.awaitTermination(patience())
-        with Consumer(dsn, Everything, lambda: spark, "test") as consumer:
+        with ViewDrain(dsn, Everything, lambda: spark, "test") as consumer:
             consumer.drain(budget_s=patience(), idle_s=0, batch_events=200)
             consumer.rebuild(int(partition))
         origins = spark.range(0, 100, 1, 8).mapInArrow(origin, "file string, folder string, python string")
@@ -72,11 +72,11 @@ def main(dsn: str, configuration: str, partition: str) -> None:
 
 
 def origin(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """For mapInArrow: what a task is and where it has our code from."""
+    """Yield, for mapInArrow, the file of a task's copy of our code, its folder and its Python."""
     import sys
     from pathlib import Path
 
-    import millrace.resources.event_log_source as imported
+    import millrace.spark.log_source as imported
 
     for _ in batches:
         pass

@@ -1,4 +1,4 @@
-"""A fold that stops in the middle of a round until a test lets it go on, and tells which process it runs in."""
+"""A fold that waits in the middle of a round until a test releases it, and writes down its process id."""
 
 import os
 import time

@@ -1,1 +1,1 @@
-"""What tests of change capture share."""
+"""Helpers for tests of change capture."""

@@ -1,4 +1,4 @@
-"""What a test of the whole capture needs: a source with a table, its capture, and the captured history as rows."""
+"""Helpers for tests of a whole capture: a source with a table, its capture, and the captured history as rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import ACTIONS, Capture, CapturedTable
-from millrace.resources.capture.drain import CaptureDrain, CaptureReport
-from millrace.resources.capture.health import CaptureHealth, capture_health, has_work
-from millrace.resources.capture.setup import restart
-from millrace.resources.capture.store import CaptureInfo, CaptureStore
-from millrace.resources.capture.verify import Verification, verify
+from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
+from millrace.capture.drain import CaptureDrain, CaptureReport
+from millrace.capture.health import CaptureHealth, capture_health, has_work
+from millrace.capture.prepare import restart
+from millrace.capture.store import CaptureInfo, CaptureStore
+from millrace.capture.verify import Verification, verify
 from tests.support.capturing.sources import Source, new_source
 from tests.support.factories import Killed, rows
 from tests.support.patience import patience
@@ -31,7 +31,7 @@ class Captured:
     store: psycopg.Connection
 
     def run(self, *statements: str) -> None:
-        """Do each statement in the source, in a transaction of its own."""
+        """Execute each statement in the source, in its own transaction."""
         self.source.run(*statements)
 
     def rows(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
@@ -61,7 +61,7 @@ class Captured:
         return restart(self.dsn, self.capture, reason)
 
     def end_lease(self) -> None:
-        """Let the lease of the capture have ended, for whoever looks."""
+        """Make the lease of the capture look expired to every process."""
         self.store.execute("update event_store.captures set leased_until = now() - interval '1 s'")
 
     def drain(self, owner: str = "test") -> CaptureReport:
@@ -77,11 +77,11 @@ class Captured:
         return [row for (row,) in self.rows("select to_jsonb(c) from event_store.change_events c order by seq")]
 
     def replayed(self) -> list[dict[str, Any]]:
-        """Return the rows that the captured history leaves, in the order of their keys."""
+        """Return the rows that the captured history leaves, ordered by key."""
         return sorted(replay(self.changes()).values(), key=str)
 
     def table(self, name: str = "items") -> list[dict[str, Any]]:
-        """Return the rows that the source has, in the same order."""
+        """Return the rows of the source in the same order."""
         found = self.source.connection.execute(b"select to_jsonb(t) from " + name.encode() + b" t")
         return sorted((row for (row,) in found), key=str)
 
@@ -95,12 +95,12 @@ def did(captured: Captured) -> list[tuple[str, str]]:
 
 
 def killed(*_: object) -> None:
-    """Take the place of a function at whose call the process is killed."""
+    """Replace a function by a kill of the process."""
     raise Killed
 
 
 def dying(work: Callable[..., Any], number: int, *, after: bool = False) -> Callable[..., Any]:
-    """Return the function, at whose so manieth call the process is killed."""
+    """Return the function with a kill of the process at call number `number`."""
     calls = 0
 
     def counted(*args: object, **named: object) -> object:
@@ -133,7 +133,7 @@ def killed_at(captured: Captured, monkeypatch: pytest.MonkeyPatch, where: object
 
 
 def replay(changes: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return what is left of each row of each table after all these changes."""
+    """Return the last state of each row of each table after all these changes."""
     left: dict[tuple[str, str], dict[str, Any]] = {}
     for change in changes:
         key = (change["source_table_name"], change["record_pk"])
@@ -148,13 +148,13 @@ def replay(changes: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any
 
 
 def left(captured: Captured, table: str) -> list[dict[str, Any]]:
-    """Return the rows of a table that the captured history leaves, in the order of their keys."""
+    """Return the rows of a table that the captured history leaves, ordered by key."""
     found = replay([change for change in captured.changes() if change["source_table_name"] == table])
     return sorted(found.values(), key=str)
 
 
 def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | None = None) -> None:
-    """Look that events leave the rows of these tables; `without` has captured names of renamed ones by the new one."""
+    """Assert that events leave the rows of these tables; `without` maps renamed tables to their captured names."""
     renamed = without or {}
     rows_left: dict[tuple[str, str], dict[str, Any]] = {}
     for decider, key, action, data in rows(
@@ -163,7 +163,7 @@ def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | No
         if action == "deleted":
             rows_left.pop((decider, key), None)
         elif data["record"] is not None:
-            # a row has the columns that its last change says, whatever it had before
+            # a row has the columns of its last change, whatever it had before
             before = rows_left.get((decider, key), {})
             rows_left[decider, key] = {c: before[c] for c in data.get("unavailable", ())} | data["record"]
     for name in names:
@@ -174,7 +174,7 @@ def assert_left(captured: Captured, *names: str, without: Mapping[str, str] | No
 
 
 def schemas_told(captured: Captured, table: str = "items") -> list[dict[str, Any]]:
-    """Return what the log says of the columns of a table, in order."""
+    """Return the changes of a table's columns in the log, in order."""
     found = rows(
         captured.store,
         "select data from event_store.events where event = 'schema_changed' and decider = %s"
@@ -186,7 +186,7 @@ def schemas_told(captured: Captured, table: str = "items") -> list[dict[str, Any
 
 @pytest.fixture
 def captured(new_source: Callable[[], Source], dsn: str) -> Iterator[Captured]:
-    """Make a source with the table items, captured into an event store of the test's own."""
+    """Make a source with the table items, captured into the test's own event store."""
     source = new_source()
     source.run(ITEMS)
     capture = Capture("shop", lambda: source.dsn, (CapturedTable("items"),))

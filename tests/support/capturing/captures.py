@@ -1,4 +1,4 @@
-"""What a test of change capture in the store needs: a capture with a lease, and a source whose log is made up."""
+"""Helpers for tests of change capture in the store: a capture with a lease, and a source with a made-up log."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,11 @@ from uuid import NAMESPACE_URL, UUID, uuid4, uuid5
 import psycopg
 import pytest
 
-from millrace.resources.capture.backfilled_rows import BackfilledRows
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.pgoutput import Lsn
-from millrace.resources.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.capture.backfilled_rows import BackfilledRows
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.pgoutput import Lsn
+from millrace.capture.store import CaptureLease, CaptureStore, Emitted, EmittedRows, TableRegistration
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, rows
 from tests.support.sql_calls import get_events
 
@@ -32,7 +32,7 @@ def table(name: str = "t", fingerprint: str = "1", key: list[str] | None = None)
 
 @dataclass(frozen=True)
 class Row:
-    """What a transaction of the source does to a row: its key, or None where it cannot be read."""
+    """A source transaction's change of a row: its key (None: unreadable) and the action."""
 
     key: object
     action: str = "inserted"
@@ -90,7 +90,7 @@ def of_read(rows: BackfilledRows) -> list[ReadRow]:
 
 
 class Source:
-    """A source whose log is what `commit` was given, and the process that captures it."""
+    """A source with the log given to `commit`, and the process that captures it."""
 
     def __init__(self, store: CaptureStore, capture: str = "c", *tables: TableRegistration) -> None:
         self.store = store
@@ -113,7 +113,7 @@ class Source:
         return self.generation
 
     def changes(self, *done: Row, lsn: Lsn | None = None, xid: int | None = None) -> list[Change]:
-        """Write a transaction into the log; nobody has read it."""
+        """Write a transaction into the log, still unread."""
         if lsn is None:
             lsn = self.lsn
             self.lsn = Lsn(self.lsn + STEP)
@@ -172,7 +172,7 @@ class Source:
         high_lsn: Lsn | None = None,
         backfill_offset: int | None = None,
     ) -> EmittedRows:
-        """Read rows in a snapshot of the source, by default as it is now, and store them."""
+        """Read rows in a snapshot of the source, by default the present one, and store them."""
         (registered,) = [each for each in self.store.captured_tables(self.capture) if each.table_name == name]
         offset = registered.backfill_offset if backfill_offset is None else backfill_offset
         read = [self._row(key, name, value, offset) for key in keys]
@@ -188,7 +188,7 @@ class Source:
         return ReadRow(decider_id(key), event_id, json.dumps(data))
 
     def finish(self, name: str = "t", limit: int = 10_000) -> int:
-        """End the backfill; return how many calls that took."""
+        """End the backfill; return the number of calls."""
         calls = 1
         while not self.store.finish_backfill(self.capture, self.token, "public", name, limit):
             calls += 1
@@ -217,7 +217,7 @@ def source(connect: Connect) -> Source:
 def append_foreign(
     store: CaptureStore, action: str, key: object, event_id: UUID | None = None, *, final: bool = False
 ) -> None:
-    """Append an event that is not the capture's to a row's stream, as anybody could before the table was captured."""
+    """Append a foreign event to a row's stream, as any writer could before the table was captured."""
     store.connection.execute(
         "select from event_store_private.append_batch(array[row(1, %s::text, %s::uuid, 1, %s::text, %s::text, '{}'::jsonb, gen_random_uuid(),"
         " null, false, %s::boolean, null, null)::event_store_private.batch_event])",

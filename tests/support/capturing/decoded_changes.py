@@ -1,13 +1,13 @@
-"""Messages as changes, for tests of what messages mean."""
+"""Messages as changes, for tests of decoding."""
 
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from millrace.resources.capture.declaration import CapturedTable
-from millrace.resources.capture.decoding.change import Change
-from millrace.resources.capture.decoding.changes import ChangeDecoder
-from millrace.resources.capture.decoding.pgoutput import LogicalMessage, Lsn
+from millrace.capture.declaration import CapturedTable
+from millrace.capture.decoding.change import Change
+from millrace.capture.decoding.changes import ChangeDecoder
+from millrace.capture.decoding.pgoutput import LogicalMessage, Lsn
 from tests.support.capturing.pgoutput_bytes import INT4, TEXT, begin, commit, encode, relation
 from tests.support.capturing.sources import Source
 
@@ -28,7 +28,7 @@ def streamed(source: Source, *tables: CapturedTable) -> list[Change]:
 
 
 def both_ways(messages: Sequence[bytes], tables: Iterable[CapturedTable]) -> list[Change]:
-    """Decode messages one by one and together; return their changes, which are the same."""
+    """Decode messages one by one and together; assert equal changes and return them."""
     declared = tuple(tables)
     one_by_one, together = decoder(*declared), decoder(*declared)
     changes = [change for message in messages for change in one_by_one.feed(message)]
@@ -48,7 +48,7 @@ def data(change: Change) -> dict[str, Any]:
 
 
 def body(change: Change) -> dict[str, Any]:
-    """Return the data without the keys that every change's data has."""
+    """Return the data without the keys that every change has."""
     shared = {"commit_lsn", "commit_idx", "xid", "committed_at", "source"}
     found = data(change)
     assert shared <= found.keys()

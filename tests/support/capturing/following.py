@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from millrace.resources.capture.follow import follow
+from millrace.capture.follow import follow
 from tests.support.capturing.captured import Captured, did
 from tests.support.factories import start
 from tests.support.patience import patience, wait_until
@@ -13,7 +13,7 @@ from tests.support.patience import patience, wait_until
 
 @contextmanager
 def followed(captured: Captured, *, lease_s: int = 30) -> Iterator[Future[None]]:
-    """Follow in a thread, all rows having been read before; stop it in the end, and see that it ended well."""
+    """Follow in a thread, after all rows are read; stop it at the end, and assert that it ended well."""
     captured.drain()
     stop = threading.Event()
     done = start(lambda: follow(captured.dsn, captured.capture, stop, lease_s=lease_s))

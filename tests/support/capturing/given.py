@@ -1,15 +1,15 @@
-"""What a slot gives to our own reader, which takes nothing away."""
+"""The messages that our own reader gets from a slot, without consuming them."""
 
 from threading import Event
 
 import psycopg
 
-from millrace.resources.capture.source.connection import flush_lsn
-from millrace.resources.capture.source.stream import SlotStream
+from millrace.capture.source.connection import flush_lsn
+from millrace.capture.source.stream import SlotStream
 
 
 def given(source: psycopg.Connection, slot: str) -> list[bytes]:
-    """Return the messages of all that is committed by now; the publication has the slot's name."""
+    """Return the messages of all committed transactions; the publication has the slot's name."""
     flushed, _ = flush_lsn(source)
     found: list[bytes] = []
     with SlotStream(source, slot, slot) as stream:

@@ -2,16 +2,16 @@
 
 from typing import NamedTuple
 
-from millrace.resources.capture import backfill, setup
-from millrace.resources.capture.backfill import Backfill
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.schema_changes import SchemaStore
-from millrace.resources.capture.source.stream import SlotStream
-from millrace.resources.capture.store import CaptureStore
+from millrace.capture import backfill, prepare, setup
+from millrace.capture.backfill import Backfill
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.schema_changes import SchemaStore
+from millrace.capture.source.stream import SlotStream
+from millrace.capture.store import CaptureStore
 
 
 class Step(NamedTuple):
-    """A call of a function, and whether the process is killed once it has returned."""
+    """A call of a function, and whether the process is killed after its return instead of before it."""
 
     place: object
     name: str
@@ -25,7 +25,7 @@ def around(place: object, name: str) -> tuple[Step, Step]:
     return Step(place, name), Step(place, name, after=True)
 
 
-# `after store_changes`: all is done but the commit
+# `after store_changes`: everything is done except the commit
 STORING = (
     *around(CaptureStore, "copy_changes"),
     *around(CaptureStore, "store_changes"),
@@ -35,19 +35,19 @@ EMITTING = around(CaptureStore, "emit_changes")
 REPLAYING = around(CaptureStore, "compare_changes")
 SCHEMAS = around(SchemaStore, "keep_schemas")
 PURGING = (Step(CaptureDrain, "purge"),)
-LOOKING_AGAIN = (Step(Backfill, "look_again"),)
+REFRESHING = (Step(Backfill, "refresh"),)
 READING = (
     Step(backfill, "read_chunk", after=True),
     *around(CaptureStore, "emit_backfill"),
     *around(CaptureStore, "finish_backfill"),
 )
-# what may be captured is made known to the source, and then to the store
+# the captured tables are published on the source, and then recorded in the store
 PUBLISHING = (*around(setup, "ensure_publication"), Step(setup, "next_xid"))
 PUBLISHED = around(CaptureStore, "publish_tables")
 SKIPPING = around(setup, "advance")
-PROBED = (Step(setup, "mark_probed"),)
+PROBED = (Step(prepare, "mark_probed"), Step(prepare, "next_xid"))
 BEGINNING = (Step(setup, "drop_slot"), Step(setup, "create_slot"), *around(CaptureStore, "begin_generation"))
-REMOVING = (Step(setup, "drop_slot"), Step(setup, "drop_publication"))
+REMOVING = (Step(prepare, "drop_slot"), Step(prepare, "drop_publication"))
 LOSING = around(CaptureStore, "record_gap")
 REQUEUEING = (*around(CaptureStore, "repair_change"), *around(CaptureStore, "requeue_changes"))
 VERIFYING = (
@@ -55,5 +55,5 @@ VERIFYING = (
     *around(CaptureStore, "verify_rows"),
     *around(CaptureStore, "end_verification"),
 )
-# those that any run may take
-OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *LOOKING_AGAIN, *READING, *PUBLISHED, *PURGING)
+# the steps that any run may take
+OF_RUNS = (*STORING, *EMITTING, *REPLAYING, *SCHEMAS, *REFRESHING, *READING, *PUBLISHED, *PURGING)

@@ -1,8 +1,8 @@
-"""Types as sources have them that a plain server lacks, made by SQL alone."""
+"""Types of real sources that a plain server lacks, made by SQL alone."""
 
 from typing import LiteralString
 
-# A text that is compared without case, in a schema off the search path: as citext is on hosted servers.
+# A case-insensitive text in a schema off the search path, like citext on hosted servers.
 CASELESS: tuple[LiteralString, ...] = (
     "create schema extensions",
     "create type extensions.caseless",

@@ -1,9 +1,9 @@
-"""Makes messages of pgoutput by hand: the reverse of `millrace.resources.capture.decoding.pgoutput.decode`."""
+"""Makes messages of pgoutput by hand: the reverse of `millrace.capture.decoding.pgoutput.decode`."""
 
 from datetime import UTC, datetime, timedelta
 from struct import pack
 
-from millrace.resources.capture.decoding import pgoutput as p
+from millrace.capture.decoding import pgoutput as p
 
 TABLE = 16400
 INT4, TEXT, BOOL, NUMERIC, FLOAT8, JSON, JSONB = 23, 25, 16, 1700, 701, 114, 3802
@@ -44,7 +44,7 @@ def row(values: p.Values) -> bytes:
 def relation(
     *columns: tuple[str, int], key: tuple[str, ...] = ("id",), identity: str = "d", table: str = "t", oid: int = TABLE
 ) -> p.Relation:
-    """Describe a table of the schema public; under FULL all its columns are marked as key, as the server does."""
+    """Describe a table of the schema public; with FULL all its columns are marked as key, as the server marks them."""
     return p.Relation(
         oid, "public", table, identity,
         tuple(p.RelationColumn(name, type_, -1, identity == "f" or name in key) for name, type_ in columns),

@@ -1,4 +1,4 @@
-"""Databases whose changes are captured, for tests: each with a slot and a publication of all its tables."""
+"""Source databases for tests of captures: each with a slot and a publication of all its tables."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -7,14 +7,14 @@ from itertools import count
 import psycopg
 import pytest
 
-from millrace.resources.capture.decoding.pgoutput import Message, decode
-from millrace.resources.postgres.embedded import EmbeddedPostgres
+from millrace.capture.decoding.pgoutput import Message, decode
+from millrace.postgres.embedded import EmbeddedPostgres
 
 _numbers = count()
 
 
 class Source:
-    """A database with `wal_level` logical and a session in it; its slot and publication nobody made yet."""
+    """A database with `wal_level` logical and a session in it, still without its slot and publication."""
 
     def __init__(self, dsn: str, name: str) -> None:
         self.dsn = dsn
@@ -22,12 +22,12 @@ class Source:
         self.connection = psycopg.connect(dsn, autocommit=True, client_encoding="utf8")
 
     def run(self, *statements: str) -> None:
-        """Do each statement in a transaction of its own; several in one text share one."""
+        """Execute each statement in its own transaction; several in one text share one."""
         for statement in statements:
             self.connection.execute(statement.encode())
 
     def listen(self) -> None:
-        """Publish all tables, and keep what happens from now on."""
+        """Publish all tables, and retain changes from now on."""
         publication = f"create publication {self.slot} for all tables with (publish_via_partition_root)"
         self.connection.execute(publication.encode())
         self.connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (self.slot,))

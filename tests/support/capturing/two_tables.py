@@ -1,4 +1,4 @@
-"""Two captured tables, of which something happens to the first; the second, `good`, is captured all the while."""
+"""Two captured tables: the first is changed by tests; the second, `good`, is captured all the while."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from millrace.resources.capture.declaration import CapturedTable
+from millrace.capture.declaration import CapturedTable
 from tests.support.capturing.captured import Captured, declared
 
 GOOD = CapturedTable("good")
@@ -20,7 +20,7 @@ def both(captured: Captured, *tables: CapturedTable) -> Captured:
 
 @pytest.fixture
 def as_role(captured: Captured) -> Iterator[Captured]:
-    """Capture both tables as a role that is no superuser."""
+    """Capture both tables as a role without superuser."""
     role, run = f"r_{captured.source.slot}", captured.source.connection.execute
     captured = both(captured)
     for statement in (

@@ -1,1 +1,1 @@
-"""What tests of docs/incidents.md share."""
+"""Helpers for tests of docs/incidents.md."""

@@ -1,4 +1,4 @@
-"""Clients that go on while an incident happens, and remember what they were promised."""
+"""Clients that continue during an incident, and remember the store's acknowledgements."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from millrace.resources.event_store import Json
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import Json
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import start
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import append_event
@@ -18,11 +18,11 @@ Work = Callable[[PlatformStore], None]
 
 
 class Appender:
-    """Appends first events, each again until it is acknowledged, under the same `event_id`."""
+    """Appends first events; retries each under the same `event_id` until it is acknowledged."""
 
     def __init__(self, prefix: str, *, decider: str = "order", event: str = "placed", data: Json = None) -> None:
         self.acknowledged: list[UUID] = []
-        # their SQLSTATEs; None for a connection that was lost
+        # SQLSTATEs of refusals; None for a lost connection
         self.refused: list[str | None] = []
         self._prefix, self._decider, self._event, self._data = prefix, decider, event, data or {"n": 1}
         self._numbers = count()
@@ -66,7 +66,7 @@ class BulkConsumer:
 
 @contextmanager
 def going_on(dsn: str, *works: Work) -> Iterator[None]:
-    """Do each work again and again, on a connection of its own, until the block ends."""
+    """Repeat each work on its own connection until the block ends."""
     stop = threading.Event()
 
     def run(work: Work) -> None:

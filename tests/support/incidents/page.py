@@ -1,4 +1,4 @@
-"""An operator in an incident, who has docs/incidents.md before them and does what its chapter says."""
+"""An operator in an incident, following a chapter of docs/incidents.md."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from millrace.resources.settings import EXAMPLE
+from millrace.settings import EXAMPLE
 from tests.support.pages.documents import Block, chapters
 from tests.support.pages.printed import assert_printed
 from tests.support.running.programs import ran
@@ -20,7 +20,7 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass
 class Operator:
-    """Somebody who follows a chapter in a folder, with the page's variables and the folder of `millrace`."""
+    """An operator that follows a chapter in a folder, with the page's variables and the folder of `millrace`."""
 
     folder: Path
     variables: dict[str, str]
@@ -29,7 +29,7 @@ class Operator:
     followed: list[Block] = field(default_factory=list)
 
     def follow(self, *, refused: bool = False) -> str:
-        """Run the next block in bash and return what it printed, or its error, which the page shows below it."""
+        """Run the next block in bash and return its output or error, which the page shows below it."""
         block = self.left.pop(0)
         self.followed.append(block)
         assert block.language == "sh", f"{block}: no command"
@@ -51,14 +51,14 @@ class Operator:
 
 @contextmanager
 def incident(chapter: str, folder: Path, **variables: str) -> Iterator[Operator]:
-    """Open the page at a chapter; in the end each of its commands must have been run."""
+    """Open the page at a chapter; assert at the end that each of its commands was run."""
     operator = Operator(folder, variables, list(chapters(PAGE)[chapter]))
     yield operator
     assert not operator.left, f"{operator.left[0]} was not followed"
 
 
 def declare(folder: Path, kind: str = "read_models", name: str = "", text: str = "") -> None:
-    """Make a package of declarations there, with one file of this kind (`read_models`, `captures`) if it is named."""
+    """Make a package of declarations in a folder, with one file of this kind (`read_models`, `captures`) if named."""
     room = folder / PACKAGE / kind
     room.mkdir(parents=True, exist_ok=True)
     for package in {folder / PACKAGE, room}:

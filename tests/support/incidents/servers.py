@@ -1,4 +1,4 @@
-"""Servers of an incident's own: a standby of a server, a server that crashes, a disk that is small."""
+"""Servers for incidents: a standby, a server that crashes, a small disk."""
 
 import signal
 import subprocess
@@ -11,8 +11,8 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import wait_ended
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import wait_ended
 from tests.support.factories import rows
 from tests.support.patience import patience, wait_until
 
@@ -21,12 +21,12 @@ class Copy(EmbeddedPostgres):
     """A cluster that begins as a copy of another one and follows it, until it is promoted."""
 
     def follow(self, primary: EmbeddedPostgres, *, synchronous: bool) -> None:
-        """Copy a running server and follow it; return when nothing is missing."""
+        """Copy a running server and follow it; return when the copy has caught up."""
         self.directory.mkdir(parents=True, exist_ok=True)
         name = self.directory.name
         source = f"host={primary.socket} user=postgres application_name={name}"
         with self._locked():
-            self._own(self.data)
+            self._make_private(self.data)
             self._run("pg_basebackup", ["-D", str(self.data), "-d", source, "-R", "-c", "fast", "-X", "stream"])
         self.start()
         with psycopg.connect(primary.dsn("postgres"), autocommit=True) as admin:
@@ -41,7 +41,7 @@ class Copy(EmbeddedPostgres):
 
 
 def crash(server: EmbeddedPostgres) -> None:
-    """End a server as a power cut does: nothing is written any more."""
+    """End a server as a power cut does: nothing more is written."""
     pid = server.pid()
     assert pid is not None
     postmaster = psutil.Process(pid)
@@ -51,16 +51,16 @@ def crash(server: EmbeddedPostgres) -> None:
 
 
 def either(database: str, *servers: EmbeddedPostgres) -> str:
-    """Return the DSN that leads to the one of the servers that takes writes."""
+    """Return the DSN that connects to the server that accepts writes."""
     hosts = ",".join(quote(str(server.socket), safe="") for server in servers)
     return f"postgresql://postgres@/{database}?host={hosts}&target_session_attrs=read-write"
 
 
 @contextmanager
 def room(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a file system in memory of this size; it is gone in the end.
+    """Mount a file system in memory of this size; unmount it at the end.
 
-    Skips the test where mounting is not allowed.
+    Skips the test if mounting is not allowed.
     """
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=0755", "tmpfs", str(folder)]

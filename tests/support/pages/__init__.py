@@ -1,1 +1,1 @@
-"""What reads the README and the pages of docs/, and follows their blocks."""
+"""Helpers that read the README and the pages of docs/, and follow their blocks."""

@@ -5,7 +5,7 @@ from typer.core import TyperGroup
 
 
 def commands(app: typer.Typer) -> set[str]:
-    """Return all commands, those of a group behind its name."""
+    """Return all commands; a command of a group has the group's name in front."""
     return set(_below(typer.main.get_group(app)))
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 
 EXECUTED = {"sh", "sql", "python"}
 PAGES = ("README.md", *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")))
@@ -16,7 +16,7 @@ PAGES = ("README.md", *sorted(str(path.relative_to(PROJECT)) for path in (PROJEC
 
 @dataclass
 class Block:
-    """A fenced block, the line that it begins at, and what the page says it prints, if it does."""
+    """A fenced block, its first line, and its output on the page, if any."""
 
     page: str
     language: str
@@ -52,7 +52,7 @@ def chapters(page: str) -> dict[str, list[Block]]:
 
 
 def table(page: str, first_heading: str) -> list[list[str]]:
-    """Return the rows of the one table of a page whose first column has this heading."""
+    """Return the rows of a page's only table with this heading in the first column."""
     tables: list[list[list[str]]] = []
     for token, following in pairwise(parsed(page)):
         if token.type == "table_open":

@@ -1,4 +1,4 @@
-"""Whether a block of a page printed what the page shows below it."""
+"""Whether a block of a page printed the output shown below it."""
 
 import re
 
@@ -6,7 +6,7 @@ from tests.support.pages.documents import Block
 
 
 def assert_printed(block: Block, printed: str) -> None:
-    """Compare line by line; frames are as wide as what is in them, so their lines do not count."""
+    """Compare line by line; lines of frames do not count, as their width depends on the contents."""
 
     def plain(text: str) -> list[str]:
         lines = (re.sub(r"\s+", " ", re.sub("[─-╿]", " ", line)).strip() for line in text.splitlines())

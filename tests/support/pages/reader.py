@@ -1,9 +1,9 @@
-"""Somebody who does what a page of the documents says, block by block, on a database of the page's own.
+"""A reader that follows a page of the documents, block by block, on the page's own database.
 
     sh       runs in bash in the page's folder, with the installed `millrace`; `make` only has to be a verb of ours
     sql      runs statement by statement, and prints as psql prints; `-- in the database NAME` as its first line names
-             another database of the server, made at its first use, whose DSN is the environment's NAME_DSN
-    python   runs with the names of the blocks before it; where it asks for them, `spark` is a session, `dsn` the store.
+             another database of the server, made at its first use; its DSN is the environment's NAME_DSN
+    python   runs with the names of the blocks before it; `spark` is a session and `dsn` the store if it uses them.
              One that begins with `# my_platform/read_models/NAME.py`, or captures, is that file
 
 Before a block reads a read model, or a block of SQL events of a captured table, its sensor's run is done.
@@ -24,13 +24,14 @@ import psycopg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
+from millrace.capture.drain import CaptureDrain
+from millrace.capture.prepare import remove
+from millrace.drain.view_drain import ViewDrain
 from millrace.platform_defs.loading import build_defs
-from millrace.resources.capture.drain import CaptureDrain
-from millrace.resources.capture.setup import remove
-from millrace.resources.consumption.consumer import Consumer
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import EXAMPLE, PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.settings import EXAMPLE
 from tests.support.pages.documents import Block
+from tests.support.project import PROJECT
 from tests.support.running.programs import ran
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ EXAMPLE_DSN = re.compile(r"postgresql://\w+@db\.example\.com/events")
 PACKAGE = "my_platform"
 FILE_MARK = re.compile(rf"# ({PACKAGE}/(?:read_models|captures|reports)/\w+\.py)\n")
 ELSEWHERE = re.compile(r"-- in the database (\w+)\n")
-# the types that psql aligns to the right: int8, int2, int4, oid, float4, float8, numeric
+# types that psql aligns to the right: int8, int2, int4, oid, float4, float8, numeric
 NUMBERS = {20, 21, 23, 26, 700, 701, 1700}
 
 
 @dataclass
 class Reader:
-    """A reader of one page: the chapters that were read, what blocks have defined in Python, and made on the server."""
+    """A reader of one page: the chapters read, the Python names defined by blocks, and databases made on the server."""
 
     server: EmbeddedPostgres
     dsn: str
@@ -66,7 +67,7 @@ class Reader:
         }
 
     def package(self) -> str:
-        """Return the package of declarations: the reader's own, once the page has made one, before that the shop."""
+        """Return the package of declarations: the reader's own once the page has made one, else the shop."""
         return PACKAGE if (self.folder / PACKAGE).exists() else EXAMPLE
 
     def declared(self) -> Declarations:
@@ -99,10 +100,12 @@ class Reader:
         env = {**os.environ, **self.environment(), "PATH": path}
         done = ran("bash", "-euo", "pipefail", "-c", text, code=None, cwd=self.folder, env=env)
         assert done.returncode == 0, f"{block}:\n{done.stderr}"
+        # it may have changed a file of the reader's package
+        forget_package()
         return done.stdout
 
     def sql(self, block: Block) -> str:
-        """Run the statements of a block; between two of them is an empty line."""
+        """Run the statements of a block; an empty line separates two of them."""
         text, dsn = block.text, self.dsn
         if match := ELSEWHERE.match(text):
             text, dsn = text[match.end() :], self.database(match[1])
@@ -123,12 +126,14 @@ class Reader:
             self.names["spark"] = self.spark()
         self.names.setdefault("dsn", self.dsn)
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+            # a session of the tests, where `given` would start one that lasts as long as the process
+            patch.setattr("millrace.testing.shared_spark", self.spark)
             exec(code, self.names)
         return out.getvalue()
 
     def build(self, text: str) -> None:
-        """Do what the sensors do of the read models that a text reads and the page declares."""
+        """Build the page's read models that a text reads, as the sensors do."""
         names = set(re.findall(r"\bread_models\.(\w+)", text))
         if not names:
             return
@@ -139,7 +144,7 @@ class Reader:
         sensors = {sensor.name for sensor in build_defs(declarations=known).sensors or ()} if models else set()
         for model in models:
             assert f"poll_{model.view}" in sensors
-            with Consumer(self.dsn, model, self.spark, "reader") as consumer:
+            with ViewDrain(self.dsn, model, self.spark, "reader") as consumer:
                 consumer.drain(budget_s=60, idle_s=0)
 
     def capture(self) -> None:
@@ -160,7 +165,7 @@ class Reader:
 
     @contextlib.contextmanager
     def declaring(self) -> Iterator[None]:
-        """Let the reader's package be found as one's own is."""
+        """Make the reader's package importable like a user's own."""
         sys.path.insert(0, str(self.folder))
         importlib.invalidate_caches()
         try:
@@ -220,7 +225,7 @@ def printed(connection: psycopg.Connection, statement: str) -> str:
 
 
 def forget_package() -> None:
-    """Let the reader's package be imported as its files are now."""
+    """Make the next import read the reader's package from its present files."""
     importlib.invalidate_caches()
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]

@@ -1,1 +1,1 @@
-"""What tests of producers share."""
+"""Helpers for tests of producers."""

@@ -1,12 +1,12 @@
-"""Work whose effects can be counted."""
+"""Work with countable effects."""
 
-from millrace.resources.event_store import Json
-from millrace.resources.producers.exactly_once import ExactlyOnce, Transaction
+from millrace.event_store import Json
+from millrace.producers.exactly_once import ExactlyOnce, Transaction
 from tests.support.factories import new_event, value
 
 
 class Counting:
-    """Work that adds 1 to a total, appends an event, and knows how often it ran."""
+    """Work that adds 1 to a total, appends an event, and counts its runs."""
 
     def __init__(self) -> None:
         self.runs = 0

@@ -1,13 +1,13 @@
-"""A registered producer, its messages, and a look at all that a message may change."""
+"""A registered producer, its messages, and a read of everything that a message may change."""
 
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import StreamEvents
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.producers import ProducerStatistics, ProducerStore, ReceivedMessage
+from millrace.event_store import StreamEvents
+from millrace.event_store.platform import PlatformStore
+from millrace.producers import ProducerStatistics, ProducerStore, ReceivedMessage
 from tests.support.factories import Connect, new_event, register_orders, rows
 
 START = "2030-01-01 00:00:00+00"
@@ -16,7 +16,7 @@ LATER = "2030-01-01 00:01:00+00"
 
 @pytest.fixture
 def producer(connect: Connect) -> ProducerStore:
-    """Return a store in which the producer p is registered, at epoch 1 and sequence 0."""
+    """Return a store with the registered producer p, at epoch 1 and sequence 0."""
     store = ProducerStore(connect())
     register_orders(PlatformStore(store.connection))
     store.register_producer("p")
@@ -52,7 +52,7 @@ def two_events() -> list[StreamEvents]:
 
 
 def do(store: ProducerStore, sequence: int, *, epoch: int = 1, **state: int) -> list[int]:
-    """Do a whole message; return the offsets of its events."""
+    """Process a whole message; return the offsets of its events."""
     settled = store.commit_transaction(staged(store, sequence, epoch=epoch, **state), {"did": sequence})
     assert not settled.duplicate
     return settled.offsets
@@ -73,7 +73,7 @@ def statistics(store: ProducerStore) -> ProducerStatistics:
 
 
 def effects(store: ProducerStore) -> dict[str, list[tuple[Any, ...]]]:
-    """All that a message may change but counters."""
+    """Return everything that a message may change, except counters."""
     queries = {
         "events": 'select event_id, "offset" from event_store.events order by "offset"',
         "streams": "select decider_id, version from event_store.streams order by 1",

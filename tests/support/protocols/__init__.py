@@ -1,1 +1,1 @@
-"""Protocols as small models, whose states are all looked at."""
+"""Protocols as small models; a search visits all their states."""

@@ -1,4 +1,4 @@
-"""Looks at every state that a protocol can reach, breadth first, so that a way to a fault is a shortest one."""
+"""Visits every reachable state of a protocol, breadth first, so the way to a fault is a shortest one."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 State = TypeVar("State", bound=Hashable)
-# no protocol here has a tenth of this
+# no protocol here has a tenth of these
 MOST_STATES = 200_000
 
 
@@ -15,10 +15,10 @@ class Protocol(Generic[State]):
     """A protocol with few processes and few events.
 
     Attributes:
-        first: The state that it begins in.
-        steps: What may happen next in a state, whoever does it: the words for it, and the state after it.
-        invariants: What holds in each state, by what a page says of it.
-        end: Which states are an end; from each state one can be reached, whatever has happened.
+        first: The initial state.
+        steps: The possible next steps of all processes in a state: the text of each, and the state after it.
+        invariants: The predicates that hold in each state, by their text on a page.
+        end: Whether a state is an end; an end can be reached from every state.
     """
 
     first: State
@@ -29,7 +29,7 @@ class Protocol(Generic[State]):
 
 @dataclass(frozen=True)
 class Broken(Generic[State]):
-    """What does not hold, and a shortest way there: each step with the state after it."""
+    """A broken promise, and a shortest way there: each step with the state after it."""
 
     promise: str
     way: tuple[tuple[str, State], ...]
@@ -37,14 +37,14 @@ class Broken(Generic[State]):
 
 @dataclass(frozen=True)
 class Checked(Generic[State]):
-    """All states that were reached, each with its steps, and the first fault; None where all promises hold."""
+    """All reached states, each with its steps, and the first fault (None: all promises hold)."""
 
     graph: Mapping[State, tuple[tuple[str, State], ...]]
     broken: Broken[State] | None
 
 
 def check(protocol: Protocol[State]) -> Checked[State]:
-    """Look at all states, up to the first in which an invariant does not hold; then whether each leads to an end."""
+    """Visit all states, up to the first that breaks an invariant; then check that each leads to an end."""
     before: dict[State, tuple[str, State] | None] = {protocol.first: None}
     graph: dict[State, tuple[tuple[str, State], ...]] = {}
     todo = deque([protocol.first])

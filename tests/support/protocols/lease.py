@@ -1,13 +1,13 @@
 """A consumer leases a range of the log, builds its rows, and commits them with its position; another may take over.
 
-Each consumer may be killed at any moment, or stop and go on much later, as a zombie. A lease that is past its time may
-be taken over by whoever claims next, which gets a new token. A commit is one transaction: it locks the checkpoint, is
-refused unless the token is the one in force, writes the rows, moves the checkpoint, and ends the lease. A lease that is
-past its time and was not taken over still holds: the token decides, and no clock.
+Each consumer may be killed at any moment, or stop and resume much later, as a zombie. The next claim may take over an
+expired lease, and gets a new token. A commit is one transaction: it locks the checkpoint, is refused unless its token
+is in force, writes the rows, moves the checkpoint, and ends the lease. An expired lease that was not taken over still
+holds: the token decides, not the clock.
 
-The code is in `claim_batch.sql`, `commit_batch.sql` and `resources/consumption/commit.py`. Here are two consumers, and
-two events of one log partition, of which a claim takes one or both. A test does each step with the SQL functions on a
-real store, and compares its state with the protocol's.
+The code is in `claim_batch.sql`, `commit_batch.sql` and `millrace/drain/commit.py`. The model has two consumers and two
+events of one log partition; a claim takes one or both. A test executes each step with the SQL functions on a real
+store, and compares its state with the protocol's.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MUTANTS = {
 
 @dataclass(frozen=True)
 class Held:
-    """What a consumer holds: its range, whether its token is in force, whether it wrote the rows (a mutant)."""
+    """A consumer's lease: its range, whether its token is in force, whether it wrote the rows (a mutant)."""
 
     first: int
     last: int
@@ -35,7 +35,7 @@ class Held:
 
 @dataclass(frozen=True)
 class State:
-    """The checkpoint, who has the lease and whether its time is over; rows as positions, in the order of commits."""
+    """The checkpoint, the lease's owner and whether it has expired; rows as positions, in the order of commits."""
 
     position: int = 0
     lease: str | None = None
@@ -46,7 +46,7 @@ class State:
 
 
 def protocol(mutant: str | None = None) -> Protocol[State]:
-    """Return the protocol, or what becomes of it where one rule is broken."""
+    """Return the protocol, or its mutant with one broken rule."""
 
     def steps(state: State) -> Iterator[tuple[str, State]]:
         s = replace(state, refused=False)
@@ -88,13 +88,13 @@ def protocol(mutant: str | None = None) -> Protocol[State]:
         "One token at most is in force.": lambda s: sum(bool(held and held.in_force) for held in s.held) <= 1,
     }
     if mutant == "two transactions":
-        # between the two it may be ahead
+        # between the two, the checkpoint may be ahead
         invariants = {"Each event is in the rows once.": lambda s: len(s.rows) == len({*s.rows})}
     return Protocol(State(), steps, invariants, lambda s: s.position == EVENTS)
 
 
 def shown(s: State) -> str:
-    """Return a state as the page has it."""
+    """Return a state as shown on the page."""
     lease = f"lease: {s.lease or '-'}{', past its time' if s.is_over else ''}"
     rows = " ".join(map(str, s.rows)) or "-"
     return f"checkpoint: {s.position} | {lease} | rows of: {rows}{' | refused' if s.refused else ''}"

@@ -2,7 +2,7 @@
 
 from types import ModuleType
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 from tests.support.protocols import lease, sequencer, versions
 from tests.support.protocols.checker import Broken, check
 
@@ -16,7 +16,7 @@ def name_of(module: ModuleType) -> str:
 
 
 def page(module: ModuleType) -> str:
-    """Return the page of a protocol; it looks at all states of it and of its mutants."""
+    """Return the page of a protocol; visit all its states and those of its mutants."""
     protocol = module.protocol()
     found = check(protocol)
     steps = sum(map(len, found.graph.values()))

@@ -1,12 +1,13 @@
 """Transactions append, and the sequencer gives their events positions.
 
 Transactions commit in any order, long after they drew their offsets. Two processes are sequencers, and each may be
-killed at any moment; what it had not committed is gone with it. One row is the lock: a sequencer locks it, then reads
-which transactions are committed, and gives the events of those that the stored snapshot did not see the next positions.
-Positions and the new snapshot commit together. Somebody records the high-water marks now and then.
+killed at any moment; its uncommitted work is lost. One row is the lock: a sequencer locks it, then reads which
+transactions are committed, and gives the next positions to the events of those that the stored snapshot did not see.
+Positions and the new snapshot commit together. A process records the high-water marks now and then.
 
-The code is in `sql/functions/log/sequence_events.sql` and `add_mark.sql`. Here are three transactions, each with an
-event in both of two log partitions. A test does each step with sessions at a real store, and compares logs and marks.
+The code is in `sequence_events.sql` and `add_mark.sql` of `sql/functions/event_store/log`. The model has three
+transactions, each with an event in both of two log partitions. A test executes each step with sessions at a real store,
+and compares logs and marks.
 """
 
 from collections.abc import Iterator
@@ -25,14 +26,14 @@ MUTANTS = {
 
 @dataclass(frozen=True)
 class State:
-    """Transactions by what became of them; the log; what sequencers have read and not committed; marks."""
+    """Transactions by their outcome; the log; the uncommitted work of sequencers; marks."""
 
     open: frozenset[int] = frozenset(TRANSACTIONS)
     committed: frozenset[int] = frozenset()
     log: frozenset[tuple[int, int, int]] = frozenset()  # log partition, position, transaction
     seen: frozenset[int] = frozenset()
     lock: str | None = None
-    # by sequencer: the transactions to give positions, and what it will have seen
+    # by sequencer: the transactions to give positions, and its new snapshot
     passes: tuple[tuple[frozenset[int], frozenset[int]] | None, ...] = (None, None)
     half: int | None = None  # the mark of the first log partition, where the second is still to be read
     marks: frozenset[tuple[int, int]] = frozenset()
@@ -43,7 +44,7 @@ def high(state: State, partition: int) -> int:
 
 
 def protocol(mutant: str | None = None, *, most_marks: int = 1) -> Protocol[State]:
-    """Return the protocol, or what becomes of it where one rule is broken."""
+    """Return the protocol, or its mutant with one broken rule."""
 
     def steps(s: State) -> Iterator[tuple[str, State]]:
         for one in sorted(s.open):
@@ -105,7 +106,7 @@ def _longer(s: State, fresh: frozenset[int]) -> frozenset[tuple[int, int, int]]:
 
 
 def shown(s: State) -> str:
-    """Return a state as the page has it."""
+    """Return a state as shown on the page."""
     logs = (" ".join(f"T{t}" for _, t in sorted((n, t) for p, n, t in s.log if p == each)) for each in PARTITIONS)
     return " | ".join(f"log {each}: {log or '-'}" for each, log in enumerate(logs)) + (
         f" | marks: {', '.join(map(str, sorted(s.marks)))}" if s.marks else ""

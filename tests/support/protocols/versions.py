@@ -1,16 +1,16 @@
 """A changed declaration is built beside the version that serves, catches up, and takes its place.
 
-The new version has tables and a checkpoint of its own. Drains of both go on, each by the protocol of
-[leases](lease.md): what a drain had not committed when it was killed is gone. The switch is one transaction. It
-replaces the SQL view, which locks readers out until it commits. Then it locks the old version's checkpoint, compares
-the two, and rolls back where the new version is behind. The old version is removed later, by another transaction, which
-passes it over while a drain has a lease of it. Each process may be killed at any moment.
+The new version has its own tables and checkpoint. Drains of both continue, each by the protocol of [leases](lease.md):
+a killed drain loses its uncommitted work. The switch is one transaction. It replaces the SQL view, which locks readers
+out until it commits. Then it locks the old version's checkpoint, compares the two, and rolls back if the new version is
+behind. Another transaction removes the old version later, but skips it while a drain has a lease of it. Each process
+may be killed at any moment.
 
-The code is `serve_if_caught_up` and `drop_unused_versions` in `resources/read_models/stored/versions.py`. Here are two
-events of one log partition, which come at any moment. A test does each step with these functions on a real store, the
-switch in a session of its own, and compares what it finds there with the protocol's state. Two things are not as in a
-drain: rows are counted without Spark, and the switch does not look whether it is worth while before it locks readers
-out. That look spares readers, and no promise rests on it.
+The code is `serve_if_caught_up` and `drop_unused_versions` in `millrace/read_models/stored/versions.py`. The model has
+two events of one log partition, which come at any moment. A test executes each step with these functions on a real
+store, the switch in its own session, and compares the store with the protocol's state. It differs from a drain in two
+ways: rows are counted without Spark, and the switch does not check whether it is worth while before it locks readers
+out. That check spares readers, and no promise depends on it.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ MUTANTS = {
 
 @dataclass(frozen=True)
 class State:
-    """How many events the log has; where each version stands, None where there is none; which one readers see."""
+    """The number of events in the log; the position of each version (None: no such version); the one readers see."""
 
     log: int = 0
     old: int | None = 0
     new: int | None = None
-    # up to where a drain of a version has built, and not committed
+    # the position up to which a drain of a version has built without a commit
     building_old: int | None = None
     building_new: int | None = None
     shows: str | None = "old"
@@ -44,12 +44,12 @@ class State:
 
 
 def protocol(mutant: str | None = None) -> Protocol[State]:
-    """Return the protocol, or what becomes of it where one rule is broken."""
+    """Return the protocol, or its mutant with one broken rule."""
 
     def steps(s: State) -> Iterator[tuple[str, State]]:
         if s.log < EVENTS:
             yield "an event comes", replace(s, log=s.log + 1)
-        # the switch has the old version's checkpoint: a commit waits, and who claims finds nothing
+        # the switch has locked the old version's checkpoint: a commit waits, and a claim finds nothing
         is_held = s.is_locked and s.has_compared
         if s.old is not None:
             if s.building_old is not None:
@@ -60,7 +60,7 @@ def protocol(mutant: str | None = None) -> Protocol[State]:
                 yield "a drain builds for the old version", replace(s, building_old=s.log)
         seen = read(s)
         if seen is not None and seen > s.most_read and not s.is_locked:
-            yield "somebody reads", replace(s, most_read=seen)
+            yield "a reader selects", replace(s, most_read=seen)
         if s.new is None:
             yield "the new version gets its tables", replace(s, new=0)
             return
@@ -108,11 +108,11 @@ def _switch(s: State, new: int, mutant: str | None) -> Iterator[tuple[str, State
 
 
 def read(s: State) -> int | None:
-    """Return how many events the rows have that readers see; None where they find no SQL view."""
+    """Return the number of events in the rows that readers see; None if they find no SQL view."""
     return {"old": s.old, "new": s.new, None: None}[s.shows]
 
 
 def shown(s: State) -> str:
-    """Return a state as the page has it."""
+    """Return a state as shown on the page."""
     stands = " | ".join(f"{name}: {'-' if at is None else at}" for name, at in (("old", s.old), ("new", s.new)))
     return f"log: {s.log} | {stands} | serves: {s.shows or '-'}{', locked' if s.is_locked else ''}"

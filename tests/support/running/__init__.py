@@ -1,1 +1,1 @@
-"""A running `millrace up`, as tests start it."""
+"""Helpers for tests of a running `millrace up`."""

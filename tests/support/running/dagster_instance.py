@@ -1,4 +1,4 @@
-"""Dagster's instance as `millrace up` sets it up, on our storage, in a database of a test's own."""
+"""Dagster's instance as `millrace up` configures it, on our storage, in a test's own database."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ import dagster as dg
 import psycopg
 import pytest
 
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.settings import PROJECT
+from millrace.postgres.embedded import EmbeddedPostgres
+from tests.support.project import PROJECT
 
 DATABASE = "of_dagster"
 

@@ -1,4 +1,4 @@
-"""A real `millrace up` of a test's own: starting it, asking it, waiting for it, stopping it."""
+"""A test's own `millrace up`: start, query, wait, stop."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ import requests
 from tenacity import Retrying, retry_if_exception_type, retry_if_result, wait_fixed
 
 from millrace.platform_defs.local.services import free_port
-from millrace.resources.postgres.embedded import EmbeddedPostgres
-from millrace.resources.processes import alive, wait_ended
+from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.processes import alive, wait_ended
 from tests.support.patience import patience
 from tests.support.running.ending import ending_with_us
 
@@ -55,12 +55,12 @@ class Deployment:
         return until(lambda: str(self.ask(RUN_STATUS, run=run)["status"]), FINISHED.__contains__)
 
     def said(self) -> str:
-        """Return what it has printed; the file's place is shared with the process that writes, and is not moved."""
+        """Return its output so far without moving the file position, which the writing process shares."""
         descriptor = self.log.fileno()
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> str:
-        """Stop it as Ctrl-C does or otherwise, look that nothing of it is left, and return what it has printed."""
+        """Stop it by Ctrl-C or another signal, assert that no process of it is left, and return its output."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(how)
         assert self.process.wait(patience()) == 0, self.said()
@@ -70,7 +70,7 @@ class Deployment:
 
 
 def until(look: Callable[[], T], fits: Callable[[T], object]) -> T:
-    """Look until it fits, for as long as whole platforms may take."""
+    """Poll until the result fits, with a limit for whole platforms."""
     patiently = Retrying(
         retry=retry_if_result(lambda seen: not fits(seen))
         | retry_if_exception_type((requests.RequestException, psycopg.Error)),
@@ -82,15 +82,15 @@ def until(look: Callable[[], T], fits: Callable[[T], object]) -> T:
 
 @contextmanager
 def started(home: Path, *, folder: Path | None = None, more: Mapping[str, str] | None = None) -> Iterator[Deployment]:
-    """Start `millrace up` and wait for its UI; in the end stop what still runs of it, services too.
+    """Start `millrace up` and wait for its UI; at the end stop everything of it that still runs, services too.
 
-    It stops by itself, too, when the process of the tests is killed.
+    It also stops by itself when the process of the tests is killed.
     """
     port = free_port()
     env = {k: v for k, v in os.environ.items() if not k.startswith(("MILLRACE_", "SPARK_", "DAGSTER_"))}
     env |= {"MILLRACE_HOME": str(home), "MILLRACE_PORT": str(port), "MILLRACE_METRICS_PORT": str(free_port())}
     env |= more or {}
-    # a pipe that nobody reads would stop it when it is full
+    # a full pipe without a reader would block it
     with TemporaryFile() as log:
         process = subprocess.Popen(ending_with_us([MILLRACE, "up"]), env=env, cwd=folder, stdout=log, stderr=log)
         try:

@@ -1,4 +1,4 @@
-"""Processes that end with the tests, also where pytest is killed and no fixture ends anything."""
+"""Processes that end with the tests, even if pytest is killed and no fixture ends anything."""
 
 import shutil
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def ending_with_us(command: Sequence[str | Path]) -> list[str | Path]:
-    """Return a command that gets a SIGTERM when the thread that starts it ends, however that is.
+    """Return a command that gets a SIGTERM when the thread that starts it ends for any reason.
 
-    Only Linux has that, by `setpriv` of util-linux; elsewhere the command is as it was.
+    Only on Linux, by `setpriv` of util-linux; elsewhere the command is unchanged.
     """
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else [*command]

@@ -1,4 +1,4 @@
-"""HTTP servers within a test's process, in a thread of their own."""
+"""HTTP servers within a test's process, each in its own thread."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ Server = TypeVar("Server", bound=HTTPServer)
 
 
 class Silent:
-    """What handlers of requests derive from first, to write no line for each to stderr."""
+    """The first base class of request handlers; it suppresses the log line for each request on stderr."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         pass

@@ -12,7 +12,7 @@ from tests.support.elsewhere import postgres_at
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    """Yield an empty instance, whose storage is in memory."""
+    """Yield an empty instance with storage in memory."""
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
 

@@ -1,18 +1,18 @@
-"""A Postgres of a test's own, which it may stop, crash or set otherwise."""
+"""A test's own Postgres, which it may stop, crash or reconfigure."""
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from millrace.resources.event_store.migrations import migrate
-from millrace.resources.postgres.embedded import PROGRAMS, EmbeddedPostgres
+from millrace.event_store.migrations import migrate
+from millrace.postgres.embedded import PROGRAMS, EmbeddedPostgres
 
 
 @contextmanager
 def own_server(*stores: str, programs: Path = PROGRAMS, home: Path | None = None) -> Iterator[EmbeddedPostgres]:
     """Start a server with these event stores, in a folder below `home` or among temporary files."""
-    # not pytest's tmp_path: its long path does not fit a unix socket
+    # not pytest's tmp_path: its path is too long for a unix socket
     with (
         tempfile.TemporaryDirectory(prefix="millrace-", dir=home) as directory,
         EmbeddedPostgres(Path(directory), programs) as server,

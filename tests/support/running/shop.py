@@ -1,9 +1,9 @@
-"""The example shop as somebody's own package: a copy in a folder of a test's, whose files may be edited."""
+"""The example shop as a user's own package: a copy in a test's folder; its files may be edited."""
 
 import shutil
 from pathlib import Path
 
-from millrace.resources.settings import PROJECT
+from tests.support.project import PROJECT
 
 PACKAGE = "my_shop"
 SHOP = "millrace.examples.shop"
@@ -19,7 +19,7 @@ def own_shop(folder: Path) -> Path:
 
 
 def edit(file: Path, old: str, new: str) -> None:
-    """Put one text in the place of another one, which the file has once."""
+    """Replace a text that the file has once."""
     text = file.read_text()
     assert text.count(old) == 1, (file, old)
     file.write_text(text.replace(old, new))

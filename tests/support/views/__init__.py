@@ -1,1 +1,1 @@
-"""What tests of views share: sessions, models of what must hold, receivers."""
+"""Helpers for tests of views: sessions, models of the expected state, receivers."""

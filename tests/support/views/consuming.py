@@ -1,4 +1,4 @@
-"""Consumers in this process, while a test goes on."""
+"""Consumers in this process, while a test continues."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from millrace.resources.consumers.consumer import consume
-from millrace.resources.consumers.declaration import Subscription
-from millrace.resources.consumers.log_lines import Counters
-from millrace.resources.event_store import Delivery
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import Delivery
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers.consumer import consume
+from millrace.handlers.declaration import Subscription
+from millrace.handlers.log_lines import Counters
 from tests.support.factories import new_event, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import append_events
@@ -27,7 +27,7 @@ class Running:
 
 @contextmanager
 def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
-    """Consume during the block, with views that are registered; in the end stop, and raise what ended it."""
+    """Consume registered views during the block; stop at the end, and raise the consumer's error, if any."""
     stop = threading.Event()
     counters: dict[str, Counters] = {}
 
@@ -48,7 +48,7 @@ def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
 
 
 def fill(store: PlatformStore, streams: int, events: int = 3, prefix: str = "s") -> None:
-    """Append so many events to each of so many streams: placed, paid, shipped, and so on."""
+    """Append `events` events to each of `streams` streams: placed, paid, shipped, and so on."""
     names = ("placed", "paid", "shipped")
     append_events(
         store, (new_event(f"{prefix}-{s}", event=names[n % 3]) for n in range(events) for s in range(streams))
@@ -65,7 +65,7 @@ def wait_consumed(store: PlatformStore, view: str) -> None:
 
 
 def wait_waking(store: PlatformStore, state: Callable[[], bool], what: str) -> None:
-    """Wait until a state is there, and let every stream's wait be over meanwhile."""
+    """Wait until a state is reached, and end every stream's backoff meanwhile."""
 
     def there() -> bool:
         store.connection.execute(

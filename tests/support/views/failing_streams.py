@@ -1,4 +1,4 @@
-"""A view whose streams share a log partition, and a drain that lets some of them fail."""
+"""A view with streams in one log partition, and a drain that fails some of them."""
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from millrace.resources.event_store import Event, Lease, StreamFailure
-from millrace.resources.event_store.platform import PlatformStore
-from tests.sql.bulk.test_claim_batch import bulk
+from millrace.event_store import Event, Lease, StreamFailure
+from millrace.event_store.platform import PlatformStore
+from tests.sql.drain.test_claim_batch import bulk
 from tests.support.factories import ids_of_one_partition, rows, set_clock
 
 __all__ = ["bulk"]
@@ -16,7 +16,7 @@ Delivered = list[tuple[str, UUID]]
 
 
 def at(store: PlatformStore, seconds: int) -> None:
-    """Move this session's clock to so many seconds after its beginning."""
+    """Set this session's clock to `seconds` after its beginning."""
     set_clock(store.connection, (datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat())
 
 
@@ -29,7 +29,7 @@ def read(store: PlatformStore, leases: list[Lease], view: str = "v") -> list[Eve
 
 
 def finish(store: PlatformStore, leases: list[Lease], poisoned: Collection[str] = (), view: str = "v") -> Delivered:
-    """Do as a drain does with its leases: streams that are poisoned fail; return what was acknowledged."""
+    """Process leases as a drain does: poisoned streams fail; return the acknowledged events."""
     done: Delivered = []
     with store.connection.transaction():
         for lease in leases:
@@ -55,6 +55,6 @@ def locks(store: PlatformStore) -> list[tuple[str, int]]:
 
 @pytest.fixture
 def streams(bulk: PlatformStore) -> list[str]:
-    """Three streams of log partition 0, at the beginning of the clock."""
+    """Return three streams of log partition 0, at the beginning of the clock."""
     at(bulk, 0)
     return ids_of_one_partition(bulk.connection, 3)

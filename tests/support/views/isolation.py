@@ -1,4 +1,4 @@
-"""Callers in REPEATABLE READ and SERIALIZABLE: a transaction with an old snapshot, and its repetition."""
+"""Callers in REPEATABLE READ and SERIALIZABLE: a transaction with an old snapshot, and its retry."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,8 +8,8 @@ import pytest
 from psycopg import IsolationLevel
 from psycopg.errors import SerializationFailure
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.event_store.sql_functions import SqlFunctions
+from millrace.event_store.platform import PlatformStore
+from millrace.event_store.sql_functions import SqlFunctions
 from tests.support.factories import Connect
 
 Result = TypeVar("Result")
@@ -19,7 +19,7 @@ REPEATABLE_READ, SERIALIZABLE = IsolationLevel.REPEATABLE_READ, IsolationLevel.S
 
 
 def of_two(first: IsolationLevel, second: IsolationLevel) -> list[object]:
-    """Return two levels, of which only `--long` takes the second."""
+    """Return two levels; the second is used only with `--long`."""
     return [pytest.param(first, id=first.name), pytest.param(second, id=second.name, marks=pytest.mark.long)]
 
 
@@ -30,14 +30,14 @@ def session(connect: Connect, level: IsolationLevel | None) -> PlatformStore:
 
 
 def snapshot_of(connect: Connect, level: IsolationLevel | None) -> PlatformStore:
-    """Open a session in a transaction that sees the store as it is now, whatever others commit from now on."""
+    """Open a session in a transaction with a snapshot of the store taken now."""
     store = session(connect, level)
     store.connection.execute("select")
     return store
 
 
 def opener(opens: Callable[[Connect, IsolationLevel | None], PlatformStore], *levels: object) -> Callable[..., Session]:
-    """Make the fixture of what opens sessions of these levels."""
+    """Make a fixture that opens sessions of these levels."""
 
     @pytest.fixture(params=levels, ids=str)
     def made(request: pytest.FixtureRequest, connect: Connect) -> Session:
@@ -46,16 +46,16 @@ def opener(opens: Callable[[Connect, IsolationLevel | None], PlatformStore], *le
     return made
 
 
-# a transaction that others overtake: what fails in the first level fails in SERIALIZABLE, too
+# a transaction that others overtake: a failure in the first level is one in SERIALIZABLE too
 snapshot = opener(snapshot_of, *of_two(REPEATABLE_READ, SERIALIZABLE))
 any_snapshot = opener(snapshot_of, None, *of_two(REPEATABLE_READ, SERIALIZABLE))
-# sessions that race and repeat: what succeeds in the first level has to succeed in REPEATABLE READ, too
+# sessions that race and retry: a success in the first level must be one in REPEATABLE READ too
 racer = opener(session, *of_two(SERIALIZABLE, REPEATABLE_READ))
 any_racer = opener(session, None, *of_two(SERIALIZABLE, REPEATABLE_READ))
 
 
 def repeat(store: SqlFunctions, work: Callable[[], Result]) -> Result:
-    """Do the work in a transaction, again and again while it is refused as not serializable."""
+    """Do the work in a transaction; retry while it fails to serialize."""
     for _ in range(1000):
         try:
             result = work()
@@ -68,7 +68,7 @@ def repeat(store: SqlFunctions, work: Callable[[], Result]) -> Result:
 
 
 def assert_not_serializable(store: SqlFunctions, work: Callable[[], object]) -> SerializationFailure:
-    """Let the session's transaction fail by the work, and end it."""
+    """Assert that the work fails the session's transaction, and end it."""
     with pytest.raises(SerializationFailure) as failed:
         work()
     store.connection.rollback()

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.support.patience import patience, wait_until
 
-# Debian puts it where only root's path looks
+# Debian installs it in a folder that is only on root's path
 PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
 
@@ -20,7 +20,7 @@ PROGRAM = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin
 def pooled(
     dsn: str, folder: Path, sessions: int, clients: int = 100, *, mode: str = "transaction", settings: str = ""
 ) -> Iterator[str]:
-    """Yield a DSN at which up to so many clients share so many sessions of the server, a transaction at a time."""
+    """Yield a DSN at which clients share a limited number of server sessions, a transaction at a time."""
     assert PROGRAM is not None
     server = conninfo_to_dict(dsn)
     target = " ".join(f"{key}={server[key]}" for key in ("host", "port", "dbname", "user") if key in server)
@@ -33,7 +33,7 @@ def pooled(
         f"listen_addr =\nunix_socket_dir = {folder}\nlisten_port = 6432\nauth_type = any\nauth_file = {users}\n"
         f"logfile = {folder}/log\npidfile = {folder}/pid\nignore_startup_parameters = extra_float_digits,options\n"
     )
-    # it refuses to run as root; the server's account reaches the server's socket
+    # pgbouncer refuses to run as root; the server's account can use the server's socket
     account = Path(str(server["host"])).stat() if os.geteuid() == 0 else None
     if account:
         for path in (folder, users, config):

@@ -1,4 +1,4 @@
-"""A real HTTP server that events are pushed to, which keeps what it is sent and answers as a test says."""
+"""A real HTTP server that receives pushed events, keeps the requests and answers as a test wants."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from millrace.resources.event_store.platform import PlatformStore
-from millrace.resources.subscriptions import push
-from millrace.resources.subscriptions.push import push_events
+from millrace.event_store.platform import PlatformStore
+from millrace.handlers import push
+from millrace.handlers.push import push_events
 from tests.support.factories import new_event, pump, register_orders, rows
 from tests.support.patience import patience
 from tests.support.running.http_servers import Silent, serving
@@ -30,7 +30,7 @@ class Receiver(ThreadingHTTPServer):
         self.given: list[dict[str, str]] = []  # the headers of each request, by their names in lower case
         self.answer: Answer = lambda _: 204
         self.headers: dict[str, str] = {}  # of each answer
-        self.promises = 0  # how long the answer's body says it is, if that is a lie
+        self.promises = 0  # a false length of the answer's body, if not 0
         self.url = f"http://127.0.0.1:{self.server_address[1]}/events"
 
 
@@ -58,7 +58,7 @@ class _Post(Silent, BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(self.server.promises or len(said)))
         self.end_headers()
-        with suppress(ConnectionError):  # who has read enough hangs up
+        with suppress(ConnectionError):  # a client that has read enough hangs up
             self.wfile.write(said)
 
     def do_GET(self) -> None:

@@ -1,10 +1,10 @@
 """Random lives of a view against a small model: after any steps, each wanted event is acknowledged once, in order.
 
-Three consumers, an operator, a writer with a transaction open, and one whose transaction never ends do random things to
+Three consumers, an operator, a writer with an open transaction, and one with an endless transaction act at random on
 one view. After every step the store must count the same events as pending as the model does. At the end a healthy
 consumer drains the view, and no event may be left.
 
-`--long` lives more lives, with other seeds each time.
+`--long` runs more lives, with other seeds each time.
 """
 
 import sys
@@ -20,20 +20,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from millrace.resources.archive.store import ArchiveStore
-from millrace.resources.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.archive.store import ArchiveStore
+from millrace.errors import HistoryNeeded, MillraceError, NotParked, PositionOutOfRange, ViewInUse
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, assert_locks_know_versions, refusal, rows, set_clock, terminate
 from tests.support.sql_calls import BatchEvent, append_events
 from tests.support.views.view_model import PARTITIONS, Consumer, Entry, Model, Name, Stream, Transaction
 from tests.support.views.view_sessions import Sessions
 
 _common = settings(stateful_step_count=50, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-# A step is a whole dialogue (lease, answer, fetch again): so many lives tell of an answer that counts too late or too
-# often, of an attempt that is not counted, and of a part of a batch that is taken for all of it.
+# A step is a whole dialogue (lease, answer, fetch again): this number of lives finds an answer that counts too late or
+# too often, an attempt that is not counted, and a part of a batch that is taken for all of it.
 REPEATABLE = settings(_common, max_examples=15, derandomize=True)
 LONG = settings(_common, max_examples=500, derandomize=False)
-LIMIT_S = 3600  # a failure is shrunk, which takes minutes
+LIMIT_S = 3600  # shrinking a failure takes minutes
 EVENTS = ("placed", "paid", "shipped")
 Seek = tuple[str, int | None, int, int]
 stream_numbers = st.integers(0, 5)
@@ -60,7 +60,7 @@ operations = st.one_of(
 
 
 class Life(Model, RuleBasedStateMachine):
-    """What can happen to any view; the subclasses add what its mode allows."""
+    """The actions on any view; the subclasses add those of its mode."""
 
     sessions: ClassVar[Sessions]
     mode: ClassVar[str]
@@ -99,7 +99,7 @@ class Life(Model, RuleBasedStateMachine):
         append_events(endless, [BatchEvent("order", "endless", "placed", uuid4(), {}, uuid4())])
 
     def succeeds_if_idle(self, call: Callable[[], object]) -> bool:
-        """Do what a view in use refuses; return whether it was done."""
+        """Make a call that a view in use refuses; return whether it succeeded."""
         if self.in_use():
             refusal(ViewInUse, call)
             return False
@@ -115,10 +115,10 @@ class Life(Model, RuleBasedStateMachine):
         if consumer.transaction:
             self.end(consumer, commit=False)
 
-    # What the store says -----------------------------------------------------------------------------------
+    # The store's view --------------------------------------------------------------------------------------
 
     def read_log(self, connection: psycopg.Connection) -> dict[int, list[tuple[Name, Entry]]]:
-        """Read the part of the log that the model does not know yet, as this session sees it."""
+        """Read the part of the log that the model lacks, as this session sees it."""
         found: dict[int, list[tuple[Name, Entry]]] = {}
         for partition, position, offset, decider, decider_id in rows(
             connection,
@@ -163,7 +163,7 @@ class Life(Model, RuleBasedStateMachine):
 
     @invariant()
     def the_store_and_the_model_agree_on_what_is_pending(self) -> None:
-        """Check that a wanted event below a checkpoint is acknowledged or its stream locked; all others are to come."""
+        """Check that a wanted event below a checkpoint is acknowledged or its stream locked; others are to come."""
         self.observe()
         positions = self.positions_of(self.operator)
         assert all(position >= self.positions[p] for p, position in positions.items()), "a checkpoint moved back"
@@ -212,7 +212,7 @@ class Life(Model, RuleBasedStateMachine):
             name: len(events) for name, events in self.appended.items()
         }, "an event is not in the log"
         for consumer in self.consumers:
-            self.operator.release_owner(consumer.name)  # a lease past its time can still be committed
+            self.operator.release_owner(consumer.name)  # an expired lease can still be committed
         archive = ArchiveStore(self.operator.connection)
         for partition, mark in self.marks.items():
             to = min(mark, self.positions[partition])
@@ -220,7 +220,7 @@ class Life(Model, RuleBasedStateMachine):
             assert archive.raise_low_water_mark(partition, to) == max(to, self.earliest[partition])
 
     def drain(self) -> None:
-        """Consume everything with a healthy consumer, in the way of the mode."""
+        """Consume everything with a healthy consumer, as the mode requires."""
         raise NotImplementedError
 
     # Appending and sequencing ------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class Life(Model, RuleBasedStateMachine):
 
     @contextmanager
     def one_transaction(self, consumer: Consumer) -> Iterator[None]:
-        """Work in the consumer's open transaction, or else in a new one, which is committed at the end of the block."""
+        """Work in the consumer's open transaction, else in a new one that is committed at the end of the block."""
         alone = consumer.transaction is None
         if alone:
             consumer.store.connection.execute("begin")
@@ -364,7 +364,7 @@ class Life(Model, RuleBasedStateMachine):
         for consumer in self.consumers:
             self.end(consumer, commit=True)
         self.pass_time(3600)
-        # a claim moves checkpoints past what is not wanted
+        # a claim moves checkpoints past unwanted events
         self.the_store_and_the_model_agree_on_what_is_pending()
         self.seek(how, dry_run=False)
 
@@ -374,7 +374,7 @@ class Life(Model, RuleBasedStateMachine):
 
     @rule(number=consumers, stream=stream_numbers, pick=picks)
     def give_up(self, number: int, stream: int, pick: int) -> None:
-        """Fail with everything until it is parked, and give up one event of one stream, which has more."""
+        """Fail all streams until they are parked, and discard one event of one stream, which has more."""
         self.append([(stream, "placed")] * 2)
         for consumer in self.consumers:
             self.end(consumer, commit=True)
@@ -456,6 +456,6 @@ class Life(Model, RuleBasedStateMachine):
 
 
 def live(life: type[Life], connect: Connect, config: pytest.Config) -> None:
-    """Let views live some lives, or many with `--long`."""
+    """Run some lives of views, or many with `--long`."""
     machine = type(life.__name__, (life,), {"sessions": Sessions(connect)})
     run_state_machine_as_test(machine, settings=LONG if config.getoption("--long") else REPEATABLE)

@@ -1,10 +1,10 @@
-"""The model of one view: which events are pending, who holds them, and what open transactions may take back."""
+"""The model of one view: pending events, their holders, and changes that open transactions may roll back."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from millrace.resources.event_store import Lease
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store import Lease
+from millrace.event_store.platform import PlatformStore
 
 PARTITIONS = 4
 NEVER = 10**9
@@ -24,10 +24,10 @@ Log = dict[Name, list[Entry]]
 
 @dataclass
 class Stream:
-    """How far the view is with a stream, who holds its event, and from when on somebody else may."""
+    """The view's progress with a stream, the holder of its event, and the time from which another may take it."""
 
     partition: int
-    since: int = 0  # the position that the view was last moved to
+    since: int = 0  # the position of the view's last seek
     acknowledged: int = -1
     in_flight: int | None = None
     token: int | None = None
@@ -39,7 +39,7 @@ class Stream:
         return not self.parked and self.until <= now
 
     def holds(self, offset: int | None, token: int | None, now: int) -> bool:
-        """Return whether an answer counts: by its token, or without one while the lock lasts."""
+        """Return whether an answer counts: by its token, or without a token while the lock lasts."""
         if self.in_flight is None or offset not in (None, self.in_flight):
             return False
         if token is not None:
@@ -68,7 +68,7 @@ class Taken:
 
 @dataclass(eq=False)
 class Held:
-    """What an owner of a bulk view was given: the events of each stream, and the streams whose lock delivers them."""
+    """The leases of a bulk view's owner: the events of each stream, and the streams delivered by their locks."""
 
     lease: Lease
     owner: str
@@ -80,12 +80,12 @@ class Held:
 
 @dataclass
 class Transaction:
-    """What a consumer's open transaction changed, as it was before."""
+    """The earlier state of everything that a consumer's open transaction changed."""
 
     streams: dict[Name, Stream] = field(default_factory=dict)
     leases: dict[int, Held | None] = field(default_factory=dict)
     used: bool = False
-    looked: bool = False  # dispatched, perhaps, and so holds checkpoints
+    looked: bool = False  # may have dispatched, and so holds checkpoints
     leased: bool = False
 
 
@@ -101,7 +101,7 @@ class Consumer:
 
 
 class Model:
-    """The events of the view, as appended, acknowledged, delivered or failed, and what transactions may take back."""
+    """The view's events as appended, acknowledged, delivered or failed, and changes that transactions may roll back."""
 
     consumers: list[Consumer]
     enabled: bool
@@ -146,7 +146,7 @@ class Model:
         return [consumer.transaction for consumer in self.consumers if consumer.transaction]
 
     def held_by_others(self, consumer: Consumer | None, name: Name) -> bool:
-        """Whether another transaction changed the stream: an answer would wait for it."""
+        """Return whether another transaction changed the stream, so that an answer would wait for it."""
         return any(name in t.streams for t in self.transactions() if consumer is None or t is not consumer.transaction)
 
     def leased_by_others(self, consumer: Consumer, partition: int) -> bool:
@@ -171,7 +171,7 @@ class Model:
         )
 
     def end_deliveries(self) -> None:
-        """End the deliveries and leases, all expired by now, of a view that is moved."""
+        """End the deliveries and leases of a view that is moved; all have expired by now."""
         for state in self.streams.values():
             if state.in_flight is not None:
                 state.in_flight = None
@@ -197,7 +197,7 @@ class Model:
         return offset if kind in ("EXACT_OFFSET", "RESET_TO_OFFSET") else self.positions[partition]
 
     def nobody_sequences(self) -> bool:
-        """Whether the marks are free: who sequenced in an open transaction holds them."""
+        """Return whether the marks are free: an open transaction that sequenced holds them."""
         return not any(transaction.leased for transaction in self.transactions())
 
     def undo(self, transaction: Transaction) -> None:

@@ -1,10 +1,10 @@
-"""The sessions in a view's random lives: an operator, a writer, one whose transaction never ends, consumers."""
+"""The sessions in a view's random lives: an operator, a writer, one with an endless transaction, consumers."""
 
 from collections.abc import Iterator
 
 import psycopg
 
-from millrace.resources.event_store.platform import PlatformStore
+from millrace.event_store.platform import PlatformStore
 from tests.support.factories import Connect, ids_of_one_partition, register_orders
 from tests.support.views.view_model import PARTITIONS, Consumer, Name
 
@@ -24,12 +24,12 @@ class Sessions:
             for p, number in ((0, 2), (1, 1), (2, 1))
             for id_ in ids_of_one_partition(self.operator.connection, number, p)
         ]
-        # two deciders share an id; the last stream's partition is its own
+        # two deciders share an id; the last stream has a partition of its own
         self.streams: list[Name] = [*(("order", id_) for id_ in ids), ("invoice", ids[0]), ("invoice", ids[2])]
 
     def connection(self) -> psycopg.Connection:
         connection = self._connect()
-        # nobody waits for anybody here; a call that does fails the test
+        # no session may wait for another one here; a call that waits fails the test
         connection.execute(
             "set synchronous_commit = off; set lock_timeout = '3s'; set event_store.clock = '2030-01-01 00:00:00+00'"
         )
@@ -46,7 +46,7 @@ class Sessions:
             store.connection.execute("rollback" if store.connection.info.transaction_status else "select")
         for consumer in self.consumers:
             consumer.transaction = None
-        # as a replica: neither the guard of events nor a foreign key is asked
+        # as a replica: neither the guard of events nor a foreign key is checked
         self.operator.connection.execute(
             """
             begin;

@@ -1,5 +1,5 @@
--- It runs at the end of a transaction that called begin_restore. So neither what is loaded unchecked, nor the right to
--- load it, outlasts the transaction.
+-- It runs at the end of a transaction that called begin_restore. So neither unchecked rows nor the right to load them
+-- outlast the transaction.
 create or replace function event_store_private.require_finished_restore()
 returns trigger
 language plpgsql
@@ -22,7 +22,7 @@ comment on function event_store_private.require_finished_restore() is
 
 do $trigger$
 begin
-  -- once: to make it again would wait for every session that sequences, and there is no `create or replace` for it
+  -- Only once: making it again would wait for every session that sequences, and there is no `create or replace` for it.
   if not exists (
     select from pg_trigger where tgrelid = 'event_store.sequencer'::regclass and tgname = 'require_finished_restore'
   ) then
@@ -37,4 +37,4 @@ end
 $trigger$;
 
 comment on trigger require_finished_restore on event_store.sequencer is
-'Lets no transaction commit what begin_restore began and finish_restore did not end.';
+'Refuses to commit a transaction that called begin_restore without finish_restore.';

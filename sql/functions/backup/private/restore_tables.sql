@@ -1,4 +1,4 @@
--- Their order is one in which their rows refer to what is there.
+-- In an order in which each row refers only to rows that are there.
 create or replace function event_store_private.restore_tables()
 returns regclass[]
 language sql

@@ -1,6 +1,6 @@
--- The source gives changes once more where its slot stood further back. One that is missing or another one shows that
--- its log is not the one that was read. A change that could not be read then and can be read now is the same. An
--- event_id says no more than its position does.
+-- The source sends changes again if its slot stood further back. A missing or different change shows that its log is
+-- not the log that was read. A change that could not be read then and can be read now counts as the same. An event_id
+-- tells no more than the position.
 create or replace function event_store_platform.compare_changes(
   v_capture text,
   v_changes jsonb
@@ -69,9 +69,9 @@ end
 $$;
 
 comment on function event_store_platform.compare_changes(text, jsonb) is
-'Compares changes that the source gave once more with what is stored, stores nothing, and returns how many were '
-'compared. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action, data, fault}'
-'. What was purged is passed over. MR005 v_changes is malformed; MR030 unknown capture; MR032 one is missing or'
-' another one.';
+'Compares changes that the source sent again with the stored ones, stores nothing, and returns how many were '
+'compared. v_changes is a JSON array of {commit_lsn, commit_idx, xid, decider, decider_id, action, data, fault}. '
+'Purged changes are skipped. MR005 v_changes is malformed; MR030 unknown capture; MR032 a change is missing or '
+'different.';
 revoke all on function event_store_platform.compare_changes(text, jsonb) from public;
 grant execute on function event_store_platform.compare_changes(text, jsonb) to event_store_owner;

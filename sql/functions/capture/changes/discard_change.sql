@@ -1,4 +1,4 @@
--- audit_log keeps the change, too.
+-- audit_log also keeps the change.
 -- Example: select discard_change(12, 'a test row')
 create or replace function event_store_platform.discard_change(
   v_quarantine_id bigint,
@@ -30,7 +30,7 @@ end
 $$;
 
 comment on function event_store_platform.discard_change(bigint, text) is
-'Gives a quarantined change up: it never becomes an event, and requeue_changes lets what waits behind it go on. '
+'Gives up a quarantined change: it never becomes an event, and requeue_changes can emit the changes behind it. '
 'Audited with v_reason. MR005 v_reason is empty; MR035 it is not quarantined.';
 revoke all on function event_store_platform.discard_change(bigint, text) from public;
 grant execute on function event_store_platform.discard_change(bigint, text) to event_store_owner;

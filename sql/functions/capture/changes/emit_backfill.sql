@@ -1,11 +1,11 @@
--- One transaction stores the events and where the backfill stands. v_command_id is that of all rows; v_faults say why
--- rows cannot be read. Where status is not stored, nothing is.
---   stored       left_out are stored already, or the log has newer changes of them; held wait in the quarantine. Where
---                the newest change lacks values that the log does not hold (unavailable), the row becomes an event
---                behind it nevertheless: as it was read, with what changed since;
+-- One transaction stores the events and the progress of the backfill. v_command_id is that of all rows; v_faults say
+-- why rows cannot be read. Unless status is stored, nothing is.
+--   stored       left_out are stored already, or the log has newer changes of them; held wait in the quarantine. If the
+--                newest change lacks values that the log does not hold (unavailable), the row still becomes an event
+--                behind it: as it was read, with the later changes applied;
 --   unpublished  the snapshot is older than the publication of the table.
--- After the last chunk finish_backfill is due. Of a table that no event told of before no stream can have lost its row:
--- with its last chunk the backfill has ended.
+-- After the last chunk finish_backfill is due. A table without any earlier event has no stream that could have lost its
+-- row: its backfill ends with the last chunk.
 create or replace function event_store_platform.emit_backfill(
   v_capture text,
   v_lease_token bigint,
@@ -62,7 +62,7 @@ begin
     return;
   end if;
 
-  -- mostly nothing tells of the rows yet
+  -- usually the rows have no events yet
   _appended := event_store_private.append_new_rows(_table, v_decider_ids, v_event_ids, v_command_id, v_data, v_faults);
   appended := cardinality(_appended);
   if appended < cardinality(v_event_ids) then
@@ -98,12 +98,12 @@ end
 $$;
 
 comment on function event_store_platform.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) is
-'Makes a chunk of the rows of v_schema.v_table events, as a backfill read them in v_snapshot of the source, and keeps'
-' where it stands (v_last_key, v_done). v_decider_ids, v_event_ids, v_data and v_faults have an entry for each row; data are'
-' texts of JSON, faults may be empty. '
-'v_high_lsn is a position of the source''s log behind all that the snapshot sees. Rows that are as their streams say '
-'(unchanged) make no event. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the '
-'chunk again). MR005 an argument is malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
+'Turns a chunk of the rows of v_schema.v_table, which a backfill read in v_snapshot of the source, into events and '
+'keeps its progress (v_last_key, v_done). v_decider_ids, v_event_ids, v_data and v_faults have an entry for each row; '
+'data are texts of JSON, faults may be empty. v_high_lsn is a position of the source''s log behind all that the '
+'snapshot sees. Rows that equal those of their streams (unchanged) make no event. status is stored, behind (emit up '
+'to v_high_lsn first, then again) or unpublished (read the chunk again). MR005 an argument is malformed; MR011 the '
+'lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean) from public;
 grant execute on function event_store_platform.emit_backfill(text, bigint, text, text, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[], text, boolean)
 to event_store_owner;

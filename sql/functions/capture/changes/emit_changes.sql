@@ -1,7 +1,7 @@
--- One transaction makes the events and moves the capture behind them. A change cannot become an event by its fault, by
--- a size over the limits of append_event, or where somebody closed its stream; it waits until requeue_changes or
--- discard_change. A TRUNCATE is truncated in the stream [] of the table, then deleted in each stream that is live; that
--- may take several calls. Where nothing is stored that is no event yet, it writes nothing.
+-- One transaction makes the events and moves the capture behind them. A change with a fault, a change over the size
+-- limits of append_event, and a change of a closed stream cannot become events; they wait until requeue_changes or
+-- discard_change. A TRUNCATE becomes truncated in the stream [] of the table, then deleted in each live stream; that
+-- may take several calls. If every stored change is an event already, it writes nothing.
 -- Example: select * from emit_changes('crm', 7)
 create or replace function event_store_platform.emit_changes(
   v_capture text,
@@ -31,14 +31,14 @@ begin
   emitted := 0;
   quarantined := 0;
   held := 0;
-  -- to lock is to write, which an idle capture does not
+  -- A lock writes, and an idle capture must not write.
   _capture := event_store_private.known_capture(v_capture);
   behind := event_store_private.has_unemitted_changes(_capture);
   if not behind and _capture.lease_owner is not null and _capture.lease_token = v_lease_token then
     return next;
     return;
   end if;
-  -- the row is locked at the end only: what is stored meanwhile does not wait
+  -- The row is locked only at the end: storing changes meanwhile need not wait.
   perform from event_store.capture_names where capture = v_capture for no key update;
   _capture := event_store_private.require_lease_of_row(event_store_private.known_capture(v_capture), v_lease_token);
   behind := event_store_private.has_unemitted_changes(_capture);
@@ -82,9 +82,9 @@ end
 $$;
 
 comment on function event_store_platform.emit_changes(text, bigint, bigint) is
-'Makes about v_limit stored changes events, in the order of the source''s commits. A change that cannot become an '
-'event is quarantined, with every later one of its stream; all others flow. Returns how many became events, failed, '
-'or wait behind such, and whether more is stored. MR005 v_limit is out of range; MR011 the lease v_lease_token is '
-'lost; MR030 unknown capture.';
+'Turns about v_limit stored changes into events, in the order of the source''s commits. A change that cannot become '
+'an event is quarantined, with every later one of its stream; all other streams continue. Returns how many became '
+'events, failed, or wait behind a failed one, and whether more is stored. MR005 v_limit is out of range; MR011 the '
+'lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.emit_changes(text, bigint, bigint) from public;
 grant execute on function event_store_platform.emit_changes(text, bigint, bigint) to event_store_owner;

@@ -1,6 +1,6 @@
--- A row is gone where its stream is live, and neither the backfill found it nor a change since has touched it: it was
--- deleted in a gap of the log, or by a filter that changed. Its event has "gap": true. No row counts as gone where the
--- key of one could not be read.
+-- A row is gone if its stream is live, the backfill did not find it, and no change since has touched it: it was deleted
+-- in a gap of the log, or by a changed filter. Its event has "gap": true. If the key of any row could not be read, no
+-- row counts as gone.
 -- Example: select finish_backfill('crm', 7, 'public', 'customers')
 create or replace function event_store_platform.finish_backfill(
   v_capture text,
@@ -38,7 +38,7 @@ begin
   end if;
   select d.to_key, d.deleted + d.held into _key, _gone
   from event_store_private.emit_deletions(_capture, _table.decider, _table, coalesce(_table.finishing_key, ''), v_limit) d;
-  -- these streams were looked at
+  -- these streams are checked
   delete from event_store.unchanged_rows u
   where u.backfill_offset = _table.backfill_offset and (_key is null or (u.decider_id <= _key and u.decider_id <> ''));
   update event_store.captured_tables
@@ -53,8 +53,8 @@ end
 $$;
 
 comment on function event_store_platform.finish_backfill(text, bigint, text, text, bigint) is
-'Ends a backfill of v_schema.v_table that has read every row: streams whose rows are gone get the event deleted. '
-'Looks at v_limit streams a call and returns whether it is done. MR005 rows are still to be read, or an argument is '
-'out of range; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
+'Ends a backfill of v_schema.v_table that has read every row: streams without a row any more get the event deleted. '
+'Checks v_limit streams a call and returns whether it is done. MR005 rows are still to be read, or an argument is out '
+'of range; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.finish_backfill(text, bigint, text, text, bigint) from public;
 grant execute on function event_store_platform.finish_backfill(text, bigint, text, text, bigint) to event_store_owner;

@@ -1,4 +1,4 @@
--- The table's changes are captured all the while, and its backfill goes on where it was.
+-- Meanwhile the table's changes are captured, and its backfill continues later from the same place.
 -- Example: select hold_backfill('crm', 7, 'public', 'customers', 'invalid page in block 3')
 create or replace function event_store_platform.hold_backfill(
   v_capture text,
@@ -30,8 +30,8 @@ end
 $$;
 
 comment on function event_store_platform.hold_backfill(text, bigint, text, text, text) is
-'Says why the rows of table v_schema.v_table cannot be read now, with the remedy, or with null that they can; returns '
-'whether that is news. MR005 the table is not registered, or v_reason is empty; MR011 the lease v_lease_token is lost; '
-'MR030 unknown capture.';
+'Records why the rows of table v_schema.v_table cannot be read now, with the remedy, or with null that they can; '
+'returns whether that is news. MR005 the table is not registered, or v_reason is empty; MR011 the lease v_lease_token '
+'is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.hold_backfill(text, bigint, text, text, text) from public;
 grant execute on function event_store_platform.hold_backfill(text, bigint, text, text, text) to event_store_owner;

@@ -1,11 +1,11 @@
--- Columns are others by name or type. v_schemas is in the order of the log. An element is
---   {schema, table, identity, columns, commit_lsn, commit_idx}: what the log says from that change on; stored in the
---     transaction of store_changes that stores the event schema_changed;
---   {schema, table, identity, columns, leaves, filled, labels}: what the source's catalog says now, filled being the
---     partitions that are new and have rows, labels those of its enums by their ids. It is compared only, and is the
---     first of a table of which nothing is known.
--- A column is {name, type_oid, type_modifier, type, key}. v_read_lsn is from before the catalog was looked at: whatever
--- is read from now on has seen all that changed before.
+-- Columns differ by name or type. v_schemas is in the order of the log. An element is
+--   {schema, table, identity, columns, commit_lsn, commit_idx}: the schema in the log from that change on; stored in
+--     the transaction of store_changes that stores the event schema_changed;
+--   {schema, table, identity, columns, leaves, filled, labels}: the schema in the source's catalog now. filled are the
+--     new partitions that have rows, labels those of its enums by their ids. It is only compared, and is the first
+--     schema of a table without one.
+-- A column is {name, type_oid, type_modifier, type, key}. v_read_lsn is from before the catalog was read: every row
+-- read from now on includes all earlier changes.
 -- Example: select keep_schemas('crm', 7, '0/16B3748', '[{"schema": "public", "table": "customers", "identity": "d",
 --   "columns": [{"name": "id", "type_oid": 23, "type_modifier": -1, "type": "integer", "key": true}]}]')
 create or replace function event_store_platform.keep_schemas(
@@ -48,7 +48,7 @@ begin
     order by s.number
   loop
     _table := event_store_private.known_captured_table(v_capture, _told.schema_name, _told.table_name);
-    -- most tables are as the last look found them
+    -- most tables have not changed since the last look
     continue when _told.lsn is null and not _told.filled and _told.columns = _table.read_columns and _told.leaves = _table.leaves
       and _told.labels = _table.labels and (_table.rows_read or _table.backfill_key is not null);
     _differs := event_store_private.value_columns(_told.columns) <> event_store_private.value_columns(_table.read_columns);
@@ -75,7 +75,7 @@ begin
         _table := event_store_private.read_anew(_table, v_read_lsn);
       end if;
       if not (_table.rows_read or _table.backfill_key is not null) then
-        -- nothing of it is read yet, so all of it will have these columns, or later ones
+        -- no row is read yet, so all rows will have these columns, or later ones
         _table.read_columns := _told.columns;
         _table.columns_lsn := v_read_lsn;
         _table.read_lsn := v_read_lsn;
@@ -109,10 +109,10 @@ end
 $$;
 
 comment on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) is
-'Keeps which columns captured tables have, as the log (commit_lsn, commit_idx) or the catalog of the source says it, and '
-'has each table read anew that has other columns than its rows were captured with, other partitions with rows, or renamed labels of enums. '
-'v_schemas is a JSON array of {schema, table, identity, columns, commit_lsn, commit_idx, leaves, filled, labels}; v_read_lsn is '
-'a position of the source''s log from before. Returns how many tables are to be read anew, after publish_tables. MR005 '
-'an argument is null or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
+'Keeps the columns of captured tables, as the log (commit_lsn, commit_idx) or the catalog of the source has them. A '
+'table is read again if its rows were captured with other columns, other partitions have rows, or labels of enums are '
+'renamed. v_schemas is a JSON array of {schema, table, identity, columns, commit_lsn, commit_idx, leaves, filled, '
+'labels}; v_read_lsn is an earlier position of the log. Returns how many tables to read again, after publish_tables. '
+'MR005 an argument is null or malformed; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) from public;
 grant execute on function event_store_platform.keep_schemas(text, bigint, pg_lsn, jsonb) to event_store_owner;

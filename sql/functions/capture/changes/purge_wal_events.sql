@@ -1,5 +1,5 @@
--- Of a quarantined change the quarantine has a copy. Where there is nothing to remove, it writes nothing.
--- compare_changes passes over what was removed.
+-- The quarantine has its own copy of a quarantined change. If there is nothing to remove, it writes nothing.
+-- compare_changes skips removed changes.
 -- Example: select purge_wal_events('crm', now() - interval '7 days')
 create or replace function event_store_platform.purge_wal_events(
   v_capture text,
@@ -24,7 +24,7 @@ begin
       format('v_before %L, v_limit %s', v_before, coalesce(v_limit::text, 'null')), 'Both are stated; the limit is 1 to 1000000.'
     );
   end if;
-  -- to lock is to write; the oldest is the first to go
+  -- A lock writes. The oldest change is the first to go.
   _capture := event_store_private.known_capture(v_capture);
   if not exists (
     select from event_store.source_generations g
@@ -84,6 +84,6 @@ $$;
 
 comment on function event_store_platform.purge_wal_events(text, timestamptz, bigint) is
 'Removes stored changes that are events or quarantined and were stored before v_before, the oldest first, at most '
-'v_limit, and returns how many. The events stay. MR005 an argument is null or out of range; MR030 unknown capture.';
+'v_limit, and returns how many. Their events stay. MR005 an argument is null or out of range; MR030 unknown capture.';
 revoke all on function event_store_platform.purge_wal_events(text, timestamptz, bigint) from public;
 grant execute on function event_store_platform.purge_wal_events(text, timestamptz, bigint) to event_store_owner;

@@ -21,8 +21,8 @@ $$;
 
 comment on function event_store_platform.quarantined_changes(text, bigint, bigint) is
 'Returns up to v_limit quarantined changes of capture v_capture with a quarantine_id above v_after, in order. fault '
-'says why one cannot become an event; without it, one waits behind an earlier change of its stream. MR005 v_limit is not '
-'positive.';
+'says why one cannot become an event; a change without a fault waits behind an earlier change of its stream. MR005 '
+'v_limit is not positive.';
 revoke all on function event_store_platform.quarantined_changes(text, bigint, bigint) from public;
 grant execute on function event_store_platform.quarantined_changes(text, bigint, bigint)
 to event_store_reader, event_store_owner;

@@ -1,5 +1,5 @@
--- Where the key was unknown, later changes of its stream were not held: once one of them is an event this one comes too
--- late (MR033).
+-- If the key was unknown, later changes of its stream were not held. Once one of them is an event, this change comes
+-- too late (MR033).
 -- Example: select repair_change(12, '[7]', '{"record": {"id": 7}}')
 create or replace function event_store_platform.repair_change(
   v_quarantine_id bigint,
@@ -33,7 +33,7 @@ begin
     join event_store.events e on e."offset" = s.last_offset
     cross join lateral event_store_private.change_origin(e.data) o
     where case
-      -- a row that was read, before or after this change became known; or no change at all
+      -- a row read before or after this change became known; or no change at all
       when num_nulls(o.generation, o.commit_lsn, o.commit_idx) > 0 then s.last_offset > _change.after_offset
       else
         (o.generation, o.commit_lsn, o.commit_idx) > (_change.source_generation, _change.commit_lsn, _change.commit_idx)
@@ -56,8 +56,8 @@ end
 $$;
 
 comment on function event_store_platform.repair_change(bigint, text, jsonb) is
-'Gives a quarantined change the key v_decider_id and the data v_data that could not be read; requeue_changes makes it'
-' an event. MR005 an argument is malformed, or the key is another one; MR033 later changes of its stream are events; '
+'Gives a quarantined change the key v_decider_id and the data v_data that could not be read; requeue_changes then '
+'makes it an event. MR005 an argument is malformed, or the key differs; MR033 later changes of its stream are events; '
 'MR035 it is not quarantined.';
 revoke all on function event_store_platform.repair_change(bigint, text, jsonb) from public;
 grant execute on function event_store_platform.repair_change(bigint, text, jsonb) to event_store_owner;

@@ -1,5 +1,4 @@
--- A change still has a fault where repair_change has not given it data, or where it is larger than the limits of
--- append_event.
+-- A change still has a fault if repair_change has not given it data, or if it exceeds the limits of append_event.
 -- Example: select * from requeue_changes('crm', v_reason => 'the decoder knows the type now')
 create or replace function event_store_platform.requeue_changes(
   v_capture text,
@@ -18,7 +17,7 @@ set search_path = event_store, pg_temp
 as $$
 -- planner: indexed ordered nested once
 declare
-  _seen bigint := 0; -- every change up to this one was looked at
+  _seen bigint := 0; -- this call has checked every change up to this one
   _last bigint;
   _batch event_store_private.batch_event[];
 begin
@@ -58,7 +57,7 @@ begin
         from taken t
       ) j
       where not j.waits and not exists (
-        -- what this call looked at and left, stays before what comes after
+        -- a change that this call checked and left stays before later ones
         select from event_store.quarantined_changes b
         where b.decider_id = j.decider_id and b.decider = j.decider and b.quarantine_id <= _seen
       )
@@ -99,8 +98,8 @@ end
 $$;
 
 comment on function event_store_platform.requeue_changes(text, text, text, text) is
-'Lets quarantined changes become events: of a capture, of v_decider, or of the stream (v_decider, v_decider_id). Each'
-' stream goes on up to its first change that still has a fault. Returns how many became events and how many wait; '
+'Turns quarantined changes into events: of a capture, of v_decider, or of the stream (v_decider, v_decider_id). Each '
+'stream continues up to its first change that still has a fault. Returns how many became events and how many wait; '
 'audited with v_reason. MR005 v_decider_id without v_decider; MR030 unknown capture.';
 revoke all on function event_store_platform.requeue_changes(text, text, text, text) from public;
 grant execute on function event_store_platform.requeue_changes(text, text, text, text) to event_store_owner;

@@ -1,5 +1,5 @@
--- Called last in the transaction: whoever lost the lease stores nothing. Without new rows it is the advance of an idle
--- source. The commit is durable, whatever the session's synchronous_commit: the source gives up what is stored.
+-- Called last in the transaction: a caller that lost the lease stores nothing. Without new rows it records the progress
+-- of an idle source. The commit is durable, whatever the session's synchronous_commit: the source drops stored changes.
 -- Example: begin; copy event_store.wal_events (…) from stdin; select
 --   store_changes('crm', 7, '0/16B4000', '2030-01-01 00:00:00+00'); commit;
 create or replace function event_store_platform.store_changes(
@@ -54,8 +54,8 @@ end
 $$;
 
 comment on function event_store_platform.store_changes(text, bigint, pg_lsn, timestamptz) is
-'Ends a transaction that copied changes into wal_events: all that the source committed below v_to_lsn, up to its time'
-' v_stored_at, is stored. Returns how many are new. It never moves back. MR005 an argument is null, or does not cover'
-' what was copied; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
+'Ends a transaction that copied changes into wal_events: all that the source committed below v_to_lsn, up to its time '
+'v_stored_at, is now stored. Returns how many are new. It never moves back. MR005 an argument is null, or does not '
+'cover the copied changes; MR011 the lease v_lease_token is lost; MR030 unknown capture.';
 revoke all on function event_store_platform.store_changes(text, bigint, pg_lsn, timestamptz) from public;
 grant execute on function event_store_platform.store_changes(text, bigint, pg_lsn, timestamptz) to event_store_owner;

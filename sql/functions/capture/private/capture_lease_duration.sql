@@ -18,4 +18,4 @@ end
 $$;
 
 comment on function event_store_private.capture_lease_duration(bigint) is
-'The length of a capture''s lease. MR005 for one that is too short or too long.';
+'The length of a capture''s lease. MR005 if it is too short or too long.';

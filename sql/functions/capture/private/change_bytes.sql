@@ -1,5 +1,5 @@
--- Small data are stored as they are; to add nothing makes a plain copy.
--- Stable, as what it asks is: Postgres writes no other function into the statements that ask for it.
+-- Small data are stored uncompressed; concatenating nothing makes a plain copy.
+-- Stable, like the functions that it calls: otherwise Postgres does not inline it into the calling statements.
 create or replace function event_store_private.change_bytes(
   v_data jsonb
 )
@@ -16,4 +16,4 @@ as $$
 $$;
 
 comment on function event_store_private.change_bytes(jsonb) is
-'The size of an object''s data in memory, also where they are stored compressed.';
+'The size of an object''s data in memory, even if they are stored compressed.';

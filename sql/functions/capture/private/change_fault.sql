@@ -1,4 +1,4 @@
--- The change's own fault comes first, then what event_fault says.
+-- The change's own fault comes first, then the answer of event_fault.
 create or replace function event_store_private.change_fault(
   v_fault text,
   v_action text,
@@ -19,4 +19,4 @@ as $$
 $$;
 
 comment on function event_store_private.change_fault(text, text, uuid, text, text, jsonb, uuid) is
-'What keeps a change from becoming an event, as a sentence; null if nothing.';
+'Why a change cannot become an event, as a sentence; null if it can.';

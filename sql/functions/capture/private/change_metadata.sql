@@ -1,4 +1,4 @@
--- The source's transaction said these annotations: they are what led to the change.
+-- The source's transaction gave these annotations: they tell what led to the change.
 create or replace function event_store_private.change_metadata(
   v_data jsonb
 )
@@ -7,7 +7,7 @@ language sql
 stable
 as $$
   select case
-    -- false, and not null, where there are none: after null the rest would be asked, too
+    -- false, and not null, without annotations: after null the rest would be evaluated, too
     when v_data ? 'annotations' and jsonb_typeof(v_data -> 'annotations') = 'object' and v_data -> 'annotations' <> '{}'
       and event_store_private.metadata_fault(v_data -> 'annotations') is null
     then v_data -> 'annotations'

@@ -1,7 +1,7 @@
--- A restore takes events as they are, and a forged one must not fail its capture for ever: what cannot be such a value
--- is null, as if the event did not say it.
--- pg_input_is_valid is of PostgreSQL 16, so patterns are asked; each lets through only what its type holds.
--- Without settings of its own, so that Postgres writes it into the statements that ask for it.
+-- A restore takes events as they are, and a forged event must not fail its capture for ever: a value of the wrong form
+-- is null, as if the event did not state it.
+-- pg_input_is_valid needs PostgreSQL 16, so patterns check the values; each passes only values that its type holds.
+-- Without settings of its own, so that Postgres inlines it into the calling statements.
 create or replace function event_store_private.change_origin(
   v_data jsonb
 )
@@ -22,5 +22,5 @@ as $$
 $$;
 
 comment on function event_store_private.change_origin(jsonb) is
-'The slot, transaction and place in the source''s log that the event of a captured change states; null for what cannot '
-'be one.';
+'The slot, transaction and place in the source''s log that the event of a captured change states; null for a value of '
+'the wrong form.';

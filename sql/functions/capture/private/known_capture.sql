@@ -1,4 +1,4 @@
--- The registration of a capture; raises MR030 where there is none.
+-- The registration of a capture; raises MR030 if there is none.
 create or replace function event_store_private.known_capture(
   v_capture text
 )

@@ -1,4 +1,4 @@
--- A table of a capture as it is registered; raises MR005 where there is none.
+-- The registration of a captured table; raises MR005 if there is none.
 create or replace function event_store_private.known_captured_table(
   v_capture text,
   v_schema text,
@@ -26,4 +26,4 @@ end
 $$;
 
 comment on function event_store_private.known_captured_table(text, text, text) is
-'A table of a capture as it is registered. MR005 unknown.';
+'The registration of a captured table. MR005 unknown.';

@@ -1,4 +1,4 @@
--- Two locks: the name's, which an emission holds, and then the row's.
+-- Takes two locks: that of the name, which an emission holds, and then that of the row.
 create or replace function event_store_private.lock_capture(
   v_capture text
 )

@@ -1,6 +1,6 @@
--- To change what is stored, or the lease, this lock is enough: it waits for no emission.
--- The lock changes the row, so that a transaction whose snapshot is older than another writer's commit is told (40001)
--- and never goes on from what it sees. The registration is as it is after the lock.
+-- This lock is enough to change the stored changes or the lease: it waits for no emission.
+-- The lock changes the row. So a transaction with a snapshot older than another writer's commit fails (40001) and never
+-- continues from outdated rows. The returned registration is as of after the lock.
 create or replace function event_store_private.lock_capture_row(
   v_capture text
 )
@@ -20,7 +20,7 @@ begin
     if found then
       return _capture;
     end if;
-    -- another writer made a newer version while this one waited for it
+    -- another writer made a newer version during the wait
     perform event_store_private.known_capture(v_capture);
   end loop;
 end

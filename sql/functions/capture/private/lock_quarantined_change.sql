@@ -1,4 +1,4 @@
--- Nobody emits, requeues or discards until the transaction ends.
+-- No other transaction emits, requeues or discards until this one ends.
 create or replace function event_store_private.lock_quarantined_change(
   v_quarantine_id bigint
 )

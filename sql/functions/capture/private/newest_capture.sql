@@ -1,5 +1,5 @@
--- Found by its newest revision: dead versions stay while somebody holds an old snapshot. Who holds the lock of its name
--- may change the row by what this returns.
+-- Found by its newest revision: dead versions stay while a session holds an old snapshot. The holder of the name's lock
+-- may change the row by the returned ctid.
 create or replace function event_store_private.newest_capture(
   v_capture text
 )
@@ -7,7 +7,7 @@ returns tid
 language plpgsql
 stable
 set search_path = event_store, pg_temp
--- by index, also in a session that planned it for an empty table
+-- by index, even in a session that planned it for an empty table
 as $$
 -- planner: indexed ordered
 begin
@@ -16,4 +16,4 @@ end
 $$;
 
 comment on function event_store_private.newest_capture(text) is
-'Where the row of a capture is; null where there is none. It looks at no dead versions of the row.';
+'The ctid of a capture''s row; null if there is none. It reads no dead versions of the row.';

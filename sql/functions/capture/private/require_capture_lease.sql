@@ -1,4 +1,4 @@
--- For a transaction that makes events, or changes what they are made of.
+-- For a transaction that makes events, or changes their sources.
 create or replace function event_store_private.require_capture_lease(
   v_capture text,
   v_lease_token bigint

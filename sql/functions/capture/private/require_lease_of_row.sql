@@ -1,4 +1,4 @@
--- A lease past its time holds until another owner takes it: the token decides, not the clock.
+-- An expired lease holds until another owner takes it: the token decides, not the clock.
 create or replace function event_store_private.require_lease_of_row(
   v_capture event_store.captures,
   v_lease_token bigint

@@ -1,4 +1,4 @@
--- No later change would belong to such a stream, so it would be live for ever. v_tables is that of register_capture.
+-- No later change would belong to such a stream, so it would stay live for ever. v_tables is that of register_capture.
 -- The caller holds the capture's lock.
 create or replace function event_store_private.require_named_as_before(
   v_capture event_store.captures,
@@ -23,9 +23,9 @@ begin
       coalesce(t.element -> 'key_columns' = '[]', false) as nameless, c.decider is not null as known
     from jsonb_array_elements(v_tables) t(element)
     left join event_store.captured_tables c on c.decider = t.element ->> 'decider'
-    -- what another capture has is refused as such
+    -- a decider of another capture is refused as such
     where coalesce(c.capture, v_capture.capture) = v_capture.capture
-      -- of streams from before nobody knows how they were named: where a key names the rows now, its backfill ends others
+      -- How earlier streams were named is unknown: if a key names the rows now, its backfill ends the others.
       and coalesce(t.element -> 'key_columns' = '[]', false) <> coalesce(c.key_columns = '{}', false)
     order by 1
   loop
@@ -63,7 +63,7 @@ begin
     end if;
   end loop;
   if _faults is not null then
-    raise exception 'rows are named otherwise than the streams of their decider'
+    raise exception 'rows are not named as the streams of their decider are'
       using
         errcode = 'MR034',
         detail = _faults,
@@ -73,5 +73,5 @@ end
 $$;
 
 comment on function event_store_private.require_named_as_before(event_store.captures, jsonb) is
-'Refuses tables whose rows would be named otherwise than the live streams of their deciders: by a key, or by nothing. '
-'MR034 there are such.';
+'Refuses tables with rows that would be named differently from the live streams of their deciders: by a key, or by '
+'nothing. MR034 there are such tables.';

@@ -1,5 +1,5 @@
--- It runs beside the capture's process. Another verification of the table that did not end is over. Without v_repairs,
--- what differs is only counted. verify_rows and end_verification take the number.
+-- It runs alongside the capture's process. An unfinished verification of the same table is over. Without v_repairs,
+-- differences are only counted. verify_rows and end_verification take the number.
 -- Example: select begin_verification('crm', 'public', 'customers', '742', false, null)
 create or replace function event_store_platform.begin_verification(
   v_capture text,
@@ -65,9 +65,9 @@ end
 $$;
 
 comment on function event_store_platform.begin_verification(text, text, text, xid8, boolean, text) is
-'Begins to compare the table v_schema.v_table with its streams, in snapshots of the source that see all older transactions '
-'than v_published_xid, and returns the verification''s number. v_repairs: what differs becomes events, audited with v_reason. '
-'MR005 unknown table, nothing names its rows, or an argument is missing; MR030 unknown capture; MR036 the table''s '
-'backfill has not ended, or a gap is open.';
+'Begins to compare the table v_schema.v_table with its streams, in snapshots of the source that see all transactions '
+'older than v_published_xid, and returns the verification''s number. v_repairs: differences become events, audited '
+'with v_reason. MR005 unknown table, nothing names its rows, or an argument is missing; MR030 unknown capture; MR036 '
+'the table''s backfill has not ended, or a gap is open.';
 revoke all on function event_store_platform.begin_verification(text, text, text, xid8, boolean, text) from public;
 grant execute on function event_store_platform.begin_verification(text, text, text, xid8, boolean, text) to event_store_owner;

@@ -1,7 +1,7 @@
--- No row counts as gone where the key of one could not be read. A repair ends streams with deleted, as finish_backfill
--- does, and gives up quarantined changes that are older than the verification: of such streams, of rows whose key could
--- not be read, and of truncations. examples are up to twenty keys of gone rows, quarantined are the changes of the
--- table that wait in the quarantine in the end.
+-- If the key of any row could not be read, no row counts as gone. A repair ends streams with deleted, as
+-- finish_backfill does, and gives up quarantined changes that are older than the verification: of such streams, of rows
+-- with a key that could not be read, and of truncations. examples are up to twenty keys of gone rows, quarantined are
+-- the changes of the table that wait in the quarantine in the end.
 -- Example: select * from end_verification(4711, true)
 create or replace function event_store_platform.end_verification(
   v_verification bigint,
@@ -37,7 +37,7 @@ begin
   _table := event_store_private.read_table(_verification);
   gone := 0;
   if v_whole and _verification.repairs and _verification.finishing_key is null then
-    -- What was read took the place of its own already, and holds what it could not. A stream with a newer change keeps all.
+    -- Rows read replaced their own changes, and cover the unreadable ones. A stream with a newer change keeps all.
     perform event_store_private.supersede_changes(
       _table,
       array(
@@ -77,7 +77,7 @@ begin
     return next;
     return;
   end if;
-  delete from event_store.verifications where backfill_offset = v_verification; -- and what it found
+  delete from event_store.verifications where backfill_offset = v_verification; -- with its findings
   select count(*) into quarantined
   from event_store.quarantined_changes q
   where q.capture = _table.capture and q.decider = _table.decider;
@@ -86,7 +86,7 @@ end
 $$;
 
 comment on function event_store_platform.end_verification(bigint, boolean, bigint) is
-'Ends a verification, v_limit streams a call, until it is done. v_whole: every row was read, so live streams that it did not find '
-'belong to rows that are gone; a repair ends these. MR005 an argument is out of range; MR049 the verification is over.';
+'Ends a verification, v_limit streams a call, until it is done. v_whole: every row was read, so live streams not '
+'found have lost their rows; a repair ends these. MR005 an argument is out of range; MR049 the verification is over.';
 revoke all on function event_store_platform.end_verification(bigint, boolean, bigint) from public;
 grant execute on function event_store_platform.end_verification(bigint, boolean, bigint) to event_store_owner;

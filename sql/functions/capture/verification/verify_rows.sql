@@ -1,7 +1,7 @@
--- All rows are of one snapshot. unchanged are as their streams say; differing are not, missing of them have no live
--- stream: a repair appends them as events backfilled. held wait in the quarantine or cannot be events; where a row can
--- be, a repair gives up the quarantined changes of its stream, which are older. left_out have newer changes. examples
--- are up to twenty keys of those that differ.
+-- All rows are of one snapshot. unchanged equal those of their streams; differing do not, missing of them have no live
+-- stream: a repair appends them as events backfilled. held wait in the quarantine or cannot be events; if a row can be,
+-- a repair gives up the quarantined changes of its stream, which are older. left_out have newer changes. examples are
+-- up to twenty keys of those that differ.
 create or replace function event_store_platform.verify_rows(
   v_verification bigint,
   v_snapshot pg_snapshot,
@@ -60,8 +60,8 @@ end
 $$;
 
 comment on function event_store_platform.verify_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) is
-'Compares rows of the table of v_verification with their streams, as emit_backfill takes them; a repair appends those that differ'
-'. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows again). MR005 an '
-'argument is malformed; MR049 the verification is over.';
+'Compares rows of the table of v_verification with their streams, as emit_backfill takes them; a repair appends those '
+'that differ. status is stored, behind (emit up to v_high_lsn first, then again) or unpublished (read the rows '
+'again). MR005 an argument is malformed; MR049 the verification is over.';
 revoke all on function event_store_platform.verify_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) from public;
 grant execute on function event_store_platform.verify_rows(bigint, pg_snapshot, pg_lsn, text[], uuid[], uuid, text[], text[]) to event_store_owner;

@@ -61,5 +61,5 @@ end
 $$;
 
 comment on function event_store_private.apply_message(text, int, bigint, jsonb, text[], jsonb[], jsonb, uuid, bytea) is
-'Appends a message''s events, changes its producer''s state and writes down the result; returns the offsets of '
-'the events and which were new. MR001 to MR005, MR034 as append_events.';
+'Appends a message''s events, changes its producer''s state and records the result; returns the offsets of the events '
+'and which were new. MR001 to MR005, MR034 as append_events.';

@@ -1,4 +1,4 @@
--- It does the last change of each key, and all events. The caller has locked the producer's row.
+-- It applies the last change of each key, and all events. The caller has locked the producer's row.
 create or replace function event_store_private.apply_staged_changes(
   v_transaction event_store.transactions,
   v_result jsonb
@@ -32,4 +32,4 @@ end
 $$;
 
 comment on function event_store_private.apply_staged_changes(event_store.transactions, jsonb) is
-'Does what a transaction has staged and writes down its result. MR001 to MR005, MR034 as append_events.';
+'Applies the staged changes of a transaction and records its result. MR001 to MR005, MR034 as append_events.';

@@ -1,5 +1,5 @@
--- The caller has locked the producer's row. The changes go, and the transactions' rows stay for a while, so that a late
--- caller is told what happened.
+-- The caller has locked the producer's row. The staged changes are deleted; the transactions' rows stay for a while, so
+-- that a late caller learns how they ended.
 create or replace function event_store_private.end_transactions(
   v_producer_id text,
   v_partition int,

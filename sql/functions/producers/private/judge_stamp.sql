@@ -1,5 +1,5 @@
 -- The rule of exactly-once producers. The epoch is judged first. A high-water mark decides, not a window: a duplicate
--- of any age is one.
+-- is recognized at any age.
 create or replace function event_store_private.judge_stamp(
   v_epoch bigint,
   v_sequence bigint,
@@ -20,4 +20,4 @@ as $$
 $$;
 
 comment on function event_store_private.judge_stamp(bigint, bigint, bigint, bigint) is
-'What a message is: opened (the next one), duplicate, gap, fenced or unknown_epoch.';
+'The verdict on a message: opened (the next one), duplicate, gap, fenced or unknown_epoch.';

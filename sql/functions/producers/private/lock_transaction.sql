@@ -1,4 +1,4 @@
--- The producer is locked before the transaction, which has a result if it was committed or abandoned.
+-- Locks the producer before the transaction. The transaction has a result if it was committed or abandoned.
 create or replace function event_store_private.lock_transaction(
   v_transaction_id uuid
 )
@@ -21,11 +21,11 @@ begin
   if not event_store_private.may_use(_owner) then
     perform event_store_private.refuse_foreign_producer(_transaction.producer_id, _transaction.partition, _owner);
   end if;
-  -- a snapshot that is older than a later message ends here (40001): the row of producers is only locked, and does not tell
+  -- A snapshot older than a later message fails here (40001): the lock of the row of producers does not show it.
   perform from event_store.producer_progress
   where ctid = (select g.version from event_store_private.progress_of(_transaction.producer_id, _transaction.partition) g)
   for no key update;
-  -- as it is now: somebody else may have ended it while we waited
+  -- as it is now: a concurrent transaction may have ended it during the wait
   select * into _transaction from event_store.transactions where transaction_id = v_transaction_id for update;
   if not found and not exists (select from event_store.producer_results where transaction_id = v_transaction_id) then
     perform event_store_private.refuse_unknown_transaction(v_transaction_id);

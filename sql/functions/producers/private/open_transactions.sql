@@ -1,4 +1,4 @@
--- How many transactions of a producer are open; null on a standby, which has nothing of unlogged tables.
+-- How many transactions of a producer are open; null on a standby, which has no data of unlogged tables.
 create or replace function event_store_private.open_transactions(
   v_producer_id text,
   v_partition int

@@ -1,6 +1,6 @@
--- Found by its newest revision: dead versions of the row stay while somebody holds an old snapshot (see checkpoint_of).
--- Postgres inlines it. The row's ctid is there as version: who holds the producer's lock may change it by that, without
--- another search.
+-- Found by its newest revision: dead versions of the row stay while a session holds an old snapshot (see
+-- checkpoint_of). Postgres inlines it. version is the row's ctid: the holder of the producer's lock may change the row
+-- by it, without another search.
 create or replace function event_store_private.progress_of(
   v_producer_id text,
   v_partition int
@@ -20,4 +20,4 @@ as $$
 $$;
 
 comment on function event_store_private.progress_of(text, int) is
-'The next sequence of a producer, without a look at dead versions of the row.';
+'The next sequence of a producer, read without dead versions of the row.';

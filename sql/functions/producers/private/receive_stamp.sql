@@ -1,5 +1,5 @@
--- From here to the end of the transaction nobody else's message of this partition of the producer is judged. A
--- duplicate whose digest is not the first one's is refused.
+-- From here to the end of the transaction, no other message of this partition of the producer is judged. A duplicate
+-- with a digest that differs from the first one's is refused.
 create or replace function event_store_private.receive_stamp(
   v_producer_id text,
   v_partition int,
@@ -62,4 +62,4 @@ end
 $$;
 
 comment on function event_store_private.receive_stamp(text, int, bigint, bigint, bytea) is
-'Locks the producer, judges a message and counts it; returns what judge_stamp says. MR005, MR023, MR028, MR045.';
+'Locks the producer, judges a message and counts it; returns the verdict of judge_stamp. MR005, MR023, MR028, MR045.';

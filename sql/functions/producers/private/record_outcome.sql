@@ -23,7 +23,7 @@ begin
     producer_id, partition, sequence, outcome, result, offsets, appended, reason, transaction_id, ended_at, digest
   )
   values (v_producer_id, v_partition, v_sequence, v_outcome, v_result, v_offsets, v_appended, v_reason, v_transaction_id, _now, v_digest);
-  -- its revision stays: each outcome follows a message that opened, which raised it
+  -- The revision stays: each outcome follows a message that opened, which raised it.
   update event_store.producer_progress g
   set
     next_sequence = v_sequence + 1,
@@ -37,4 +37,4 @@ end
 $$;
 
 comment on function event_store_private.record_outcome(text, int, bigint, text, jsonb, bigint[], boolean[], text, uuid, bytea) is
-'Writes down how a message ended and raises the producer''s next sequence.';
+'Records how a message ended and raises the producer''s next sequence.';

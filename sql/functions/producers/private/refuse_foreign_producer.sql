@@ -16,9 +16,9 @@ begin
       detail = format(
         'producer %L, partition %s, belongs to role %s; %s is no member of it', v_producer_id, v_partition, v_owner, event_store_private.caller_role()
       ),
-      hint = 'Grant the role to the login; or let who owns the producer give it to a role of both: register_producer(producer_id, partition, v_owner => role).';
+      hint = 'Grant the role to the login; or let the owner of the producer give it to a role of both: register_producer(producer_id, partition, v_owner => role).';
 end
 $$;
 
 comment on function event_store_private.refuse_foreign_producer(text, int, text) is
-'Raises MR045 and says whose the producer is.';
+'Raises MR045 and names the producer''s owner.';

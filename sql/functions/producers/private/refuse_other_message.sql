@@ -1,4 +1,4 @@
--- Raises that a stamp names a message with another content than before, where senders said by digests what they sent.
+-- Raises that a stamp names a message with other content than before, if senders gave digests of the content.
 create or replace function event_store_private.refuse_other_message(
   v_producer_id text,
   v_partition int,

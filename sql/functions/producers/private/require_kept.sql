@@ -1,4 +1,4 @@
--- Refuses what a producer may not keep: a value or a result beyond the limits of an event's data (data_fault).
+-- Refuses a value or a result beyond the limits of an event's data (data_fault).
 create or replace function event_store_private.require_kept(
   v_what text,
   v_value jsonb
@@ -11,7 +11,7 @@ as $$
 declare
   _fault text;
 begin
-  -- as event_fault, which says why
+  -- as in event_fault, which gives the reason
   if pg_column_size(v_value) > 700 or octet_length(v_value::text) > 900 or pg_column_compression(v_value) is not null then
     _fault := event_store_private.data_fault(v_value);
     if _fault is not null then

@@ -1,4 +1,4 @@
--- Refuses a transaction that has ended, or whose deadline has passed.
+-- Refuses a transaction that has ended or passed its deadline.
 create or replace function event_store_private.require_open(
   v_transaction event_store.transactions
 )

@@ -1,4 +1,4 @@
--- A producer that nobody registered has no state and no messages: it passes.
+-- An unregistered producer has no state and no messages: it passes.
 create or replace function event_store_private.require_producer(
   v_producer_id text,
   v_partition int

@@ -1,4 +1,4 @@
--- Refuses what can be no producer.
+-- Refuses an invalid producer id or partition.
 create or replace function event_store_private.require_producer_id(
   v_producer_id text,
   v_partition int
@@ -22,4 +22,4 @@ end
 $$;
 
 comment on function event_store_private.require_producer_id(text, int) is
-'MR005 unless it can be a producer and its partition.';
+'MR005 unless it is a valid producer and partition.';

@@ -1,4 +1,4 @@
--- Refuses what can be no key of a producer's state.
+-- Refuses an invalid key of a producer's state.
 create or replace function event_store_private.require_state_key(
   v_key text
 )
@@ -17,4 +17,4 @@ end
 $$;
 
 comment on function event_store_private.require_state_key(text) is
-'MR005 unless it can be a key of a producer''s state.';
+'MR005 unless it is a valid key of a producer''s state.';

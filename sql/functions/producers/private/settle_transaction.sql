@@ -1,5 +1,4 @@
--- What another transaction of the same message did first makes this one a duplicate. Called again, the answer is the
--- same.
+-- If another transaction of the same message was first, this one is a duplicate. A repeated call gets the same answer.
 create or replace function event_store_private.settle_transaction(
   v_transaction_id uuid,
   v_outcome text,
@@ -62,5 +61,5 @@ end
 $$;
 
 comment on function event_store_private.settle_transaction(uuid, text, jsonb, text) is
-'Ends a transaction as committed or abandoned, or says what another one of the same message did. MR024 fenced, MR026 '
-'unknown, MR027 ended otherwise.';
+'Ends a transaction as committed or abandoned, or returns the outcome of another one of the same message. MR024 '
+'fenced, MR026 unknown, MR027 ended otherwise.';

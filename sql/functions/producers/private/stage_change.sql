@@ -1,4 +1,4 @@
--- Locks an open transaction and adds to what it is going to do.
+-- Locks an open transaction and adds to its staged changes.
 create or replace function event_store_private.stage_change(
   v_transaction_id uuid,
   v_key text,

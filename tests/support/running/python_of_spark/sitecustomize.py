@@ -1,11 +1,11 @@
-"""What each Python process of the tests' Spark does first; Python itself imports this module.
+"""Prepares each Python process of the tests' Spark; Python itself imports this module first.
 
-Spark puts archives before everything else: pyspark's sources, which each process would compile as it imports them, and
-a jar of thousands of names. What is installed is the same, and compiled.
+Spark puts archives first on the path: pyspark's sources, which each process would compile on import, and a jar with
+thousands of names. The installed packages are the same, and compiled.
 
-Workers are forked from a process that has imported what each of them needs. A worker whose task failed is not used
-again. The next one imports pandas and Arrow anew, which takes longer than the task, and tests let many tasks fail.
-Millrace itself each worker imports by itself: a session brings it along.
+Workers are forked from a process that has imported their common modules. A worker with a failed task is not reused. Its
+successor would import pandas and Arrow again, which takes longer than the task, and in tests many tasks fail. Each
+worker imports Millrace itself: a session ships it.
 """
 
 import sys
@@ -20,5 +20,5 @@ sys.path[:] = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"
 if sys.orig_argv[1:3] == ["-m", "pyspark.daemon"]:
     for module in NEEDED:
         import_module(module)
-# a worker that gets another file of a session reads each archive once more that was found so far
+# a worker that gets another file of a session rereads each archive found so far
 sys.path_importer_cache.clear()

@@ -1,10 +1,10 @@
--- Each live stream gets deleted, in the order of keys behind v_after_key. The caller holds the capture's lock. A stream
--- with changes in the quarantine gets it there, behind them; so does one whose event_id somebody else took.
--- v_read: the table as its backfill has read it; then only streams are meant that neither the backfill has appended to
--- or found unchanged, nor, since it was published, a change has touched. Null: all of them.
--- v_change says why, of all of them: the data of the events, and what they are named after beside their stream, so that
--- the same call again appends nothing. A reading says that itself: no other one has its number, also after its table
--- was taken out of the capture and put back.
+-- Each live stream gets deleted, in the order of keys behind v_after_key. The caller holds the capture's lock. If a
+-- stream has changes in the quarantine, or the event_id is taken, the event goes into the quarantine, behind them.
+-- v_read: the table as its backfill has read it. Then only streams count that the backfill neither appended to nor
+-- found unchanged, and that no change has touched since the table was published. Null: all live streams.
+-- v_change gives the cause for all of them: the data of the events, and with the stream the base of their ids, so that
+-- the same call again appends nothing. A reading gives these itself: its number is unique, even after its table was
+-- taken out of the capture and put back.
 create or replace function event_store_private.emit_deletions(
   v_capture event_store.captures,
   v_decider text,
@@ -99,5 +99,5 @@ end
 $$;
 
 comment on function event_store_private.emit_deletions(event_store.captures, text, event_store.captured_tables, text, bigint, event_store.wal_events) is
-'Appends deleted to streams of a table whose rows are gone, so many at a time; to_key is null when all were looked '
-'at.';
+'Appends deleted to streams of a table that have lost their rows, v_limit at a time; to_key is null once all are '
+'checked.';

@@ -1,8 +1,8 @@
--- It emits as emit_range does. All are plain where no change is a TRUNCATE, is unfit or has an unknown event, no stream
--- is closed, and none of the next v_limit changes has to wait behind one in the quarantine; otherwise it does nothing.
--- The data go from wal_events into events as they are; only what tells a stream's next version is sorted and kept in
--- between. Who may call emit_changes is a member of event_store_owner, whose each captured decider is: that is not
--- asked again. An event that is stored already, and a version that another writer took, raise unique_violation.
+-- It emits as emit_range does if the next v_limit changes are plain: none is a TRUNCATE, is unfit, has an unknown event
+-- or a closed stream, or waits behind a change in the quarantine. Otherwise it does nothing.
+-- The data go from wal_events into events as they are; only what gives a stream's next version is sorted and kept.
+-- Rights are not checked again: a caller of emit_changes is a member of event_store_owner, which owns each captured
+-- decider. An event that is stored already, and a version that another writer took, raise unique_violation.
 create or replace function event_store_private.emit_plain_range(
   v_capture event_store.captures,
   v_limit bigint
@@ -15,7 +15,7 @@ returns table (
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- One plan, tables with or without statistics: the changes in the order of their key.
+-- One plan, with or without statistics: the changes in the order of their key.
 as $$
 -- planner: indexed ordered nested once
 declare
@@ -23,7 +23,7 @@ declare
   _now constant timestamptz := event_store_private.clock();
 begin
   if current_setting('transaction_isolation') <> 'read committed' or (
-    -- Asked before anything else is: a row that waits may be one that changes all the time.
+    -- Checked before anything else: a row that waits may be one that changes all the time.
     exists (select from event_store.quarantined_changes q where q.capture = v_capture.capture)
     and exists (
       select
@@ -36,8 +36,8 @@ begin
         order by w.commit_lsn, w.commit_idx
         limit v_limit
       ) ahead
-      -- one whose stream is unknown holds no other one back; offset 0: a look-up for each, also by a plan that was made while
-      -- nothing waited
+      -- A change with an unknown stream holds no other one back. offset 0: one look-up per change, even in a plan that
+      -- was made while nothing waited.
       where exists (
         select
         from event_store.quarantined_changes q
@@ -49,7 +49,7 @@ begin
     return next;
     return;
   end if;
-  with ahead as ( -- not materialized: it would have to be sorted again
+  with ahead as ( -- not materialized, which would need another sort
     select
       w.ctid as at, w.commit_lsn, w.commit_idx, w.event_id, w.decider, w.decider_id, w.action,
       event_store_private.change_bytes(w.data) as bytes,
@@ -93,7 +93,7 @@ begin
       select h.* from event_store_private.head_of_stream(l.decider_id, l.decider) h where l.number = 1
     ) head on true
   ), offsets as materialized (
-    -- one statement: they are drawn after it began to see the heads, so they rise along each stream
+    -- One statement: the offsets are drawn after it began to see the heads, so they rise along each stream.
     select array(select nextval('event_store.events_offset_seq') from generate_series(1, (select count(*) from taken))) as drawn
   ), appended as (
     insert into event_store.events (
@@ -103,7 +103,7 @@ begin
       w.action, w.event_id, 1, w.decider, w.decider_id, w.data, w.command_id, c.follows, false, _now,
       (select o.drawn from offsets o)[c.nth], c.version, event_store_private.change_metadata(w.data)
     from (select * from chained order by nth) c
-    -- a change is never updated, so it is where it was seen; offset 0: a look-up for each, whenever the plan was made
+    -- A change is never updated, so its ctid stays valid. offset 0: one look-up per change, whenever the plan was made.
     cross join lateral (
       select x.*
       from event_store.wal_events x

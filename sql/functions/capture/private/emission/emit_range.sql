@@ -1,7 +1,7 @@
 -- The caller has locked the capture's row, and moves the capture to the position that this returns. It takes at most
--- v_limit changes and about 32 MiB of data. Those with a fault go into the quarantine, and later ones of their streams,
--- which wait.
--- v_careful: each is asked whether the store would append it, which is otherwise found out by trying.
+-- v_limit changes and about 32 MiB of data. Changes with a fault go into the quarantine, and so do later ones of their
+-- streams, which wait.
+-- v_careful: checks for each change whether the store would append it, instead of finding out by trying.
 create or replace function event_store_private.emit_range(
   v_capture event_store.captures,
   v_limit bigint,
@@ -17,7 +17,7 @@ returns table (
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- One plan, tables with or without statistics: the changes in the order of their key.
+-- One plan, with or without statistics: the changes in the order of their key.
 as $$
 -- planner: indexed ordered nested once
 declare
@@ -54,7 +54,7 @@ begin
     ) a
     where not a.truncates and a.bytes_before < 33554432
   ), judged as materialized (
-    -- mostly nothing waits, and then nothing is sorted
+    -- usually nothing waits, and then nothing is sorted
     select t.*, false as waits, t.nth as number
     from taken t
     where not (_some_wait or (select bool_or(f.why is not null) from taken f))
@@ -63,7 +63,7 @@ begin
     from (
       select
         w.*,
-        -- a change whose stream is unknown holds no other one back
+        -- a change with an unknown stream holds no other one back
         w.why is not null or bool_or(w.why is not null) over (
           partition by w.decider_id, w.decider order by w.nth rows unbounded preceding
         ) or (

@@ -1,4 +1,4 @@
--- The event truncated goes to the stream [] of the table, then deleted to each live stream of it, at most v_limit a
+-- The event truncated goes to the stream [] of the table, then deleted to each of its live streams, at most v_limit a
 -- call. The caller holds the capture's lock, and keeps to_key as truncating_key.
 create or replace function event_store_private.emit_truncate(
   v_capture event_store.captures,
@@ -78,4 +78,4 @@ end
 $$;
 
 comment on function event_store_private.emit_truncate(event_store.captures, bigint) is
-'Emits the TRUNCATE that is next in a locked capture, a part of its rows at a time; to_key is null when all are.';
+'Emits the TRUNCATE that is next in a locked capture, some rows at a time; to_key is null once all rows are emitted.';

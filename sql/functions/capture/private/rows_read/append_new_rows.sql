@@ -1,7 +1,7 @@
--- Each row becomes the first event of its stream, backfilled. The caller holds the capture's lock. A row that has a
--- fault, a stream, or anything in the quarantine is left for place_rows, and so is all where a TRUNCATE or anything out
--- of the ordinary came between. The arguments are those of emit_backfill. The rows go from their arrays into events as
--- they are: nothing is sorted, joined or kept in between.
+-- Each row becomes the first event of its stream, backfilled. The caller holds the capture's lock. Rows that have a
+-- fault, a stream, or anything in the quarantine are left for place_rows; so are all rows if a TRUNCATE or anything
+-- unusual came in between. The arguments are those of emit_backfill. The rows go from their arrays into events as they
+-- are: nothing is sorted, joined or kept in between.
 create or replace function event_store_private.append_new_rows(
   v_table event_store.captured_tables,
   v_decider_ids text[],
@@ -14,7 +14,7 @@ returns uuid[]
 language plpgsql
 volatile
 set search_path = event_store, pg_temp
--- One plan, tables with or without statistics: a look-up for each row.
+-- One plan, with or without statistics: one look-up per row.
 as $$
 -- planner: indexed ordered nested once
 declare
@@ -40,7 +40,7 @@ begin
         select g.decider_id, g.event_id, g.data::jsonb as data
         from unnest(v_decider_ids, v_event_ids, v_data, v_faults) with ordinality g(decider_id, event_id, data, fault, number)
         where g.fault is null
-          -- "offset 0": a look-up for each row, also where the plan was made for a store without events
+          -- "offset 0": one look-up per row, even if the plan was made for a store without events
           and not exists (
             select from event_store.events h where h.decider_id = g.decider_id and h.decider = v_table.decider offset 0
           )
@@ -63,7 +63,7 @@ begin
     )
     select coalesce(array_agg(a.event_id), '{}') into _appended from appended a;
   exception when unique_violation or data_exception then
-    -- two rows of one stream, an event that is stored elsewhere, no JSON: nothing is appended
+    -- two rows of one stream, an event stored elsewhere, or no JSON: nothing is appended
     return '{}';
   end;
   if pg_sequence_last_value('event_store.attended_seq') % 2 = 1 then -- a sequencer sleeps
@@ -74,4 +74,4 @@ end
 $$;
 
 comment on function event_store_private.append_new_rows(event_store.captured_tables, text[], uuid[], uuid, text[], text[]) is
-'Appends rows of a captured table that no event tells of yet; returns the event_ids of those that were appended.';
+'Appends rows of a captured table that have no event yet; returns the event_ids of the appended ones.';

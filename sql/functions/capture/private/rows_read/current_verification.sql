@@ -1,4 +1,4 @@
--- A verification is over where it ended, another one of its table began, or the table is read anew as a whole.
+-- A verification is over once it ended, another one of its table began, or the whole table is read again.
 create or replace function event_store_private.current_verification(
   v_verification bigint
 )

@@ -1,5 +1,5 @@
--- Whoever begins a backfill of a table draws another number for it, or takes the table out of its capture. A backfill
--- that ended has removed its own (finish_backfill).
+-- A new backfill of a table draws another number for it, or the table leaves its capture. A backfill that ended has
+-- removed its own rows (finish_backfill).
 create or replace function event_store_private.forget_unchanged_rows()
 returns trigger
 language plpgsql
@@ -14,7 +14,7 @@ end
 $$;
 
 comment on function event_store_private.forget_unchanged_rows() is
-'Trigger: removes what a backfill found that another one takes the place of.';
+'Trigger: removes the findings of a backfill that another one replaces.';
 
 create or replace trigger forget_unchanged_rows
 after delete or update of backfill_offset on event_store.captured_tables

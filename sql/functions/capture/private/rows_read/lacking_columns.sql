@@ -1,5 +1,5 @@
 -- The source's log did not hold the values of these columns.
--- Without settings of its own, so that Postgres writes it into the statements that ask for it.
+-- Without settings of its own, so that Postgres inlines it into the calling statements.
 create or replace function event_store_private.lacking_columns(
   v_data jsonb
 )
@@ -14,4 +14,4 @@ as $$
 $$;
 
 comment on function event_store_private.lacking_columns(jsonb) is
-'The columns whose values the event of a captured change lacks.';
+'The columns without a value in the event of a captured change.';

@@ -1,6 +1,6 @@
--- The row is the record of the stream's last event, with the values that it lacks (unavailable) from the events before
--- it. The row is not told whole where a value was never in the log, or its event is purged or lies more than a thousand
--- events back.
+-- The row is the record of the stream's last event; values that it lacks (unavailable) come from earlier events. The
+-- row is incomplete if a value was never in the log, or if its event is purged or lies more than a thousand events
+-- back.
 create or replace function event_store_private.last_record(
   v_decider_id text,
   v_decider text
@@ -34,7 +34,7 @@ begin
         (select jsonb_object_agg(l.name, _event.data -> 'record' -> l.name) from unnest(_lacking) l(name) where _event.data -> 'record' ? l.name),
         '{}'
       );
-      -- a column that an event neither has nor lacks was not there yet
+      -- a column that an event neither has nor lacks did not exist yet
       _lacking := array(
         select l.name from unnest(_lacking) l(name) where l.name = any(event_store_private.lacking_columns(_event.data))
       );
@@ -42,7 +42,7 @@ begin
     if _lacking = '{}' then
       return _record;
     end if;
-    -- what was before is another row's
+    -- earlier events are of another row
     if _event.event <> 'updated' or _event.data ? 'old_key' then
       return null;
     end if;
@@ -52,4 +52,4 @@ end
 $$;
 
 comment on function event_store_private.last_record(text, text) is
-'The row that a stream of a captured table says is there now; null where it is gone, or not told whole.';
+'The current row of a captured table according to its stream; null if it is gone or incomplete.';

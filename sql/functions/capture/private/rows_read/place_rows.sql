@@ -1,9 +1,8 @@
--- Events are backfilled, in the order of their numbers; all that the snapshot sees is emitted. The caller holds the
--- capture's lock, and says by v_table.backfill_offset which reading it is. v_mode:
+-- It appends events backfilled, in the order of the rows' numbers; all that the snapshot sees is emitted before. The
+-- caller holds the capture's lock, and identifies the reading by v_table.backfill_offset. v_mode:
 --   backfill  a row of a stream in the quarantine waits there, behind its changes;
---   repair    it takes the place of its stream's quarantined changes, if the snapshot sees these and it can be an
---             event;
---   verify    nothing is appended, and nothing goes to the quarantine: appended counts what would be.
+--   repair    it replaces its stream's quarantined changes, if the snapshot sees these and it can be an event;
+--   verify    nothing is appended or quarantined: appended counts the rows that would be.
 -- missing of the appended have no live stream. differing: up to twenty of their keys.
 create or replace function event_store_private.place_rows(
   v_capture event_store.captures,
@@ -35,7 +34,7 @@ declare
   _batch event_store_private.batch_event[];
 begin
   select last_value into _after from event_store.events_offset_seq;
-  -- a TRUNCATE that the snapshot does not see removed all that it sees, and says so in the streams that had events only
+  -- A TRUNCATE that the snapshot does not see removed all its rows. Only streams that had events record that.
   _truncated := exists (
     select from event_store_private.head_of_stream('[]', v_table.decider) s
     join event_store.events e on e."offset" = s.last_offset
@@ -57,7 +56,7 @@ begin
         e.event = 'updated' and e.data -> 'unavailable' <> '[]' as lacks,
         e.event in ('inserted', 'updated', 'backfilled')
           and jsonb_typeof(r.data -> 'record') = 'object'
-          -- to the byte: 1.0 and 1.00 are equal, and not the same
+          -- to the byte: 1.0 and 1.00 are equal, but not identical
           and record_image_eq(
             row(r.data -> 'record'),
             row(
@@ -70,7 +69,7 @@ begin
         exists (
           select from event_store.quarantined_changes q where q.decider_id = r.decider_id and q.decider = v_table.decider
         ) as waits,
-        -- what another generation says is older: this one's slot was made later; so is what says no generation
+        -- A change of another generation is older, for this slot was made later; so is one without a generation.
         _truncated or coalesce(
           o.generation = v_capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot), false
         ) or exists (
@@ -80,12 +79,12 @@ begin
         ) as newer
       from read r
       left join lateral event_store_private.head_of_stream(r.decider_id, v_table.decider) s on true
-      -- "offset 0": a look-up for each row, also where the plan was made for a store without events
+      -- "offset 0": one look-up per row, even if the plan was made for a store without events
       left join lateral (select h.event, h.data from event_store.events h where h."offset" = s.last_offset offset 0) e on true
       left join lateral event_store_private.change_origin(e.data) o on true
       where not exists (
           select from event_store.events o
-          -- anybody may append under the id of a row, and not to its stream
+          -- any writer may append under the id of a row, but not to its stream
           where o.event_id = r.event_id and o.decider = v_table.decider and o.decider_id = r.decider_id offset 0
         )
         and not exists (select from event_store.quarantined_changes o where o.event_id = r.event_id offset 0)
@@ -97,7 +96,7 @@ begin
         case when since.record is null then p.data else jsonb_set(p.data, '{record}', (p.data -> 'record') || since.record) end as data
       from placed p
       left join lateral (
-        -- with all that changed since, every value that was read is as it is now
+        -- with all later changes, every value of the read row is current
         select case when bool_and(n.event = 'updated') then jsonb_object_agg(v.key, v.value order by n."offset") end as record
         from event_store.events n
         cross join lateral event_store_private.change_origin(n.data) o
@@ -106,13 +105,13 @@ begin
         ) v
         where n.decider_id = p.decider_id and n.decider = v_table.decider
           and o.generation = v_capture.source_generation and not pg_visible_in_snapshot(o.xid, v_snapshot)
-          -- here, where it is asked before any event is looked at
+          -- here, so that it is checked before any event is read
           and p.newer and p.lacks and not p.waits and not _truncated and jsonb_typeof(p.data -> 'record') = 'object'
       ) since on true
     ), fresh as materialized (
       select
         c.*,
-        -- what is read now takes the place of what could not be told
+        -- the row read now replaces changes that could not be read
         v_mode = 'repair' and c.waits and not c.newer as supersedes,
         case
           when c.unchanged is not true then coalesce(
@@ -139,7 +138,7 @@ begin
         and (v_mode = 'backfill' or (v_mode = 'repair' and not f.waits))
       order by f.number
     ), kept as (
-      -- the end of the backfill finds no event of it in their streams; '' is a row whose key could not be read
+      -- The end of the backfill finds no event of it in these streams. '' is a row with a key that could not be read.
       insert into event_store.unchanged_rows (backfill_offset, decider_id)
       select v_table.backfill_offset, coalesce(f.decider_id, '')
       from fresh f

@@ -1,6 +1,5 @@
--- The arrays go together by their order, which require_read_rows has checked. v_data are texts of JSON, null where
--- v_faults says why there are none; v_faults may be empty, which is no fault at all. Raises MR005 for a text that is no
--- JSON.
+-- The arrays correspond by order, which require_read_rows has checked. v_data are texts of JSON, null if v_faults gives
+-- a reason; v_faults may be empty, which means no faults. Raises MR005 for a text that is not JSON.
 create or replace function event_store_private.read_rows(
   v_decider_ids text[],
   v_event_ids uuid[],
@@ -26,4 +25,4 @@ end
 $$;
 
 comment on function event_store_private.read_rows(text[], uuid[], uuid, text[], text[]) is
-'Rows of a captured table that were read, from an array for each field.';
+'Rows of a captured table, from an array for each field.';

@@ -1,4 +1,4 @@
--- The captured table of a verification, as of its own backfill: what tells which rows it found.
+-- The captured table of a verification, with its number as that of a backfill: the number identifies the rows it found.
 create or replace function event_store_private.read_table(
   v_verification event_store.verifications
 )

@@ -1,5 +1,4 @@
--- Each array has one entry for a row, and v_faults may be empty. What an entry says is checked where it becomes an
--- event.
+-- Each array has one entry per row, and v_faults may be empty. An entry's content is checked when it becomes an event.
 create or replace function event_store_private.require_read_rows(
   v_decider_ids text[],
   v_event_ids uuid[],
@@ -32,4 +31,4 @@ end
 $$;
 
 comment on function event_store_private.require_read_rows(text[], uuid[], uuid, text[], text[]) is
-'Refuses rows of a captured table whose arrays do not go together. MR005.';
+'Refuses rows of a captured table with arrays that do not fit together. MR005.';

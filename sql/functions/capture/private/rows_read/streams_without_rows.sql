@@ -1,8 +1,8 @@
--- The next v_limit streams after v_after_key, in the order of keys. A row is gone without a change of its own while its
--- stream is live; waits: the stream has changes in the quarantine. The caller holds the capture's lock.
--- v_read: the table as it was read; then a row is gone if the reading has neither appended to its stream nor found it
--- unchanged, and no change has touched it since the table was published. Where the reading found a row whose key it
--- could not read, any stream may be that row's, and none is gone. Null: the row of each live stream is.
+-- The next v_limit streams after v_after_key, in the order of keys. gone: the stream is live, but its row disappeared
+-- without a change of its own. waits: the stream has changes in the quarantine. The caller holds the capture's lock.
+-- v_read: the table as it was read. Then a row is gone if the reading has neither appended to its stream nor found it
+-- unchanged, and no change has touched it since the table was published. If the reading could not read the key of some
+-- row, any stream may be that row's, and none is gone. Null: the row of each live stream is gone.
 create or replace function event_store_private.streams_without_rows(
   v_capture event_store.captures,
   v_decider text,
@@ -28,7 +28,7 @@ declare
 begin
   return query
   with recursive streams (decider_id) as (
-    -- From stream to stream, however many events each has: 8 us of CPU a stream. To walk the index takes 0.3 us an event.
+    -- Jumps from stream to stream: 8 us of CPU each, however many events it has. An index walk takes 0.3 us an event.
     select v_after_key collate "C"
     union all
     select n.decider_id
@@ -36,7 +36,7 @@ begin
     cross join lateral (
       select e.decider_id
       from event_store.events e
-      -- a key is a JSON array: other streams are in other parts of the index
+      -- A key is a JSON array: other streams are in other parts of the index.
       where e.decider_id > s.decider_id and e.decider_id >= '[' and e.decider_id < E'\\' and e.decider = v_decider
       order by e.decider_id, e.decider, e.version -- as events_stream_key has them
       limit 1
@@ -80,7 +80,7 @@ begin
         when waiting.action is not null then
           waiting.source_generation < v_capture.source_generation or waiting.xid < v_read.published_xid
         when e.event = 'backfilled' then s.last_offset < v_read.backfill_offset
-        -- an event that no capture appended tells when it came, and not from where
+        -- an event that no capture appended has an offset, but no origin
         else coalesce(
           o.generation < v_capture.source_generation or o.xid < v_read.published_xid,
           s.last_offset < v_read.backfill_offset
@@ -89,7 +89,7 @@ begin
     waiting.action is not null
   from keys k
   left join lateral event_store_private.head_of_stream(k.decider_id, v_decider) s on true
-  -- "offset 0": a look-up for each stream, also where the plan was made for a store without events
+  -- "offset 0": one look-up per stream, even if the plan was made for a store without events
   left join lateral (select h.event, h.data from event_store.events h where h."offset" = s.last_offset offset 0) e on true
   left join lateral event_store_private.change_origin(e.data) o on true
   left join lateral (

@@ -1,4 +1,4 @@
--- What the changes did is in the rows. audit_log has their number, and the first hundred of them one by one.
+-- The rows contain the effect of the changes. audit_log has their number, and the first hundred of them one by one.
 create or replace function event_store_private.supersede_changes(
   v_table event_store.captured_tables,
   v_quarantine_ids bigint[]
@@ -39,4 +39,4 @@ end
 $$;
 
 comment on function event_store_private.supersede_changes(event_store.captured_tables, bigint[]) is
-'Gives up quarantined changes whose rows were read since, audited; returns how many.';
+'Gives up quarantined changes of rows that were read since, audited; returns how many.';

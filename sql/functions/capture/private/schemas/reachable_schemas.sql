@@ -1,5 +1,5 @@
--- A change that its source may still give again needs its schema: of those from before what purge_wal_events removed,
--- the last one is left.
+-- A change that its source may still send again needs its schema. Of the schemas from before the changes that
+-- purge_wal_events removed, the last one stays.
 create or replace function event_store_private.reachable_schemas(
   v_schemas jsonb,
   v_capture event_store.captures

@@ -1,4 +1,4 @@
--- The caller writes the row, and publish_tables is due. v_read_lsn is a position of the source's log from before.
+-- The caller writes the row, and publish_tables is due. v_read_lsn is an earlier position of the source's log.
 create or replace function event_store_private.read_anew(
   v_table event_store.captured_tables,
   v_read_lsn pg_lsn
@@ -27,4 +27,4 @@ end
 $$;
 
 comment on function event_store_private.read_anew(event_store.captured_tables, pg_lsn) is
-'A captured table as it is when its backfill is to begin anew.';
+'A captured table as it must be for its backfill to begin again.';

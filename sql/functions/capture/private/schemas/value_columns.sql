@@ -1,4 +1,4 @@
--- What of a table's columns changes the values of its rows: their names and types.
+-- The parts of a table's columns that affect the values of its rows: names and types.
 create or replace function event_store_private.value_columns(
   v_columns jsonb
 )
@@ -6,7 +6,7 @@ returns jsonb
 language sql
 immutable
 as $$
-  -- in their order: of two columns that exchanged their names nothing else tells
+  -- in their order: nothing else shows that two columns exchanged their names
   select jsonb_agg(
     jsonb_build_array(c.element -> 'name', c.element -> 'type_oid', c.element -> 'type_modifier') order by c.number
   )

@@ -1,0 +1,1 @@
+"""Functions, and services behind a URL, that are called for each event of a view."""

@@ -1,0 +1,1 @@
+"""What an operator asks of a store: its faults, its figures for monitoring, whether its promises hold."""

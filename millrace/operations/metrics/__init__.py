@@ -1,0 +1,1 @@
+"""The metrics of an event store for monitoring."""

@@ -1,0 +1,1 @@
+"""The declarations of read models: their keys, columns and functions, and what they mean."""

@@ -1,0 +1,1 @@
+"""Read models as people see them."""

@@ -1,0 +1,1 @@
+"""Read models in Postgres: tables, rows, versions, moments of the past, and differences."""

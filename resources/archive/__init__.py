@@ -1,1 +1,0 @@
-"""The archive: the log as Parquet files outside of Postgres, reading them, and purging archived events."""

@@ -1,1 +1,0 @@
-"""Change capture: the changes of other databases' tables become events."""

@@ -1,1 +1,0 @@
-"""Functions that are called for events: one's own consumers."""

@@ -1,1 +1,0 @@
-"""Postgres: where the event store is, the embedded server, and the resource of Dagster."""

@@ -1,1 +1,0 @@
-"""Read models as people look at them."""

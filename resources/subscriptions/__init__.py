@@ -1,1 +1,0 @@
-"""Delivering events to services."""

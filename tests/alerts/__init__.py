@@ -1,1 +1,0 @@
-"""Alerts: from what is wrong to a receiver that verifies who told it."""

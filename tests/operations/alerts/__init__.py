@@ -1,0 +1,1 @@
+"""Alerts: from a fault to a receiver that verifies the sender."""

@@ -1,6 +1,0 @@
-"""Rounds need here what they need in `tests/consumption`."""
-
-from tests.consumption.conftest import slow_machine
-from tests.support.building.drains import observer, things
-
-__all__ = ["observer", "slow_machine", "things"]
