@@ -19,9 +19,9 @@ def handle(event: Delivery) -> None:
     if event.decider_id == "s-3":
         os._exit(7)
 
-given = Answerer._give
+given = Answerer._send
 # a process dies before the answers that it had for other events are given
-Answerer._give = lambda *answers: (time.sleep(0.1), given(*answers))
+Answerer._send = lambda *answers: (time.sleep(0.1), given(*answers))
 
 consume(sys.argv[1], [handle], stop=threading.Event())
 """
