@@ -81,12 +81,12 @@ PURE = (
 BUDGETS = {
     "assets": 2350,  # `defs`: each file and component by itself; owners, tags, links to code
     "examples": 1300,
-    "platform_defs": 6300,
+    "platform_defs": 6350,
     "resources": 200,
     "millrace": 3300,  # its own modules, without the rooms
     "millrace/archive": 2150,
     "millrace/backup": 1000,
-    "millrace/capture": 7800,
+    "millrace/capture": 7810,
     "millrace/commands": 650,
     "millrace/drain": 4100,
     "millrace/event_schemas": 850,
@@ -96,7 +96,7 @@ BUDGETS = {
     "millrace/operations": 1350,
     "millrace/postgres": 1100,
     "millrace/producers": 700,
-    "millrace/read_models": 7200,
+    "millrace/read_models": 7220,
     "millrace/spark": 2350,
 }
 # modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part

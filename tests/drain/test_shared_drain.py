@@ -134,13 +134,14 @@ def test_a_drain_ends_when_newer_code_made_a_version(lab: Lab, monkeypatch: pyte
 def test_a_quiet_view_is_looked_at_when_the_log_grows(lab: Lab) -> None:
     # no poll would find the events today
     slow = [replace(model, pooling_delay_s=86_400) for model in FEW]
-    stop = threading.Event()
+    stop, marks = threading.Event(), list[int]()
     with lab.together(slow) as shared:
         running = start(lambda: shared.run(budget_s=patience(), idle_s=patience(), stop=stop))
         wait_until(lambda: all(member.joined for member in shared.members), "all take part")
         for seed in (1, 2):
             lab.fill(20, seed=seed)
             lab.sequence_events()
+            marks = lab.announce_positions(marks)
             end = 20 * seed
             wait_until(lambda end=end: positions(lab.connection, "everything") == end, "its rows")  # type: ignore[misc]
         stop.set()
