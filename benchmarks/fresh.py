@@ -45,7 +45,9 @@ def connected(folder: Path, process: subprocess.Popen[bytes]) -> psycopg.Connect
     """Wait until the store answers and the read model has a drain; return a connection."""
     dsn = EmbeddedPostgres(folder / ".millrace" / "postgres").dsn("millrace")
     deadline = time.monotonic() + PATIENCE_S
-    attached = "select from event_store.consumers where view = 'orders'"
+    attached = (
+        "select from event_store.consumers, event_store.deciders where view = 'orders' and event = 'order_placed'"
+    )
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(psycopg.Error):
             connection = psycopg.connect(dsn, autocommit=True)

@@ -173,8 +173,7 @@ class Drain:
     def warm_up(self) -> None:
         """Compile the plan of all versions that exist, before any view joins."""
         found = (current_version(self._store.connection, member.declared) for member in self.members)
-        if known := [model for model in found if model is not None]:
-            self._rounds.warm_up(known)
+        self._rounds.warm_up([model for model in found if model is not None])
 
     def hand_over(self) -> None:
         """Give back every lease and leave every view, so that the next drain can have them at once."""
@@ -205,6 +204,9 @@ class Drain:
             outcome = self._next_round(stop)
             if self.overtaken:
                 break
+            if idle_s and not self._alone:
+                # a version that is new has no plan yet
+                self._rounds.warm_up([member.model for member in self.members if member.joined and member.model])
             # where nothing could be built, more events change nothing: the next drain tries again
             is_stuck = self._alone and self.members[0].report.failed and not self.members[0].report.moved
             if outcome is None or outcome.claimed:
