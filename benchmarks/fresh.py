@@ -94,7 +94,10 @@ def main() -> None:
         process = up(folder)
         try:
             with connected(folder, process) as connection:
-                print(f"first event after the start: {seconds_to_row(connection):.2f} s", flush=True)
+                time.sleep(given.pause)
+                print(
+                    f"first event, {given.pause:.0f} s after the start: {seconds_to_row(connection):.2f} s", flush=True
+                )
                 times = []
                 for _ in range(given.events):
                     time.sleep(given.pause)
