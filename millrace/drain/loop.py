@@ -45,6 +45,7 @@ MEMBERS_EVERY_S = 2 * PAUSE_S
 FAILURES = 3
 # why a view leaves without a failure
 OWN_RUN = "a run of its own consumes it"
+DISABLED = "its view is disabled"
 
 OnCommit = Callable[[Member, Commit], None]
 OnChange = Callable[[Member], None]
@@ -415,7 +416,7 @@ class Drain:
         self._record_change(member)
 
     def _record_change(self, member: Member) -> None:
-        if member.away not in {None, OWN_RUN}:
+        if member.away not in {None, OWN_RUN, DISABLED}:
             # this records the failed try; a run of the view's own follows
             self._store.end_drain(member.declared.view, self.owner, member.away)
         self._on_change(member)
@@ -444,4 +445,8 @@ def _against(poll: ViewPoll | None) -> str | None:
         return "its view was removed"
     if poll.mode != "bulk":
         return "its view is not one of bulk consumers any more"
+    if not poll.enabled:
+        return DISABLED
+    if not poll.enabled:
+        return DISABLED
     return OWN_RUN if poll.consumers > 1 else None

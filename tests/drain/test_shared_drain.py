@@ -148,6 +148,23 @@ def test_a_quiet_view_is_looked_at_when_the_log_grows(lab: Lab) -> None:
         running.result(patience())
 
 
+def test_a_drain_leaves_a_disabled_view_until_it_is_enabled(lab: Lab) -> None:
+    stop = threading.Event()
+    with lab.together(FEW) as shared:
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=patience(), stop=stop))
+        wait_until(lambda: all(member.joined for member in shared.members), "all take part")
+        lab.enable_view("crossing", enabled=False)
+        wait_until(lambda: consumers(lab, "crossing") == 0, "the drain left the view")
+        assert why_away(shared) == {**ALL_WELL, "crossing": draining.DISABLED}
+        # that is no failure
+        (state,) = lab.drain_states("crossing").values()
+        assert (state.failures, state.ended_s) == (0, None)
+        lab.enable_view("crossing", enabled=True)
+        wait_until(lambda: consumers(lab, "crossing") == 1, "the drain took it back")
+        stop.set()
+        running.result(patience())
+
+
 def test_a_drain_ends_when_its_code_has_changed(lab: Lab) -> None:
     changed = threading.Event()
     with lab.together(FEW, has_new_code=changed.is_set) as shared:
