@@ -20,6 +20,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -239,10 +240,14 @@ def find_package(package: str) -> ModuleType:
     return module
 
 
-def code_stamp(package: str | None) -> tuple[int, int]:
-    """Return what changes when a file of Python of a package does: their number, and the newest time of a change."""
-    files = [path.stat() for folder in _folders(package or "") for path in Path(folder).rglob("*.py")]
-    return len(files), max((file.st_mtime_ns for file in files), default=0)
+def code_stamp(package: str | None) -> int:
+    """Return a number that changes when a file of Python of a package does, comes or goes."""
+    stamps = []
+    for path in (path for folder in _folders(package or "") for path in Path(folder).rglob("*.py")):
+        # an editor may have replaced it
+        with suppress(OSError):
+            stamps.append((str(path), path.stat().st_mtime_ns, path.stat().st_size))
+    return hash(tuple(sorted(stamps)))
 
 
 def load_part(package: str | None, part: str) -> ModuleType | Fault | None:

@@ -25,6 +25,7 @@ from millrace.drain.member import Member
 from millrace.errors import MillraceError
 from millrace.resources.postgres import PostgresResource
 from millrace.spark import spark_when_needed
+from millrace.spark.session import holds_foreign_cores
 
 SHARED_JOB = "drain_views"
 # the name of this job's drain in the store
@@ -38,10 +39,13 @@ DRAIN_TAG, RENEWAL = "millrace/drain", "renewal"
 
 
 class SharedDrainConfig(dg.Config):
-    """How long a drain of many views runs, in seconds; it ends earlier after `idle_s` without events."""
+    """How long a drain of many views runs, in seconds; it ends earlier after `idle_s` without events.
+
+    Unset, that is soon where its session holds the cores of a cluster, and never elsewhere.
+    """
 
     budget_s: float = BUDGET_S
-    idle_s: float = BUDGET_S
+    idle_s: float | None = None
 
 
 def shared_drain_job(
@@ -62,6 +66,7 @@ def shared_drain_job(
         dsn = postgres.current_dsn()
         shown = Shown(context, dsn, declared.captures.values())
         code = code_stamp(declared.package)
+        idle_s = (30.0 if holds_foreign_cores() else config.budget_s) if config.idle_s is None else config.idle_s
         renews = context.run.tags.get(DRAIN_TAG) == RENEWAL
         with (
             spark_when_needed(ROUND_CONFIGURATION) as spark,
@@ -77,7 +82,7 @@ def shared_drain_job(
                 has_new_code=lambda: code_stamp(declared.package) != code,
             ) as drain,
         ):
-            if config.idle_s:
+            if idle_s:
                 drain.warm_up()
             with one_try(postgres, ALL_VIEWS, context.run_id, 2 * RENEW_S if renews else 0) as is_first:
                 if not is_first:
@@ -92,7 +97,7 @@ def shared_drain_job(
                     }
                     release_dead(context.instance, owners, store.release_owner)
                 try:
-                    drain.run(budget_s=config.budget_s, idle_s=config.idle_s)
+                    drain.run(budget_s=config.budget_s, idle_s=idle_s)
                     drain.hand_over()
                     if drain.overtaken:
                         context.log.info("the next run continues, with the changed %s", ", ".join(drain.overtaken))

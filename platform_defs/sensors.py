@@ -36,6 +36,7 @@ from millrace.read_models.declared.upcasts import stored_upcasts
 from millrace.read_models.stored.versions import built_and_next, with_upcasts
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.shared_store import shared_store
+from millrace.spark.session import holds_foreign_cores
 
 CAPTURE_TAG = "millrace/capture"
 # Dagster starts the queued run with the higher priority first
@@ -137,8 +138,11 @@ def living_drain(
 ) -> str | None:
     """Return the kind of run that keeps a drain of all views alive while nothing is due; None if none is needed.
 
-    A drain that lives has rows for a rare event within a second, and costs less than a few starts an hour.
+    A drain that lives has rows for a rare event within a second, and costs less than a few starts an hour. Where it would
+    hold the cores of a cluster, none lives on.
     """
+    if holds_foreign_cores():
+        return None
     state = drain_states(postgres, [ALL_VIEWS])[ALL_VIEWS]
     is_ending = state.lives and state.since_s is not None and state.since_s >= BUDGET_S - RENEW_S
     if not is_ending and (state.since_s is not None or state.wait_s > 0):

@@ -252,8 +252,13 @@ def test_a_drain_of_all_models_is_kept_alive(kept: dg.DagsterInstance, dsn: str,
 
 
 def test_no_drain_is_kept_alive_for_sensors_that_are_off(
-    kept: dg.DagsterInstance, dsn: str, shop: PlatformStore
+    kept: dg.DagsterInstance, dsn: str, shop: PlatformStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # it would hold cores that other programs of the cluster may want
+    with monkeypatch.context() as cluster:
+        cluster.delenv("SPARK_REMOTE", raising=False)
+        cluster.setenv("SPARK_MASTER", "spark://127.0.0.1:7077")
+        assert not tick(kept, dsn, "poll_read_models").run_requests
     shop.enable_view("orders", enabled=False)
     assert not tick(kept, dsn, "poll_read_models").run_requests
     # a failed drain is followed by its backoff
