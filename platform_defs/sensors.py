@@ -138,8 +138,8 @@ def living_drain(
 ) -> str | None:
     """Return the kind of run that keeps a drain of all views alive while nothing is due; None if none is needed.
 
-    A drain that lives has rows for a rare event within a second, and costs less than a few starts an hour. Where it would
-    hold the cores of a cluster, none lives on.
+    A drain that lives has rows for a rare event within a second, and costs less than a few starts an hour. None lives
+    where it would hold the cores of a cluster.
     """
     if holds_foreign_cores():
         return None
