@@ -151,6 +151,7 @@ class Settings(BaseSettings):
     )
     code_url: str | None = Field(
         default=None,
+        pattern="^https?://",
         description="The page of your repository's files, such as https://example.com/us/platform/blob/main, for links in"
         " the UI; none means links to the files on this machine.",
     )

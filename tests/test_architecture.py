@@ -79,7 +79,7 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2350,  # `defs`: each file and component by itself; owners, tags, links to code
+    "assets": 2360,  # `defs`: each file and component by itself; owners, tags, links to code
     "examples": 1300,
     "platform_defs": 6350,
     "resources": 200,
