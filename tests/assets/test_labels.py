@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import declared
+from millrace.assets.shown_partitions import ShownPartitions
 from millrace.capture import Capture, CapturedTable
 from millrace.errors import InvalidCapture, InvalidEvent, InvalidReadModel, InvalidSubscription
 from millrace.event_schemas import event
@@ -122,3 +123,17 @@ def test_owners_and_tags_are_refused_that_dagster_refuses() -> None:
             assert labels_fault(owners, tags)
         else:
             assert labels_fault(owners, tags) is None
+
+
+def test_a_materialization_says_by_which_code_and_up_to_where_its_rows_are(instance: dg.DagsterInstance) -> None:
+    """What Dagster compares to call an asset below it outdated, and to say that the code changed."""
+    orders = dataclasses.replace(SHOP.models["orders"], rollups=())
+    run = instance.create_run_for_job(build_defs(declarations=SHOP).resolve_job_def("drain"))
+    for position in (5, 7):
+        ShownPartitions(instance, run, orders).make_green({3: {"events": 2, "position": position}}, {})
+        newest = instance.get_latest_materialization_event(dg.AssetKey(["read_models", "orders"]))
+        assert newest is not None
+        assert newest.asset_materialization is not None
+        code = orders.fingerprint[:12]
+        tags = {"dagster/code_version": code, "dagster/data_version": f"{code}-{position}"}
+        assert newest.asset_materialization.tags.items() >= tags.items()
