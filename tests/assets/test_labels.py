@@ -136,4 +136,4 @@ def test_a_materialization_says_by_which_code_and_up_to_where_its_rows_are(insta
         assert newest.asset_materialization is not None
         code = orders.fingerprint[:12]
         tags = {"dagster/code_version": code, "dagster/data_version": f"{code}-{position}"}
-        assert newest.asset_materialization.tags.items() >= tags.items()
+        assert (newest.asset_materialization.tags or {}).items() >= tags.items()
