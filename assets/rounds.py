@@ -35,7 +35,9 @@ ALL_VIEWS = ""
 BUDGET_S = 3600.0
 # this long before the end of a drain the next run is requested: a process starts in seconds, on a busy machine in tens
 RENEW_S = 120.0
-DRAIN_TAG, RENEWAL = "millrace/drain", "renewal"
+DRAIN_TAG = "millrace/drain"
+# of a run that waits for the end of another one
+RENEWS_TAG = "millrace/renews"
 
 
 class SharedDrainConfig(dg.Config):
@@ -67,7 +69,7 @@ def shared_drain_job(
         shown = Shown(context, dsn, declared.captures.values())
         code = code_stamp(declared.package)
         idle_s = (30.0 if holds_foreign_cores() else config.budget_s) if config.idle_s is None else config.idle_s
-        renews = context.run.tags.get(DRAIN_TAG) == RENEWAL
+        renews = RENEWS_TAG in context.run.tags
         with (
             spark_when_needed(ROUND_CONFIGURATION) as spark,
             Drain(

@@ -12,7 +12,7 @@ from millrace.assets import in_dagster
 from millrace.assets.declarations import Declarations
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
-from millrace.assets.rounds import ALL_VIEWS, BUDGET_S, DRAIN_TAG, RENEW_S, RENEWAL, SHARED_JOB
+from millrace.assets.rounds import ALL_VIEWS, BUDGET_S, DRAIN_TAG, RENEW_S, RENEWS_TAG, SHARED_JOB
 from millrace.drain.collected import fits
 from millrace.drain.decision import (
     LARGE_BACKLOG,
@@ -113,11 +113,11 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         on = [(model, row) for model, row in waiting if f"poll_{in_dagster(model.view)}" not in off]
         polls = plan_views(context.instance, postgres, on, rows)
         idle = at_a_glance([row for _, row in rows])
-        if not any(each.start for each in polls) and (kind := living_drain(context.instance, postgres, rows)):
+        if not any(each.start for each in polls) and (tags := living_drain(context.instance, postgres, rows)):
             context.log.info(
-                "the drain of all views %s", "is renewed" if kind == RENEWAL else "begins, and waits for events"
+                "the drain of all views %s", "is renewed" if RENEWS_TAG in tags else "begins, and waits for events"
             )
-            return dg.SensorResult(run_requests=[dg.RunRequest(job_name=SHARED_JOB, tags={DRAIN_TAG: kind})])
+            return dg.SensorResult(run_requests=[dg.RunRequest(job_name=SHARED_JOB, tags=tags)])
         return _request(context, polls, VIEWS, idle=idle)
 
     return poll
@@ -135,8 +135,8 @@ def at_a_glance(rows: Sequence[ViewPoll]) -> str:
 
 def living_drain(
     instance: dg.DagsterInstance, postgres: PostgresResource, rows: Sequence[tuple[ReadModel, ViewPoll]]
-) -> str | None:
-    """Return the kind of run that keeps a drain of all views alive while nothing is due; None if none is needed.
+) -> dict[str, str] | None:
+    """Return the tags of a run that keeps a drain of all views alive while nothing is due; None if none is needed.
 
     A drain that lives has rows for a rare event within a second, and costs less than a few starts an hour. None lives
     where it would hold the cores of a cluster.
@@ -155,9 +155,9 @@ def living_drain(
     if instance.get_runs_count(under_way) > is_ending:
         return None
     if is_ending:
-        return RENEWAL
+        return {DRAIN_TAG: "together", RENEWS_TAG: "yes"}
     with shared_store(postgres) as store:
-        return "idle" if store.begin_drain(ALL_VIEWS) else None
+        return {DRAIN_TAG: "together"} if store.begin_drain(ALL_VIEWS) else None
 
 
 def plan_views(
