@@ -48,7 +48,7 @@ format: $(STAMP) ## Rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure: ARGS=append, round, rebuild, ingest, consumers or reads, and its options
+bench: $(STAMP) ## Measure: ARGS=append, round, rebuild, ingest, consumers, fresh or reads, and its options
 	$(BIN)/python -m benchmarks $(ARGS)
 
 clean: ## Remove the virtual environment and the local data of `make run`

@@ -1,29 +1,32 @@
-"""Finds and loads a user's package of declarations: events, read models, captures, reports and more.
+"""Finds and loads a user's package of declarations: events, read models, captures, objects of Dagster and more.
 
     my_platform/            any package that Python can import; MILLRACE_DECLARATIONS names it
       events/               Pydantic models; a file each, or one module events.py; each of these is optional
       read_models/
       captures/
-      reports/              Dagster assets
       subscriptions/        functions that `millrace run handlers` calls for events
-      schedules/            Dagster schedules
+      defs/                 any objects of Dagster: assets, checks, jobs, schedules, sensors, resources, components
       services.py           `services(surroundings)`: processes of its own for `millrace up`
       commands.py           `app`, a Typer: commands of its own for `millrace dev`
 
 A file that fails to load costs only itself: the others load, and nothing of it is removed from the store. If two things
-in one room have the same name, neither counts; in two rooms, only that of the earlier room. Each is a `Fault`.
+in one room have the same name, neither counts; in two rooms, only that of the earlier room. An object of Dagster counts
+in `defs` only. Each is a `Fault`.
 """
 
 import importlib
 import pkgutil
+import sys
 import traceback
+import warnings
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from millrace.errors import MillraceError
 
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from millrace.read_models.declared.declaration import ReadModel
     from millrace.read_models.declared.rollups import Rollup
 
-ROOMS = ("events", "read_models", "captures", "reports", "subscriptions", "schedules")
+ROOMS = ("events", "read_models", "captures", "subscriptions", "defs")
 # further files of a package; `millrace up` and the command line load them separately
 FILES = ("services", "commands")
 
@@ -75,6 +78,21 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Part:
+    """The objects of Dagster in a file of `defs`, or in a folder that a `defs.yaml` describes.
+
+    Attributes:
+        name: The module's name below `defs`.
+        file: Where it is.
+        definitions: Its objects.
+    """
+
+    name: str
+    file: Path
+    definitions: "dg.Definitions"
+
+
+@dataclass(frozen=True)
 class Declarations:
     """The declarations of a package.
 
@@ -82,9 +100,8 @@ class Declarations:
         models: The read models by name, each with its rollups, except those in a file that fails to load.
         rollups: The rollups by name.
         captures: The captures by name.
-        reports: The assets of its reports.
         subscriptions: The subscriptions by view.
-        schedules: The schedules, each of a job of its own or of one of `millrace.platform_defs.jobs`, by its name.
+        parts: The objects of Dagster, by the files of `defs`.
         faults: The files that fail to load; their earlier declarations stay as they are in the store.
         events: The events, each version separately.
         package: The name of the package; None if nothing is declared.
@@ -93,9 +110,8 @@ class Declarations:
 
     models: "Mapping[str, ReadModel]" = field(default_factory=dict)
     captures: "Mapping[str, Capture]" = field(default_factory=dict)
-    reports: "tuple[dg.AssetsDefinition, ...]" = ()
     subscriptions: "Mapping[str, Subscription]" = field(default_factory=dict)
-    schedules: "tuple[dg.ScheduleDefinition, ...]" = ()
+    parts: tuple[Part, ...] = ()
     faults: tuple[Fault, ...] = ()
     events: "tuple[DeclaredEvent, ...]" = ()
     package: str | None = None
@@ -129,7 +145,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
 
     Args:
         package: Its name, as `Settings.declared_package` has it; None declares nothing.
-        rooms: The parts to load; reports and schedules import Dagster, which takes seconds.
+        rooms: The rooms to load; `defs` imports Dagster, which takes seconds.
 
     Raises:
         InvalidDeclarations: There is no such package, or it is empty.
@@ -146,21 +162,22 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     find_package(package)
     found, faults = _Found(package), []
     # a read model also depends on the upcasts of its events
-    for room in ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms:
+    wanted = ("events", *rooms) if "read_models" in rooms and "events" not in rooms else rooms
+    for room in [room for room in wanted if room != "defs"]:
         for module in _with_those_below(load_part(package, room), room):
             if isinstance(module, Fault):
                 faults.append(module)
             else:
                 found.look_through(room, module)
-    placed = found.once()
-    things = [thing for _, thing in placed]
+    things = [thing for _, thing in found.once()]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
     for rollup in [each for each in rollups.values() if not any(each.of is thing for thing in things)]:
         found.refuse(
             "read_models", rollup, f"rollup {rollup.name}: its read model {rollup.of.name} is not declared here"
         )
         del rollups[rollup.name]
-    faults += found.faults
+    parts = [*_parts(package)] if "defs" in rooms else []
+    faults += [*found.faults, *(part for part in parts if isinstance(part, Fault))]
     # declarations in a file that fails stay as they are
     broken = {fault.room for fault in faults}
     events = [*filter(None, map(declared_event, things))]
@@ -180,9 +197,8 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     return Declarations(
         models=dict(sorted(models.items())),
         captures=dict(sorted(captures.items())),
-        reports=tuple(cast("dg.AssetsDefinition", thing) for room, thing in placed if room == "reports"),
         subscriptions=dict(sorted(subscriptions.items())),
-        schedules=tuple(cast("dg.ScheduleDefinition", thing) for room, thing in placed if room == "schedules"),
+        parts=tuple(part for part in parts if isinstance(part, Part)),
         faults=tuple(faults),
         events=tuple(sorted(events, key=lambda event: (event.decider, event.event, event.version))),
         package=package,
@@ -224,6 +240,16 @@ def find_package(package: str) -> ModuleType:
     return module
 
 
+def code_stamp(package: str | None) -> int:
+    """Return a number that changes when a file of Python of a package does, comes or goes."""
+    stamps = []
+    for path in (path for folder in _folders(package or "") for path in Path(folder).rglob("*.py")):
+        # an editor may have replaced it
+        with suppress(OSError):
+            stamps.append((str(path), path.stat().st_mtime_ns, path.stat().st_size))
+    return hash(tuple(sorted(stamps)))
+
+
 def load_part(package: str | None, part: str) -> ModuleType | Fault | None:
     """Import one module of a package of declarations, such as `services`.
 
@@ -251,7 +277,12 @@ class _Found:
 
     def look_through(self, room: str, module: ModuleType) -> None:
         """Take a module's declarations; one that it imports from another file of the room does not count twice."""
-        for value in vars(module).values():
+        for named, value in vars(module).items():
+            if is_of_dagster(value):
+                file = Path(module.__file__ or module.__name__)
+                self.faults.append(
+                    Fault(room, named, file, 0, f"{named} is left out: objects of Dagster are found in defs")
+                )
             names = set(_names(room, value))
             if not names or any(value is thing for _, thing in self.things):
                 continue
@@ -280,17 +311,7 @@ class _Found:
 
 def _names(room: str, value: object) -> Iterator[str]:
     """Yield the names that a declaration takes, each with its kind; none for another value."""
-    if room == "reports":
-        import dagster as dg
-
-        if isinstance(value, dg.AssetsDefinition):
-            yield from (f"report {key.to_user_string()}" for key in value.keys)
-    elif room == "schedules":
-        import dagster as dg
-
-        if isinstance(value, dg.ScheduleDefinition):
-            yield f"schedule {value.name}"
-    elif room == "events":
+    if room == "events":
         from millrace.event_schemas.model import declared_event
 
         if declared := declared_event(value):
@@ -316,16 +337,76 @@ def _names(room: str, value: object) -> Iterator[str]:
             yield from (f"decider {table.stream_decider}" for table in value.tables)
 
 
+def is_of_dagster(value: object) -> bool:
+    """Return whether a value is an object that Dagster loads: none is while Dagster is not imported."""
+    loaded = sys.modules.get("dagster")
+    kinds = ("AssetsDefinition", "AssetSpec", "SensorDefinition", "ScheduleDefinition", "JobDefinition", "Definitions")
+    return loaded is not None and isinstance(value, tuple(getattr(loaded, kind) for kind in kinds))
+
+
+def _parts(package: str) -> Iterator[Part | Fault]:
+    """Yield the objects of Dagster in each file of `defs`, and in each folder that a `defs.yaml` describes.
+
+    Dagster's own loader of such a folder fails as a whole if one file fails.
+    """
+    seen: set[int] = set()
+    for module in _with_those_below(load_part(package, "defs"), "defs"):
+        if isinstance(module, Fault):
+            yield module
+            continue
+        component = _component_of(module)
+        file = component or Path(module.__file__ or module.__name__)
+        name = module.__name__.removeprefix(f"{package}.")
+        # an object that a file imports from another one does not count twice
+        own = {key: value for key, value in vars(module).items() if id(value) not in seen}
+        seen |= {id(value) for value in own.values() if is_of_dagster(value)}
+        try:
+            with warnings.catch_warnings():
+                # those of Dagster about itself: its loader of modules is a preview, its components use old Pydantic
+                warnings.simplefilter("ignore")
+                definitions = _of_component(package, module) if component else _of_module(module.__name__, own)
+        except Exception as error:  # noqa: BLE001  whatever a user's component does wrong
+            # Dagster wraps an error of a component
+            yield _fault(error.__cause__ or error, module.__name__, "defs", _folders(package))
+        else:
+            yield Part(name, file, definitions)
+
+
+def _of_module(name: str, own: Mapping[str, object]) -> "dg.Definitions":
+    import dagster as dg
+    from dagster.components.definitions import LazyDefinitions
+
+    fresh = ModuleType(name)
+    vars(fresh).update(own)
+    whole = [value for value in own.values() if isinstance(value, dg.Definitions)]
+    whole += [value() for value in own.values() if isinstance(value, LazyDefinitions)]
+    return dg.Definitions.merge(dg.load_definitions_from_module(fresh), *whole)
+
+
+def _of_component(package: str, module: ModuleType) -> "dg.Definitions":
+    import dagster as dg
+
+    return dg.ComponentTree.from_module(module, Path(*find_package(package).__path__)).build_defs()
+
+
+def _component_of(module: ModuleType) -> Path | None:
+    """Return the `defs.yaml` of a folder, if it has one."""
+    files = (Path(folder, "defs.yaml") for folder in getattr(module, "__path__", ()))
+    return next((file for file in files if file.exists()), None)
+
+
 def _with_those_below(module: ModuleType | Fault | None, room: str) -> Iterator[ModuleType | Fault]:
     """Yield a module of a room, and import those in it if it is a package."""
     if module is not None:
         yield module
-    if not isinstance(module, ModuleType):
+    if not isinstance(module, ModuleType) or _component_of(module):
         return
     path = [Path(folder) for folder in getattr(module, "__path__", ())]
     files = {info.name for info in pkgutil.iter_modules(map(str, path))}
     # a folder needs no __init__.py to be a package
-    folders = {below.parent.name for folder in path for below in folder.glob("*/*.py")}
+    folders = {
+        below.parent.name for folder in path for kind in ("*/*.py", "*/defs.yaml") for below in folder.glob(kind)
+    }
     for name in sorted(files | folders):
         yield from _with_those_below(_load(f"{module.__name__}.{name}", room), room)
 

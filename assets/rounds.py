@@ -1,4 +1,6 @@
-"""Drains of many views: one run that consumes every view that is due, in rounds.
+"""Drains of many views: one run that consumes every view that is due, in rounds, and lives on while nothing is due.
+
+A run lives for an hour. Shortly before its end the next one begins: it waits, warm, until the first one hands over.
 
 The run belongs to no partition: it records each view's progress as the view's own run would. A view that fails leaves
 the run, and a separate run is started for it: that one is red.
@@ -10,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 import psycopg
 
-from millrace.assets.declarations import Declarations
+from millrace.assets.declarations import Declarations, code_stamp
 from millrace.assets.drains import DrainProgress, view_of
 from millrace.assets.partitions import VIEWS
 from millrace.assets.runs import one_try, release_dead, while_it_runs
@@ -23,17 +25,29 @@ from millrace.drain.member import Member
 from millrace.errors import MillraceError
 from millrace.resources.postgres import PostgresResource
 from millrace.spark import spark_when_needed
+from millrace.spark.session import holds_foreign_cores
 
 SHARED_JOB = "drain_views"
 # the name of this job's drain in the store
 ALL_VIEWS = ""
 
 
-class SharedDrainConfig(dg.Config):
-    """The time budget of a drain of many views, in seconds."""
+BUDGET_S = 3600.0
+# this long before the end of a drain the next run is requested: a process starts in seconds, on a busy machine in tens
+RENEW_S = 120.0
+DRAIN_TAG = "millrace/drain"
+# of a run that waits for the end of another one
+RENEWS_TAG = "millrace/renews"
 
-    budget_s: float = 3600
-    idle_s: float = 30
+
+class SharedDrainConfig(dg.Config):
+    """How long a drain of many views runs, in seconds; it ends earlier after `idle_s` without events.
+
+    Unset, that is soon where its session holds the cores of a cluster, and never elsewhere.
+    """
+
+    budget_s: float = BUDGET_S
+    idle_s: float | None = None
 
 
 def shared_drain_job(
@@ -53,6 +67,9 @@ def shared_drain_job(
     def rounds(context: dg.OpExecutionContext, config: SharedDrainConfig, postgres: PostgresResource) -> None:
         dsn = postgres.current_dsn()
         shown = Shown(context, dsn, declared.captures.values())
+        code = code_stamp(declared.package)
+        idle_s = (30.0 if holds_foreign_cores() else config.budget_s) if config.idle_s is None else config.idle_s
+        renews = RENEWS_TAG in context.run.tags
         with (
             spark_when_needed(ROUND_CONFIGURATION) as spark,
             Drain(
@@ -64,24 +81,30 @@ def shared_drain_job(
                 limits=limits,
                 on_commit=shown.commit,
                 on_change=shown.change,
+                has_new_code=lambda: code_stamp(declared.package) != code,
             ) as drain,
-            one_try(postgres, ALL_VIEWS, context.run_id) as is_first,
         ):
-            if not is_first:
-                context.log.info("another run drains all views already")
-                return
-            declared_views = [member.declared for member in drain.members]
-            context.instance.add_dynamic_partitions(str(VIEWS.name), [model.view for model in declared_views])
-            with postgres.store() as store:
-                views = {view_of(store, model) for model in declared_views}
-                owners = {owner for view in views if store.is_registered(view) for owner in store.lease_owners(view)}
-                release_dead(context.instance, owners, store.release_owner)
-            try:
-                drain.run(budget_s=config.budget_s, idle_s=config.idle_s)
-                if drain.overtaken:
-                    context.log.info("the next run goes on, with the changed %s", ", ".join(drain.overtaken))
-            finally:
-                shown.finish()
+            if idle_s:
+                drain.warm_up()
+            with one_try(postgres, ALL_VIEWS, context.run_id, 2 * RENEW_S if renews else 0) as is_first:
+                if not is_first:
+                    context.log.info("another run drains all views already")
+                    return
+                declared_views = [member.declared for member in drain.members]
+                context.instance.add_dynamic_partitions(str(VIEWS.name), [model.view for model in declared_views])
+                with postgres.store() as store:
+                    views = {view_of(store, model) for model in declared_views}
+                    owners = {
+                        owner for view in views if store.is_registered(view) for owner in store.lease_owners(view)
+                    }
+                    release_dead(context.instance, owners, store.release_owner)
+                try:
+                    drain.run(budget_s=config.budget_s, idle_s=idle_s)
+                    drain.hand_over()
+                    if drain.overtaken:
+                        context.log.info("the next run continues, with the changed %s", ", ".join(drain.overtaken))
+                finally:
+                    shown.finish()
 
     @dg.job(
         name=SHARED_JOB,

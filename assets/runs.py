@@ -12,7 +12,7 @@ import psycopg
 
 from millrace.drain.build_errors import cause
 from millrace.errors import MillraceError
-from millrace.patience import REST_S, WATCH_S
+from millrace.patience import POLL_S, REST_S, WATCH_S
 from millrace.redact import masked
 from millrace.resources.postgres import PostgresResource
 
@@ -28,13 +28,16 @@ def release_dead(instance: dg.DagsterInstance, owners: Iterable[str], release: C
 
 
 @contextmanager
-def one_try(postgres: PostgresResource, drain: str, owner: str) -> Iterator[bool]:
+def one_try(postgres: PostgresResource, drain: str, owner: str, wait_s: float = 0) -> Iterator[bool]:
     """Record a drain's begin and end in the store, for the sensors. Yield False if another run has the drain.
 
-    A terminated drain does not count as failed.
+    A run that renews another run's drain waits up to `wait_s` seconds for its end. A terminated drain does not count as
+    failed.
     """
+    deadline = time.monotonic() + wait_s
     with postgres.store() as store:
-        began = store.begin_drain(drain, owner)
+        while not (began := store.begin_drain(drain, owner)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
     error: str | None = None
     try:
         yield began

@@ -17,9 +17,16 @@ from millrace.assets.partitions import log_partition_key, log_partitions
 from millrace.assets.verdicts import repeat_verdicts
 from millrace.read_models.declared.declaration import ReadModel
 
+# what Dagster reads a version from
+CODE_VERSION_TAG, DATA_VERSION_TAG = "dagster/code_version", "dagster/data_version"
 GREEN, RUNNING = "MATERIALIZED", "IN_PROGRESS"
 # the log level: a run's page lists these between its own events
 INFO = 20
+
+
+def code_version(model: ReadModel) -> str:
+    """Return what tells a declaration's rows from those of another one: Dagster says that the code changed."""
+    return model.fingerprint[:12]
 
 
 class ShownPartitions:
@@ -43,6 +50,7 @@ class ShownPartitions:
         self._newest = {COLUMN_LINEAGE: lineage} if lineage else {}
         self._instance = instance
         self._run = run
+        self._code = code_version(model)
         self.asset = dg.AssetKey(["read_models", model.name])
         self._rollups = [
             dg.AssetMaterialization(["read_models", each.name], metadata={COLUMN_LINEAGE: rollup_lineage(each)})
@@ -62,7 +70,13 @@ class ShownPartitions:
         The verdicts of the read model's checks stay visible.
         """
         found = [
-            dg.AssetMaterialization(self.asset, partition=log_partition_key(partition), metadata=shown)
+            dg.AssetMaterialization(
+                self.asset,
+                partition=log_partition_key(partition),
+                metadata=shown,
+                # what Dagster compares below the model: other code, or another position, gave other rows
+                tags={CODE_VERSION_TAG: self._code, DATA_VERSION_TAG: f"{self._code}-{shown['position']}"},
+            )
             for partition, shown in metadata.items()
         ]
         if found:

@@ -1,6 +1,7 @@
 """The tables of read models as Dagster's pages show them: their rows, their bytes, their indexes."""
 
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 
@@ -19,7 +20,14 @@ def table_metadata(connection: psycopg.Connection, model: ReadModel) -> dict[str
         for one in stored_indexes(connection, model)
         if not one.is_declared
     ]
-    return {"dagster/row_count": rows, "bytes": size, "indexes": [", ".join(model.keys), *declared, *others]}
+    server = connection.info
+    return {
+        "dagster/row_count": rows,
+        "dagster/table_name": f"{server.dbname}.read_models.{model.name}",
+        "dagster/uri": f"postgresql://{quote(server.host, safe='')}:{server.port}/{quote(server.dbname)}",
+        "bytes": size,
+        "indexes": [", ".join(model.keys), *declared, *others],
+    }
 
 
 def missing_indexes(connection: psycopg.Connection, model: ReadModel) -> dict[str, str]:

@@ -9,6 +9,7 @@ WHICH = {
     "rebuild": "rebuilds from Postgres, from the archive, on a cluster",
     "ingest": "exactly-once messages, imports and change capture beside plain appends and pg_recvlogical (about 10 minutes)",
     "consumers": "functions of subscriptions beside fstore-sql's loop, and pushes",
+    "fresh": "a rare event to its row on a whole platform, and what the platform costs at rest (20 minutes)",
     "reads": "read models beside plain tables with the same rows: by key, all rows, a lookup (about 3 minutes)",
 }
 

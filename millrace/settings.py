@@ -149,6 +149,12 @@ class Settings(BaseSettings):
         default=None,
         description="The UI's address as people reach it, for the links of alerts; none means its port on 127.0.0.1.",
     )
+    code_url: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="The page of your repository's files, such as https://example.com/us/platform/blob/main, for links in"
+        " the UI; none means links to the files on this machine.",
+    )
     cores: int | None = Field(
         default=None,
         ge=1,

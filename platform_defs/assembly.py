@@ -10,6 +10,7 @@ from millrace.assets.captures.asset import CHANGE_EVENTS, change_capture_assets
 from millrace.assets.declarations import Declarations
 from millrace.assets.drains import view_events_asset
 from millrace.assets.event_store import event_store_assets
+from millrace.assets.labels import labelled
 from millrace.assets.partitions import log_partitions
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
@@ -21,7 +22,7 @@ from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.dagster_internals.prune import prune_runs
 from millrace.platform_defs.dagster_internals.run_storage import InstanceFolder
 from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
-from millrace.platform_defs.schedules import all_schedules
+from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule
 from millrace.platform_defs.sensors import view_sensors
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.spark import SparkResource
@@ -39,7 +40,6 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
         *(read_model_asset(model, partitions, archive, limits, captures.values(), found.events) for model in models),
         archive_asset(partitions, archive),
         *([as_of_asset(found, archive)] if models else []),
-        *found.reports,
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
     ]
     # mypy takes a field of the base class for an argument
@@ -49,10 +49,10 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
     jobs = ((CAPTURE, captures), *((job, models) for job in (REBUILD, AS_OF, together, approve_job(found))))
     needed = [job for job, declared_ones in jobs if declared_ones]
     return dg.Definitions(
-        assets=[*assets, *specs_shown_only(found, assets)],
+        assets=labelled(found, [*assets, *specs_shown_only(found, assets)], settings.code_url),
         asset_checks=all_checks(found, archive),
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
-        schedules=all_schedules(found, settings),
+        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings)],
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
         # a process per step would double the cost of a run

@@ -1,15 +1,12 @@
 """The definitions of a package of declarations, without those that Dagster refuses."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import dagster as dg
 from dagster_shared.check import CheckError
 
-from millrace.assets.declarations import Declarations, Fault, declared
+from millrace.assets.declarations import Declarations, Fault, Part, declared
 from millrace.platform_defs.assembly import assembled
 from millrace.settings import Settings
 
@@ -38,28 +35,35 @@ def loadable(
 ) -> tuple[Declarations, dg.Definitions]:
     """Return the declarations that Dagster accepts, with the rest as faults, and their definitions.
 
-    A report or schedule that needs a missing resource, or has the name of another one, is alone left out.
+    Of `defs`, only a file is left out that needs a missing resource, or an object of which has the name of another.
     """
+    ours = assembled(found, settings, resources)
 
-    def tried(declarations: Declarations) -> dg.Definitions:
-        defs = assembled(declarations, settings, resources)
+    def tried(parts: Sequence[Part]) -> dg.Definitions:
+        defs = dg.Definitions.merge(ours, *(part.definitions for part in parts))
         # Dagster's own next step; it caches the result
         defs.get_repository_def()
         return defs
 
-    try:
-        return found, tried(found)
-    except REFUSALS:
-        kept = replace(found, reports=(), schedules=())
-    things = [("reports", f"report {min(each.keys).to_user_string()}", each) for each in found.reports]
-    for room, name, thing in [*things, *(("schedules", f"schedule {each.name}", each) for each in found.schedules)]:
-        grown: dict[str, Any] = {room: (*getattr(kept, room), thing)}
-        more = replace(kept, **grown)
+    def fitting(taken: tuple[Part, ...], parts: Sequence[Part]) -> tuple[tuple[Part, ...], list[Fault]]:
+        """Return `taken` with those parts that load beside it; search by halves for the others."""
         try:
-            tried(more)
+            tried([*taken, *parts])
         except REFUSALS as error:
-            said = f"{name} is left out: {str(error).strip().partition(chr(10))[0]}"
-            file = found.files.get(name, Path(name))
-            more = replace(kept, faults=(*kept.faults, Fault(room, re.split("[ /]", name)[-1], file, 0, said)))
-        kept = more
-    return kept, tried(kept)
+            if len(parts) == 1:
+                (part,) = parts
+                said = f"{part.name} is left out: {str(error).strip().partition(chr(10))[0]}"
+                return taken, [Fault("defs", part.name.rpartition(".")[2], part.file, 0, said)]
+            half = len(parts) // 2
+            taken, first = fitting(taken, parts[:half])
+            taken, second = fitting(taken, parts[half:])
+            return taken, first + second
+        return (*taken, *parts), []
+
+    if not found.parts:
+        return found, tried(())
+    taken, faults = fitting((), found.parts)
+    kept = replace(found, parts=taken, faults=(*found.faults, *faults))
+    # the definitions name the files that fail
+    ours = assembled(kept, settings, resources) if faults else ours
+    return kept, tried(taken)

@@ -12,9 +12,19 @@ from millrace.assets import in_dagster
 from millrace.assets.declarations import Declarations
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
-from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
+from millrace.assets.rounds import ALL_VIEWS, BUDGET_S, DRAIN_TAG, RENEW_S, RENEWS_TAG, SHARED_JOB
 from millrace.drain.collected import fits
-from millrace.drain.decision import LARGE_BACKLOG, PUSHES_AT_ONCE, Poll, Start, alone_behind, in_turn, is_served, plan
+from millrace.drain.decision import (
+    LARGE_BACKLOG,
+    PUSHES_AT_ONCE,
+    Poll,
+    Start,
+    alone_behind,
+    due,
+    in_turn,
+    is_served,
+    plan,
+)
 from millrace.event_store import DrainState, ViewPoll
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.checks import objectives
@@ -26,13 +36,14 @@ from millrace.read_models.declared.upcasts import stored_upcasts
 from millrace.read_models.stored.versions import built_and_next, with_upcasts
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.shared_store import shared_store
+from millrace.spark.session import holds_foreign_cores
 
-DRAIN_TAG = "millrace/drain"
 CAPTURE_TAG = "millrace/capture"
 # Dagster starts the queued run with the higher priority first
 PRIORITY_TAG = "dagster/priority"
 MOST_QUEUED = 1000
 MOST_REASONS = 50
+MOST_NAMED = 5
 # limit of positions ahead of a view that wants at most one of them
 MOST_UNWANTED = 1000
 # the store knows the runs that have begun
@@ -93,7 +104,7 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         # the sensor loop rounds up to its next turn of 5 s; the drain itself keeps shorter delays
         minimum_interval_seconds=1,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Starts the drain of all views, or a view's own, as soon as a read model is due and no run drains it.",
+        description="Keeps a drain of all views alive, and starts a view's own as soon as it is due and no run drains it.",
     )
     def poll(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         rows = [*zip(models, poll_models(postgres, models), strict=True)]
@@ -101,10 +112,52 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         off = stopped_sensors(context.instance) if waiting else set()
         on = [(model, row) for model, row in waiting if f"poll_{in_dagster(model.view)}" not in off]
         polls = plan_views(context.instance, postgres, on, rows)
-        idle = f"No read model waits for a drain: of {len(rows)}, {sum(row.due > 0 for _, row in rows)} are due."
+        idle = at_a_glance([row for _, row in rows])
+        if not any(each.start for each in polls) and (tags := living_drain(context.instance, postgres, rows)):
+            context.log.info(
+                "the drain of all views %s", "is renewed" if RENEWS_TAG in tags else "begins, and waits for events"
+            )
+            return dg.SensorResult(run_requests=[dg.RunRequest(job_name=SHARED_JOB, tags=tags)])
         return _request(context, polls, VIEWS, idle=idle)
 
     return poll
+
+
+def at_a_glance(rows: Sequence[ViewPoll]) -> str:
+    """Return one line on all read models: those with the most events to come, and the number of the others."""
+    behind = sorted((row for row in rows if row.due), key=lambda row: (-row.due, row.view))
+    named = [f"{row.view} {due(row)}" for row in behind[:MOST_NAMED]]
+    more = [f"{len(behind) - MOST_NAMED} more are due"] if len(behind) > MOST_NAMED else []
+    well = len(rows) - len(behind)
+    fresh = f"{well} {'other' if behind else 'read model'}{'s' * (well != 1)} up to date"
+    return "; ".join([*named, *more, *([fresh] if well or not behind else [])])
+
+
+def living_drain(
+    instance: dg.DagsterInstance, postgres: PostgresResource, rows: Sequence[tuple[ReadModel, ViewPoll]]
+) -> dict[str, str] | None:
+    """Return the tags of a run that keeps a drain of all views alive while nothing is due; None if none is needed.
+
+    A drain that lives has rows for a rare event within a second, and costs less than a few starts an hour. None lives
+    where it would hold the cores of a cluster.
+    """
+    if holds_foreign_cores():
+        return None
+    state = drain_states(postgres, [ALL_VIEWS])[ALL_VIEWS]
+    is_ending = state.lives and state.since_s is not None and state.since_s >= BUDGET_S - RENEW_S
+    if not is_ending and (state.since_s is not None or state.wait_s > 0):
+        return None
+    off = stopped_sensors(instance)
+    if not any(row.enabled and fits(model) and f"poll_{in_dagster(model.view)}" not in off for model, row in rows):
+        return None
+    # the drain that ends is one of them
+    under_way = dg.RunsFilter(job_name=SHARED_JOB, statuses=[*QUEUED, dg.DagsterRunStatus.STARTED])
+    if instance.get_runs_count(under_way) > is_ending:
+        return None
+    if is_ending:
+        return {DRAIN_TAG: "together", RENEWS_TAG: "yes"}
+    with shared_store(postgres) as store:
+        return {DRAIN_TAG: "together"} if store.begin_drain(ALL_VIEWS) else None
 
 
 def plan_views(

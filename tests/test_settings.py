@@ -43,6 +43,7 @@ WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "ui_url": (("nowhere", "ftp://host"), alerts),
     "cores": (NUMBERS, None),
     "build_timeout_s": (SECONDS, None),
+    "code_url": (("nowhere", "ftp://host"), None),
     "archive_dir": (("~nobody-of-this-name/x",), None),
 }
 

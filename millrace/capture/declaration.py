@@ -5,10 +5,11 @@ Not here: what the source says to a declaration (`source.readiness`).
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millrace.errors import InvalidCapture
+from millrace.labels import labels_fault
 
 ACTIONS = ("insert", "update", "delete", "truncate")
 # the shortest key for hashes
@@ -109,6 +110,8 @@ class Capture:
         max_lag_s: How long a change may wait to become an event, in seconds, before an operator is told.
         max_retained_bytes: How much WAL the source may keep for the slot before an operator is told.
         follows: Whether a run of Dagster captures until it is terminated. Else it ends after a while without changes.
+        owners: The owners that Dagster shows of its source's tables: email addresses, and `team:` with a name.
+        tags: The tags that Dagster shows of them.
     """
 
     name: str
@@ -121,6 +124,8 @@ class Capture:
     follows: bool = False
     patterns: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a declaration that cannot work.
@@ -130,18 +135,9 @@ class Capture:
         """
         if not _NAME.fullmatch(self.name):
             raise InvalidCapture(f"capture {self.name!r}: a name has 1 to 31 of a-z, 0-9 and _, a letter first")
-        if isinstance(self.patterns, str) or isinstance(self.exclude, str):
-            raise InvalidCapture(
-                f'capture {self.name}: patterns and exclude are tuples, such as patterns=("public.*",)'
-            )
-        if not self.tables and not self.patterns:
-            raise InvalidCapture(f"capture {self.name}: it has no table, and no pattern of tables")
-        if unqualified := [name for name in (*self.patterns, *self.exclude) if "." not in name]:
-            raise InvalidCapture(
-                f"capture {self.name}: pattern {', '.join(unqualified)} has no schema: write such as public.*"
-            )
-        if self.exclude and not self.patterns:
-            raise InvalidCapture(f"capture {self.name}: exclude is stated with patterns, which it is an exception of")
+        if fault := labels_fault(self.owners, self.tags):
+            raise InvalidCapture(f"capture {self.name}: {fault}")
+        self._check_patterns()
         if unknown := [action for action in self.actions if action not in ACTIONS]:
             raise InvalidCapture(f"capture {self.name}: actions are {', '.join(ACTIONS)}; not {', '.join(unknown)}")
         if not self.actions:
@@ -162,6 +158,20 @@ class Capture:
                     ' actions=("insert", "truncate"), or state key'
                 )
             self._check_hidden(table)
+
+    def _check_patterns(self) -> None:
+        if isinstance(self.patterns, str) or isinstance(self.exclude, str):
+            raise InvalidCapture(
+                f'capture {self.name}: patterns and exclude are tuples, such as patterns=("public.*",)'
+            )
+        if not self.tables and not self.patterns:
+            raise InvalidCapture(f"capture {self.name}: it has no table, and no pattern of tables")
+        if unqualified := [name for name in (*self.patterns, *self.exclude) if "." not in name]:
+            raise InvalidCapture(
+                f"capture {self.name}: pattern {', '.join(unqualified)} has no schema: write such as public.*"
+            )
+        if self.exclude and not self.patterns:
+            raise InvalidCapture(f"capture {self.name}: exclude is stated with patterns, which it is an exception of")
 
     def _check_hidden(self, table: CapturedTable) -> None:
         what = f"capture {self.name}: table {table.name}"

@@ -8,7 +8,7 @@ view show whether a drain serves it: the drain is attached to the views that tak
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -29,11 +29,12 @@ from millrace.drain.round import Outcome, Rounds
 from millrace.errors import MillraceError, PartitionLeased, Unreachable
 from millrace.event_store import ViewPoll
 from millrace.event_store.platform import PlatformStore
+from millrace.event_store.wake_ups import Wakeups
 from millrace.patience import ASK_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import Overtaken, stored_upcasts
 from millrace.read_models.stored.tables import wait_for_locks_at_most
-from millrace.read_models.stored.versions import register_declared, unbuilt_partitions, with_upcasts
+from millrace.read_models.stored.versions import current_version, register_declared, unbuilt_partitions, with_upcasts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,7 @@ MEMBERS_EVERY_S = 2 * PAUSE_S
 FAILURES = 3
 # why a view leaves without a failure
 OWN_RUN = "a run of its own consumes it"
+DISABLED = "its view is disabled"
 
 OnCommit = Callable[[Member, Commit], None]
 OnChange = Callable[[Member], None]
@@ -67,6 +69,7 @@ class Drain:
         limits: How much runs side by side, and for how long.
         on_commit: Called for each commit, between rounds.
         on_change: Called for each view that joins or leaves.
+        has_new_code: Whether the code of the declarations has changed: then a drain of many ends after its round.
         alone: Whether it drains one view, with all that is due: streams to retry, a search for failing ones, a rebuild
             of events that only the archive has. The view does not leave, and the drain waits for locks.
 
@@ -85,6 +88,7 @@ class Drain:
         limits: Limits = DEFAULTS,
         on_commit: OnCommit = lambda *_: None,
         on_change: OnChange = lambda _: None,
+        has_new_code: Callable[[], bool] = lambda: False,
         alone: bool = False,
     ) -> None:
         self.overtaken: list[str] = []
@@ -93,10 +97,11 @@ class Drain:
         self._archive = archive
         self._on_commit = on_commit
         self._on_change = on_change
+        self._has_new_code = has_new_code
         self._alone = alone
         self._rounds = Rounds(dsn, spark, owner, lease_s, limits)
         self._indexing = Indexing(dsn)
-        self._members_at = self._attached_at = float("-inf")
+        self._members_at = self._attached_at = self._began_at = float("-inf")
         self._failures = 0
         # for one view by itself: the most positions of a batch, and whether nothing is left to rebuild from the archive
         self._most: int | None = None
@@ -166,6 +171,17 @@ class Drain:
             if error is None:
                 raise
 
+    def warm_up(self) -> None:
+        """Compile the plan of all versions that exist, before any view joins."""
+        found = (current_version(self._store.connection, member.declared) for member in self.members)
+        self._rounds.warm_up([model for model in found if model is not None])
+
+    def hand_over(self) -> None:
+        """Give back every lease and leave every view, so that the next drain can have them at once."""
+        self._give_back()
+        for member in self.members:
+            member.joined = False
+
     def run(self, *, budget_s: float, idle_s: float, stop: threading.Event | None = None) -> None:
         """Consume until nothing came for `idle_s`, the budget of seconds is used up, or `stop` is set.
 
@@ -178,6 +194,10 @@ class Drain:
         Raises the errors of `build_errors` that no view causes, after some retries.
         """
         stop = stop or threading.Event()
+        with nullcontext() if self._alone else Wakeups(self._dsn) as positions:
+            self._run(budget_s, idle_s, stop, positions)
+
+    def _run(self, budget_s: float, idle_s: float, stop: threading.Event, positions: Wakeups | None) -> None:
         started = busy_at = time.monotonic()
         for member in self.members:
             member.next_at = started
@@ -185,6 +205,9 @@ class Drain:
             outcome = self._next_round(stop)
             if self.overtaken:
                 break
+            if idle_s and not self._alone:
+                # a version that is new has no plan yet
+                self._rounds.warm_up([member.model for member in self.members if member.joined and member.model])
             # where nothing could be built, more events change nothing: the next drain tries again
             is_stuck = self._alone and self.members[0].report.failed and not self.members[0].report.moved
             if outcome is None or outcome.claimed:
@@ -198,7 +221,18 @@ class Drain:
             else:
                 joined = [member.next_at for member in self.members if member.joined]
                 next_at = min([self._members_at + MEMBERS_EVERY_S, *joined])
-            stop.wait(max(0.0, next_at - time.monotonic()))
+            self._wait(next_at, stop, positions)
+
+    def _wait(self, until: float, stop: threading.Event, positions: Wakeups | None) -> None:
+        """Wait until the next round. New positions end the wait of a quiet view: its delay is the longest wait."""
+        wait_s = max(0.0, until - time.monotonic())
+        if positions is None or self._failures or wait_s <= POLL_S:
+            stop.wait(wait_s)
+        elif positions.wait(wait_s, stop) is not None:
+            # rounds keep their distance, however often events come
+            stop.wait(max(0.0, self._began_at + POLL_S - time.monotonic()))
+            for member in self.members:
+                member.next_at = min(member.next_at, time.monotonic())
 
     def _next_round(self, stop: threading.Event) -> Outcome | None:
         """Do a round, unless a declaration changed; None after an error that a retry may mend.
@@ -243,7 +277,7 @@ class Drain:
             return None
 
     def _round(self, stop: threading.Event) -> Outcome:
-        began = time.monotonic()
+        began = self._began_at = time.monotonic()
         joined = [member for member in self.members if member.joined and member.next_at <= began]
         models = [member.model for member in joined if member.model is not None]
         outcome = Outcome(on_commit=self._report_commit if self._alone else None)
@@ -327,19 +361,12 @@ class Drain:
         if now - self._members_at < MEMBERS_EVERY_S:
             return
         self._members_at = now
-        # a consumer that has not reported for 15 minutes counts as dead
+        if not self._alone and self._has_new_code():
+            self.overtaken = ["code"]
+            return
         if now - self._attached_at >= PATIENCE_S:
-            for member in self.members:
-                try:
-                    if member.joined:
-                        self._store.attach_consumer(member.view, self.owner)
-                except MillraceError as error:
-                    if self._alone:
-                        raise
-                    self._leave(member, str(error))
+            self._attach_again()
             self._attached_at = now
-            if not self._alone:
-                self.overtaken = [one.declared.name for one in self.members if one.is_overtaken(self._store)]
         if self._alone:
             return
         for member in self.members:
@@ -353,6 +380,19 @@ class Drain:
                 self._join(member)
             elif member.joined and (why := _against(poll)):
                 self._leave(member, why)
+
+    def _attach_again(self) -> None:
+        """Say that the drain lives: otherwise it counts as dead after 15 minutes."""
+        for member in self.members:
+            try:
+                if member.joined:
+                    self._store.attach_consumer(member.view, self.owner)
+            except MillraceError as error:
+                if self._alone:
+                    raise
+                self._leave(member, str(error))
+        if not self._alone:
+            self.overtaken = [one.declared.name for one in self.members if one.is_overtaken(self._store)]
 
     def _join(self, member: Member) -> None:
         try:
@@ -376,7 +416,7 @@ class Drain:
         self._record_change(member)
 
     def _record_change(self, member: Member) -> None:
-        if member.away not in {None, OWN_RUN}:
+        if member.away not in {None, OWN_RUN, DISABLED}:
             # this records the failed try; a run of the view's own follows
             self._store.end_drain(member.declared.view, self.owner, member.away)
         self._on_change(member)
@@ -405,4 +445,8 @@ def _against(poll: ViewPoll | None) -> str | None:
         return "its view was removed"
     if poll.mode != "bulk":
         return "its view is not one of bulk consumers any more"
+    if not poll.enabled:
+        return DISABLED
+    if not poll.enabled:
+        return DISABLED
     return OWN_RUN if poll.consumers > 1 else None

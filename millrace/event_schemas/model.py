@@ -20,6 +20,7 @@ from pydantic_core import core_schema
 
 from millrace.errors import InvalidEvent
 from millrace.event_store.json_text import flat
+from millrace.labels import labels_fault
 from millrace.user_code import snake_case
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -41,6 +42,8 @@ class DeclaredEvent:
         schema: The JSON Schema of its data, reduced to what the store checks: no titles, descriptions and defaults.
         upcasts: By version, the moves from the previous version's data to that version's.
         owner: The role that owns the decider: only its members append to it, and register its events.
+        owners: The owners that Dagster shows of the decider's events.
+        tags: The tags that Dagster shows of them.
     """
 
     decider: str
@@ -51,6 +54,8 @@ class DeclaredEvent:
     schema: Mapping[str, Any]
     upcasts: Mapping[int, Sequence[Any]] = field(default_factory=dict)
     owner: str | None = None
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Return the event's name as error messages have it."""
@@ -64,6 +69,8 @@ def event(
     name: str | None = None,
     upcasts: Mapping[int, Sequence[Any]] | None = None,
     owner: str | None = None,
+    owners: Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
 ) -> Callable[[type[Model]], type[Model]]:
     """Declare an event: the model's docstring is its description, its fields are the event's data.
 
@@ -76,6 +83,8 @@ def event(
         owner: The role that owns the decider, if this is its first event: only its members append to it, and register
             its events, schemas and upcasts. By default every writer appends, and the role that registers the event
             also registers its schemas and upcasts.
+        owners: The owners that Dagster shows of the decider's events: email addresses, and `team:` with a name.
+        tags: The tags that Dagster shows of them.
 
     Raises:
         InvalidEvent: The class is no Pydantic model, has no docstring, has a field that no JSON Schema describes, or
@@ -103,8 +112,12 @@ def event(
         except (InvalidEvent, PydanticInvalidForJsonSchema, PydanticUserError) as error:
             reason = str(error).partition("\n")[0]
             raise InvalidEvent(f"event {named}: {model.__name__!r} has no JSON Schema: {reason}") from error
+        if fault := labels_fault(owners, tags or {}):
+            raise InvalidEvent(f"event {named}: {fault}")
         moves = {to_version: flat((upcasts or {})[to_version]) for to_version in sorted(upcasts or ())}
-        declared = DeclaredEvent(decider, named, version, description, model, schema, moves, owner)
+        declared = DeclaredEvent(
+            decider, named, version, description, model, schema, moves, owner, tuple(owners), tags or {}
+        )
         model.__event__ = declared  # type: ignore[attr-defined]
         return model
 

@@ -9,12 +9,13 @@ if its handler returns a coroutine, a generator or a future.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from millrace.errors import InvalidSubscription
+from millrace.labels import labels_fault
 from millrace.times import ACCEPTED_FORMS, bound
 from millrace.user_code import is_async, is_generator
 
@@ -44,6 +45,8 @@ class Subscription:
         lock_timeout_s: How long after a process is killed other processes get its events, in seconds.
         timeout_s: How long the handler may take for one event, in seconds.
         upcast: Whether data come in the newest shape of their event.
+        owners: The owners that Dagster shows.
+        tags: The tags that Dagster shows.
     """
 
     handler: Handler
@@ -57,6 +60,8 @@ class Subscription:
     lock_timeout_s: int = 30
     timeout_s: float = 300.0
     upcast: bool = False
+    owners: Sequence[str] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
     takes_connection: bool = field(init=False)
     is_async: bool = field(init=False)
 
@@ -87,6 +92,7 @@ class Subscription:
             ),
             (self.version < 0, "version is at least 0"),
             (self.max_attempts < 1, "max_attempts is at least 1"),
+            ((unfit := labels_fault(self.owners, self.tags)) is not None, unfit),
         )
         for wrong, fault in checks:
             if wrong:
@@ -120,6 +126,8 @@ def subscription(
     lock_timeout_s: int = 30,
     timeout_s: float = 300.0,
     upcast: bool = False,
+    owners: Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
 ) -> Callable[[Handler], Subscription]:
     """Declare that a function is called for each event of a view, in the order of each stream.
 
@@ -135,6 +143,8 @@ def subscription(
             are extended.
         timeout_s: How long the handler may take for one event; then the event fails.
         upcast: Whether data come in the newest shape of their event; `event_version` is the stored one.
+        owners: The owners that Dagster shows: email addresses, and `team:` with a name.
+        tags: The tags that Dagster shows.
 
     Raises:
         InvalidSubscription: The declaration cannot work; the text says why.
@@ -153,6 +163,8 @@ def subscription(
             lock_timeout_s,
             timeout_s,
             upcast,
+            owners,
+            tags or {},
         )
 
     return declared

@@ -78,6 +78,11 @@ CONNECT_TRIES = 4
 SPARK_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of a variable
 
 
+def holds_foreign_cores() -> bool:
+    """Return whether an open session holds cores of a cluster that other programs may want: on a master of its own."""
+    return "SPARK_REMOTE" not in os.environ and not os.environ.get("SPARK_MASTER", "local").startswith("local")
+
+
 @contextmanager
 def spark_session(configuration: dict[str, str] | None = None) -> "Iterator[SparkSession]":
     """Open the session that the environment names, with the source `event_log` registered; close it in the end.

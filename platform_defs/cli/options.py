@@ -63,7 +63,7 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
 def loadable_beside(dsn: str | None) -> Declarations:
     """Return the declarations for that store; those that Dagster refuses are faults."""
     declarations = declared_beside(dsn)
-    if not (declarations.reports or declarations.schedules):
+    if not declarations.parts:
         return declarations
     from millrace.platform_defs.loading import loadable
 

@@ -95,7 +95,8 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
         read_models__a=SORTED_MODEL,
         read_models__z="from declared_here.read_models.a import A\n",
         captures=CAPTURE.format(name="c", table="t"),
-        reports__days=REPORT.format(name="days", start="2026-11-01"),
+        defs__days=REPORT.format(name="days", start="2026-11-01"),
+        defs__z="from declared_here.defs.days import days\n",
         events__b=EVENT.format(version=2, name="happened", type="int"),
         events__a=EVENT.format(version=1, name=None, type="int") + "from declared_here.events.b import Happened as H\n",
     )
@@ -103,13 +104,13 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     (tmp_path / package / "read_models" / "deeper" / "b.py").write_text(MODEL.format(view="b", name="B"))
     found = declared(package)
     assert (list(found.models), list(found.captures)) == (["a", "b"], ["c"])
-    assert [report.key.to_user_string() for report in found.reports] == ["reports/days"]
+    assert [part.name for part in found.parts] == ["defs", "defs.days", "defs.z"]
     assert [str(each) for each in found.events] == [f"event happened version {n} of decider d" for n in (1, 2)]
     assert found.faults == ()
     assert found.files["read model b"] == tmp_path / package / "read_models" / "deeper" / "b.py"
-    dg.Definitions.validate_loadable(build_defs(declarations=found))
-    # reports are imported only on request
-    declare(reports__days="raise AssertionError")
+    assert dg.AssetKey(["reports", "days"]) in all_keys(build_defs(declarations=found))
+    # not imported unless asked for
+    declare(defs__days="raise AssertionError")
     assert declared(package, ["read_models"]).faults == ()
 
 
@@ -199,7 +200,7 @@ def test_commands_refuse_without_a_package(dsn: str, tmp_path: Path, monkeypatch
 
 
 NO_SUCH = "(?s)There is no package '{}'.*MILLRACE_DECLARATIONS.*new DIR"
-NOTHING = "(?s)declares nothing.*read_models, captures, reports, subscriptions, schedules, services.py"
+NOTHING = "(?s)declares nothing.*read_models, captures, subscriptions, defs, services.py"
 
 
 def test_a_package_that_cannot_be_used_is_refused_with_its_remedy(declare: Declare) -> None:
@@ -228,11 +229,6 @@ def test_a_package_that_cannot_be_used_is_refused_with_its_remedy(declare: Decla
             None,
         ),
         ({"events__b": EVENT.format(version=1, name=None, type="str")}, "event happened version 1 of", "happened"),
-        (
-            {"reports__b": REPORT.format(name="days", start="2026-11-02")},
-            "report reports/days is declared twice",
-            "days",
-        ),
     ],
 )
 def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], said: str, gone: str | None) -> None:
@@ -240,7 +236,6 @@ def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], sai
         read_models__a=SORTED_MODEL,
         read_models__other=MODEL.format(view="other", name="Other"),
         captures__a=CAPTURE.format(name="c", table="t"),
-        reports__a=REPORT.format(name="days", start="2026-11-01"),
         events__a=EVENT.format(version=1, name=None, type="int"),
         **files,
     )
@@ -249,9 +244,8 @@ def test_of_one_name_neither_counts(declare: Declare, files: dict[str, str], sai
     assert fault.error.startswith(said)
     assert fault.file.name == "b.py"
     assert "a.py" in fault.error or "in Millrace" in fault.error
-    reports = [report.key.path[-1] for report in found.reports]
-    assert {*found.models, *found.captures, *reports, *(event.event for event in found.events)} == {
-        *({"a", "other", "c", "days", "happened"} - {gone})
+    assert {*found.models, *found.captures, *(event.event for event in found.events)} == {
+        *({"a", "other", "c", "happened"} - {gone})
     }
     # the code location loads with the other declarations
     assert dg.AssetKey(["read_models", "other"]) in all_keys(build_defs(declarations=found))
@@ -262,50 +256,92 @@ def test_two_things_of_one_name_in_one_file_are_refused_too(declare: Declare) ->
     assert (found.models, len(found.faults)) == ({}, 1)
 
 
-OTHERS = """
+NEEDS = """
 import dagster as dg
-
 
 class Mine(dg.ConfigurableResource):
     text: str = "x"
 
-
-@dg.asset(key_prefix="reports")
-def needs_its_own(mine: Mine) -> None: ...
-
+@dg.asset
+def needs(mine: Mine) -> None: ...
+"""
+AS_A_MODEL = """
+import dagster as dg
 
 @dg.asset(key=["read_models", "a"])
 def is_named_as_a_model() -> None: ...
+"""
+# each kind that a file of defs can have, with a resource of its own
+ALL_KINDS = """
+import dagster as dg
 
+class Own(dg.ConfigurableResource):
+    text: str = "x"
 
-@dg.asset(key_prefix="reports")
-def is_well() -> None: ...
+@dg.asset(deps=[["read_models", "a"]])
+def below(own: Own) -> None: ...
+
+@dg.asset_check(asset=below)
+def is_well() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=True)
+
+job = dg.define_asset_job("below_alone", selection=[below])
+
+@dg.sensor(job=job)
+def when_asked() -> None: ...
+
+@dg.definitions
+def resources() -> dg.Definitions:
+    return dg.Definitions(resources={"own": Own()})
+"""
+COMPONENT = """
+type: dagster.PythonScriptComponent
+attributes:
+  execution: {path: script.py}
+  assets: [{key: of_a_component}]
 """
 
 
-def test_what_dagster_refuses_costs_itself_alone(declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_object_of_dagster_is_loaded_from_defs(declare: Declare, tmp_path: Path) -> None:
+    package = declare(read_models__a=SORTED_MODEL, defs__all_kinds=ALL_KINDS)
+    (component := tmp_path / package / "defs" / "component").mkdir()
+    (component / "defs.yaml").write_text(COMPONENT)
+    (component / "script.py").touch()
+    found = declared(package)
+    assert found.faults == ()
+    defs = build_defs(declarations=found)
+    assert {dg.AssetKey(["below"]), dg.AssetKey(["of_a_component"])} <= all_keys(defs)
+    assert dg.AssetCheckKey(dg.AssetKey(["below"]), "is_well") in defs.resolve_asset_graph().asset_check_keys
+    assert defs.resolve_job_def("below_alone").execute_in_process().success
+    assert {"when_asked", "poll_a"} <= {sensor.name for sensor in defs.sensors or []}
+
+
+def test_a_file_of_defs_that_fails_costs_itself_alone(
+    declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     package = declare(
         read_models__a=SORTED_MODEL,
-        reports__others=OTHERS,
-        schedules__own=SCHEDULE.format(name="archive_hourly"),
-        schedules__weekly=SCHEDULE.format(name="sundays"),
+        captures=REPORT.format(name="elsewhere", start="2026-11-01"),
+        defs__as_a_model=AS_A_MODEL,
+        defs__fails="1 / 0\n",
+        defs__needs=NEEDS,
+        defs__own=SCHEDULE.format(name="archive_hourly"),
+        defs__well=REPORT.format(name="well", start="2026-11-01"),
     )
+    (component := tmp_path / package / "defs" / "component").mkdir()
+    (component / "defs.yaml").write_text("type: no.such.Component\n")
     kept, defs = loadable(declared(package), Settings())
-    assert {tuple(key.path) for key in all_keys(defs)} >= {
-        *(("read_models", "a"), ("reports", "is_well"), ("reports", "needs_its_own"), ("schedules", "archive_hourly"))
-    }
-    assert {sensor.name for sensor in defs.sensors or []} >= {"poll_a", "poll_views"}
+    assert {dg.AssetKey(["read_models", "a"]), dg.AssetKey(["reports", "well"])} <= all_keys(defs)
     said = {fault.name: fault.error for fault in kept.faults}
-    assert {name: error.partition(":")[0] for name, error in said.items()} == {
-        "a": "report read_models/a is left out",
-        "needs_its_own": "report reports/needs_its_own is left out",
-        "archive_hourly": "schedule archive_hourly is left out",
+    assert {name for name, error in said.items() if "is left out: " in error} == {
+        *("elsewhere", "as_a_model", "needs", "own"),
     }
-    assert "'mine'" in said["needs_its_own"]
-    # the terminal and a check in CI do so, too
+    assert set(said) == {"elsewhere", "as_a_model", "needs", "own", "fails", "component"}
+    assert "'mine'" in said["needs"]
+    # and so do the terminal and a check in CI
     monkeypatch.setenv("MILLRACE_DECLARATIONS", package)
     for command, code in (("status", 0), ("check", 1)):
-        assert command_line.millrace(command, dsn=dsn, code=code).count("is left out") == 3
+        assert command_line.millrace(command, dsn=dsn, code=code).count("is left out") == 4
 
 
 def test_names_that_dagster_has_no_word_for_are_written_by_numbers(declare: Declare) -> None:
@@ -367,15 +403,15 @@ def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare:
 
 def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
     package = declare(
-        read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", reports__d="x\n",
-        # a file with the name of a decider in another file
+        read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", defs__d="x\n",
+        # a file that is named as a decider of another one
         events__a=EVENT.format(version=1, name=None, type="int"), events__d="1 / 0\n",
     )  # fmt: skip
     found = declared(package)
     defs = build_defs(declarations=found)
     dg.Definitions.validate_loadable(defs)
     graph = defs.resolve_asset_graph()
-    for key in (["read_models", "b"], ["captures", "c"], ["reports", "d"]):
+    for key in (["read_models", "b"], ["captures", "c"], ["defs", "d"]):
         node = graph.get(dg.AssetKey(key))
         assert "fails to load" in (node.description or "")
         assert ".py:1: " in (node.description or "")
@@ -405,28 +441,13 @@ def test_services_and_commands_are_loaded_by_themselves(declare: Declare, tmp_pa
     assert vars(services)["answer"] == 42
     file = tmp_path / package / "commands.py"
     assert commands == Fault("commands", "commands", file, 1, "OSError: none")
-    assert load_part(package, "reports") is None
+    assert load_part(package, "defs") is None
     assert load_part(None, "services") is None
 
 
-def test_reports_whose_days_begin_apart_have_a_nightly_schedule_each(declare: Declare) -> None:
-    package = declare(
-        reports__a=REPORT.format(name="a", start="2026-11-03"),
-        reports__b=REPORT.format(name="b", start="2026-11-01"),
-        reports__c=REPORT.format(name="c", start="2026-11-01"),
-    )
-    defs = build_defs(declarations=declared(package))
-    for job, names in (("reports", {"b", "c"}), ("reports_from_2026_11_03", {"a"})):
-        selected = defs.resolve_job_def(job).asset_layer.executable_asset_keys
-        assert selected == {dg.AssetKey(["reports", name]) for name in names}
-    assert defs.resolve_schedule_def("report_days_from_2026_11_03").job_name == "reports_from_2026_11_03"
-
-
 def test_schedules_of_ones_own_are_loaded_and_start_jobs_of_ours(declare: Declare) -> None:
-    package = declare(read_models__a=SORTED_MODEL, schedules__weekly=SCHEDULE.format(name="sundays"))
-    found = declared(package)
-    assert [schedule.name for schedule in found.schedules] == ["sundays"]
-    defs = build_defs(declarations=found)
+    package = declare(read_models__a=SORTED_MODEL, defs__weekly=SCHEDULE.format(name="sundays"))
+    defs = build_defs(declarations=declared(package))
     dg.Definitions.validate_loadable(defs)
     schedule = defs.resolve_schedule_def("sundays")
     # an operator has to switch it on

@@ -66,12 +66,12 @@ def watch(store: PlatformStore, instance: dg.DagsterInstance, dsn: str) -> Calla
 def test_what_a_drain_materializes_hides_no_verdict(instance: dg.DagsterInstance, check: str) -> None:
     run = instance.create_run_for_job(build_defs(declarations=DECLARED).resolve_job_def("drain"))
     shown = ShownPartitions(instance, run, ORDERS)
-    shown.make_green({3: {"events": 1}}, {})
+    shown.make_green({3: {"events": 1, "position": 1}}, {})
     assert on_the_page(instance, check) is GREY
     for passed, colour in ((False, RED), (True, GREEN)):
         judge(instance, passed=passed)
         for partition in (3, 4):
-            shown.make_green({partition: {"events": 2}}, {})
+            shown.make_green({partition: {"events": 2, "position": 2}}, {})
             assert on_the_page(instance, check) == colour
     (record,) = instance.event_log_storage.get_asset_check_execution_history(dg.AssetCheckKey(ASSET, check), limit=1)
     assert record.evaluation is not None

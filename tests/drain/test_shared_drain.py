@@ -131,6 +131,66 @@ def test_a_drain_ends_when_newer_code_made_a_version(lab: Lab, monkeypatch: pyte
         assert shared.overtaken == ["crossing"]
 
 
+def test_a_quiet_view_is_looked_at_when_the_log_grows(lab: Lab) -> None:
+    # no poll would find the events today
+    slow = [replace(model, pooling_delay_s=86_400) for model in FEW]
+    stop, marks = threading.Event(), list[int]()
+    with lab.together(slow) as shared:
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=patience(), stop=stop))
+        wait_until(lambda: all(member.joined for member in shared.members), "all take part")
+        for seed in (1, 2):
+            lab.fill(20, seed=seed)
+            lab.sequence_events()
+            marks = lab.announce_positions(marks)
+            end = 20 * seed
+            wait_until(lambda end=end: positions(lab.connection, "everything") == end, "its rows")  # type: ignore[misc]
+        stop.set()
+        running.result(patience())
+
+
+def test_a_drain_leaves_a_disabled_view_until_it_is_enabled(lab: Lab) -> None:
+    stop = threading.Event()
+    with lab.together(FEW) as shared:
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=patience(), stop=stop))
+        wait_until(lambda: all(member.joined for member in shared.members), "all take part")
+        lab.enable_view("crossing", enabled=False)
+        wait_until(lambda: consumers(lab, "crossing") == 0, "the drain left the view")
+        assert why_away(shared) == {**ALL_WELL, "crossing": draining.DISABLED}
+        # that is no failure
+        (state,) = lab.drain_states("crossing").values()
+        assert (state.failures, state.ended_s) == (0, None)
+        lab.enable_view("crossing", enabled=True)
+        wait_until(lambda: consumers(lab, "crossing") == 1, "the drain took it back")
+        stop.set()
+        running.result(patience())
+
+
+def test_a_drain_ends_when_its_code_has_changed(lab: Lab) -> None:
+    changed = threading.Event()
+    with lab.together(FEW, has_new_code=changed.is_set) as shared:
+        running = start(lambda: shared.run(budget_s=patience(), idle_s=patience()))
+        wait_until(lambda: all(member.joined for member in shared.members), "all take part")
+        changed.set()
+        running.result(patience())
+        assert shared.overtaken == ["code"]
+
+
+def test_a_drain_that_hands_over_leaves_every_view_to_the_next(lab: Lab) -> None:
+    lab.fill(20)
+    with lab.together(FEW) as first, lab.together(FEW, owner="next") as following:
+        # compiled before a view joins, and used after
+        following.warm_up()
+        first.run(budget_s=patience(), idle_s=0)
+        assert {consumers(lab, model.view) for model in FEW} == {1}
+        first.hand_over()
+        assert {consumers(lab, model.view) for model in FEW} == {0}
+        lab.fill(20, seed=2)
+        following.run(budget_s=patience(), idle_s=0)
+        assert why_away(following) == ALL_WELL
+    assert positions(lab.connection, "everything") == 40
+    lab.is_clean(*FEW)
+
+
 def test_two_shared_drains_at_once_consume_nothing_twice(lab: Lab) -> None:
     lab.fill(100)
     for work in at_once([lambda: lab.share(FEW, "A"), lambda: lab.share(FEW, "B")]):

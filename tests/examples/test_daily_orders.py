@@ -18,7 +18,7 @@ from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations, declared
 from millrace.event_store import Json
 from millrace.event_store.platform import PlatformStore
-from millrace.examples.shop.reports.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
+from millrace.examples.shop.defs.daily_orders import DAYS, LATEST_COMMIT, read_day
 from millrace.platform_defs.loading import build_defs
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import Connect, register_shop_without_schemas, rows, set_clock
@@ -60,8 +60,9 @@ ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "
 
 
 def materialize(dsn: str, day: datetime) -> dict[str, object]:
-    """Materialize a day; return the run's metadata without the column lineage."""
-    defs = build_defs(declarations=Declarations(reports=(daily_orders,)), resources={"postgres": postgres_at(dsn)})
+    """Materialize a day; return what the run says of it, but where the columns come from."""
+    parts = tuple(part for part in declared("millrace.examples.shop").parts if part.name == "defs.daily_orders")
+    defs = build_defs(declarations=Declarations(parts=parts), resources={"postgres": postgres_at(dsn)})
     result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
     assert result.success
     (materialization,) = result.asset_materializations_for_node("reports__daily_orders")

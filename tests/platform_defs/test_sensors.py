@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.assets.rounds import ALL_VIEWS, SHARED_JOB
+from millrace.assets.rounds import ALL_VIEWS, DRAIN_TAG, RENEWS_TAG, SHARED_JOB
 from millrace.drain import decision
 from millrace.drain.decision import PUSHES_AT_ONCE
 from millrace.errors import Unreachable
@@ -22,6 +22,7 @@ from millrace.platform_defs.sensors import MOST_UNWANTED
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.words import last
 from millrace.read_models.stored.versions import ensure_version, serve_if_caught_up
+from tests.operations.metrics.test_dagster_metrics import switched
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
@@ -222,12 +223,52 @@ def test_unwanted_events_start_no_drain(instance: dg.DagsterInstance, dsn: str, 
 
 
 def test_one_sensor_wakes_the_drain_of_all_models(kept: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
-    assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 0 are due."
     place(shop)
     assert started_by(tick(kept, dsn, "poll_read_models")) == (SHARED_JOB, None)
     # one consumer of the view is enough
     serve_all(shop, "orders")
-    assert reason(tick(kept, dsn, "poll_read_models")) == "No read model waits for a drain: of 1, 1 are due."
+    assert reason(tick(kept, dsn, "poll_read_models")) == "orders 1 due"
+
+
+def renews(result: dg.SensorResult) -> bool:
+    (request,) = result.run_requests or []
+    assert (request.job_name, request.tags[DRAIN_TAG]) == (SHARED_JOB, "together")
+    return RENEWS_TAG in request.tags
+
+
+def test_a_drain_of_all_models_is_kept_alive(kept: dg.DagsterInstance, dsn: str, shop: PlatformStore) -> None:
+    nothing = "1 read model up to date"
+    # before the first event; requested once
+    assert not renews(tick(kept, dsn, "poll_read_models"))
+    assert reason(tick(kept, dsn, "poll_read_models")) == nothing
+    serve_all(shop, "orders")
+    assert reason(tick(kept, dsn, "poll_read_models")) == nothing
+    # shortly before its end the next run is requested; it waits in the queue, and no third one is
+    shop.connection.execute("update event_store.drains set began_at = began_at - interval '3500 s'")
+    assert renews(tick(kept, dsn, "poll_read_models"))
+    queued_run(kept, None)
+    queued_run(kept, None)
+    assert reason(tick(kept, dsn, "poll_read_models")) == nothing
+
+
+def test_no_drain_is_kept_alive_for_sensors_that_are_off(
+    kept: dg.DagsterInstance, dsn: str, shop: PlatformStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # it would hold cores that other programs of the cluster may want
+    with monkeypatch.context() as cluster:
+        cluster.delenv("SPARK_REMOTE", raising=False)
+        cluster.setenv("SPARK_MASTER", "spark://127.0.0.1:7077")
+        assert not tick(kept, dsn, "poll_read_models").run_requests
+    shop.enable_view("orders", enabled=False)
+    assert not tick(kept, dsn, "poll_read_models").run_requests
+    # a failed drain is followed by its backoff
+    shop.enable_view("orders", enabled=True)
+    shop.begin_drain(ALL_VIEWS, "a run")
+    shop.end_drain(ALL_VIEWS, "a run", "Spark is gone")
+    assert not tick(kept, dsn, "poll_read_models").run_requests
+    switched(kept, "here", "poll_orders", "STOPPED", 1)
+    forget(shop)
+    assert not tick(kept, dsn, "poll_read_models").run_requests
 
 
 def test_of_sensors_that_find_the_same_events_at_once_one_asks_for_a_drain(dsn: str, shop: PlatformStore) -> None:

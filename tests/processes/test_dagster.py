@@ -1,5 +1,6 @@
 """Dagster's own programs, daemon and command line, with our definitions and our findings."""
 
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -13,6 +14,7 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.event_store.platform import PlatformStore
 from millrace.operations.alerts.findings import Finding
 from millrace.platform_defs import liveness
+from millrace.platform_defs.cli.new.command import make_repository
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import KINDS, DagsterStanding
 from millrace.read_models.stored.versions import ensure_version
@@ -114,10 +116,24 @@ def test_a_view_with_its_sensor_off_wakes_no_drain(
     found = Declarations(models={"orders": ORDERS})
     assert tick(instance, dsn, found, "poll_read_models").run_requests
     turn_off("poll_orders")
-    assert "of 1, 1 are due" in reason(tick(instance, dsn, found, "poll_read_models"))
+    assert "orders 1 due" in reason(tick(instance, dsn, found, "poll_read_models"))
 
 
 def test_the_workspace_validates_without_any_setting() -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DAGSTER_", "MILLRACE_", "SPARK_"))}
     done = ran(PROGRAMS / "dagster", "definitions", "validate", env=env, cwd=PROJECT)
     assert "All code locations passed validation" in done.stdout + done.stderr
+
+
+def test_dg_lists_and_checks_what_is_declared(tmp_path: Path) -> None:
+    make_repository(made := tmp_path / "our_platform")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DAGSTER_", "MILLRACE_", "SPARK_"))}
+    env |= {"PYTHONPATH": f"{made}{os.pathsep}{PROJECT}", "MILLRACE_HOME": str(tmp_path / "home")}
+    for folder, asset_key in ((PROJECT, "event_store/events"), (made, "read_models/orders")):
+        listed = json.loads(ran(PROGRAMS / "dg", "list", "defs", "--json", env=env, cwd=folder).stdout)
+        assert asset_key in {asset["asset_key"] for asset in listed["assets"]}
+        assert "poll_views" in {sensor["name"] for sensor in listed["sensors"]}
+        ran(PROGRAMS / "dg", "check", "defs", env=env, cwd=folder)
+    (made / "our_platform" / "read_models" / "broken.py").write_text("def\n")
+    refused = ran(PROGRAMS / "dg", "check", "defs", env=env, cwd=made, code=1)
+    assert "read_models/broken.py:1: SyntaxError" in refused.stdout + refused.stderr

@@ -12,13 +12,14 @@ Not here: kinds of columns (`columns`), models that are functions (`function_mod
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from psycopg import sql
 
 from millrace.errors import InvalidReadModel
+from millrace.labels import labels_fault
 from millrace.read_models.declared.carried import Carried
 from millrace.read_models.declared.column_types import ARRAY, InvalidColumn, postgres_type
 from millrace.read_models.declared.columns import Column, KeyColumn, StateColumn, data_path, item_path, last_position
@@ -79,6 +80,8 @@ class ReadModel:
         rollups: Rollups of its rows.
         all_rollups: Whether these are all declared rollups, so that others are dropped.
         each: As a source, the array with elements that each count as an event does; None if events count.
+        owners: The owners that Dagster shows.
+        tags: The tags that Dagster shows.
     """
 
     name: str
@@ -103,6 +106,8 @@ class ReadModel:
     unregistered: tuple[Upcast, ...] = ()
     indexes: tuple[Index, ...] = ()
     declared_events: "tuple[DeclaredEvent, ...] | None" = field(default=(), repr=False, compare=False)
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that version's tables and view."""
@@ -301,6 +306,8 @@ def read_model(
     max_lag_s: int = 60,
     serve: str = "built",
     indexes: Sequence[Declared] = (),
+    owners: Sequence[str] = (),
+    tags: Mapping[str, str] | None = None,
 ) -> Callable[[type], ReadModel]:
     """Declare a read model: the class's docstring is its description, its attributes are its columns.
 
@@ -320,6 +327,8 @@ def read_model(
         serve: When a changed declaration serves: `built`, once it has caught up, or `approved`, once an operator has
             also approved it.
         indexes: The indexes of its rows, each a column, a tuple of columns or an `index(…)`; its key has one.
+        owners: The owners that Dagster shows: email addresses, and `team:` with a name.
+        tags: The tags that Dagster shows.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
@@ -386,7 +395,11 @@ def read_model(
             computed={n: c for n, c in members.items() if isinstance(c, Computed)},
             lookups={n: c for n, c in members.items() if isinstance(c, Lookup)},
             each=each,
+            owners=tuple(owners),
+            tags=dict(tags or {}),
         )
+        if fault := labels_fault(owners, tags or {}):
+            raise InvalidReadModel(f"read model {name}: {fault}")
         try:
             require_of_events(*keys.values(), *columns.values())
             model.public_columns()

@@ -494,5 +494,5 @@ def _being_built(model: ReadModel, why: str | None) -> MillraceError:
     return MillraceError(
         f"Read model {model.name} is being built.",
         detail=why,
-        hint="Terminate its drain in Dagster, or wait until it is idle and ends, and try again.",
+        hint=f"Let its drain leave it, and try again after some seconds: millrace view disable {shlex.quote(model.view)}",
     )

@@ -13,7 +13,7 @@ from millrace.platform_defs.cli.new.command import make_repository, package_name
 from millrace.platform_defs.cli.run import subscriptions_of
 from tests.support.command_line import millrace
 
-ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "reports")
+ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "defs")
 REFUSED = {
     "begins with a letter": ("2026", "---", ""),
     "a word of Python itself": ("class", "match"),

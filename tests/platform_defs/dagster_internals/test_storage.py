@@ -13,13 +13,13 @@ import dagster as dg
 import psycopg
 import pytest
 
-from millrace.assets.rounds import SHARED_JOB
+from millrace.assets.rounds import DRAIN_TAG, SHARED_JOB
 from millrace.platform_defs.dagster_internals.coordinator import BACKFILL_TAG, ReservingRunCoordinator
 from millrace.platform_defs.dagster_internals.launcher import PatientRunLauncher
 from millrace.platform_defs.dagster_internals.prune import forget_evaluations
 from millrace.platform_defs.dagster_internals.storage import MOST_CONNECTIONS, PooledPostgresStorage
 from millrace.platform_defs.names import VIEW_TAG
-from millrace.platform_defs.sensors import CAPTURE_TAG, DRAIN_TAG
+from millrace.platform_defs.sensors import CAPTURE_TAG
 from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.project import PROJECT
 

@@ -73,9 +73,7 @@ def pictures(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
 def project() -> Iterator[Path]:
     """Make a folder with the shop as a user's own package, which has a schedule."""
     with TemporaryDirectory(prefix="millrace-walks-") as folder:
-        schedules = own_shop(Path(folder)) / "schedules"
-        schedules.mkdir()
-        (schedules / "__init__.py").touch()
+        schedules = own_shop(Path(folder)) / "defs"
         (schedules / "sundays.py").write_text(SUNDAYS)
         yield Path(folder)
 

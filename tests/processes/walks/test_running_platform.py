@@ -292,6 +292,9 @@ def no_drain_begins(platform: Deployment) -> Iterator[None]:
                 partial(sensor, platform, name),
                 lambda state: state["status"] == "STOPPED" and state["ticks"][0]["status"] != "STARTED",
             )
+        # the drain of all views lives on until it is terminated
+        for run in platform.ask(STARTED, tag="millrace/drain", value="together")["results"]:
+            platform.ask(TERMINATE, run=run["runId"])
         until(lambda: platform.ask(RUNS)["results"], lambda runs: {run["status"] for run in runs} <= FINISHED)
         yield
     finally:  # later walks use the same platform

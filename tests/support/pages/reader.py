@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 EXAMPLE_DSN = re.compile(r"postgresql://\w+@db\.example\.com/events")
 PACKAGE = "my_platform"
-FILE_MARK = re.compile(rf"# ({PACKAGE}/(?:read_models|captures|reports)/\w+\.py)\n")
+FILE_MARK = re.compile(rf"# ({PACKAGE}/(?:read_models|captures|defs)/\w+\.py)\n")
 ELSEWHERE = re.compile(r"-- in the database (\w+)\n")
 # types that psql aligns to the right: int8, int2, int4, oid, float4, float8, numeric
 NUMBERS = {20, 21, 23, 26, 700, 701, 1700}

@@ -92,6 +92,26 @@ def daily_orders(
     )
 
 
+@dg.schedule(
+    job=dg.define_asset_job(
+        "reports",
+        selection=[daily_orders],
+        description="Builds the report of one day; a backfill builds those of many.",
+        op_retry_policy=dg.RetryPolicy(max_retries=2, delay=60),
+    ),
+    # by then a transaction that was open over midnight has ended
+    cron_schedule="15 2 * * *",
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every night at 02:15 UTC: the report of the day before.",
+)
+def report_days(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """Ask for the day before."""
+    day = f"{context.scheduled_execution_time - timedelta(days=1):%Y-%m-%d}"
+    # a preview hides Dagster's own tags
+    return dg.RunRequest(run_key=day, partition_key=day, tags={"millrace/day": day})
+
+
 def read_day(spark: "SparkSession", dsn: str, archive: Path, day: date) -> "DataFrame":
     """Read the events of orders that were appended on a day in UTC, each once, from the archive and from Postgres.
 

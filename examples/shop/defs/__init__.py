@@ -1,0 +1,1 @@
+"""The objects of Dagster of the example shop, a file each."""

@@ -1,1 +1,0 @@
-"""The reports of the example shop, a file each."""
