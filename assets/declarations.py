@@ -349,7 +349,6 @@ def _parts(package: str) -> Iterator[Part | Fault]:
 
     Dagster's own loader of such a folder fails as a whole if one file fails.
     """
-    seen: set[int] = set()
     for module in _with_those_below(load_part(package, "defs"), "defs"):
         if isinstance(module, Fault):
             yield module
@@ -357,14 +356,11 @@ def _parts(package: str) -> Iterator[Part | Fault]:
         component = _component_of(module)
         file = component or Path(module.__file__ or module.__name__)
         name = module.__name__.removeprefix(f"{package}.")
-        # an object that a file imports from another one does not count twice
-        own = {key: value for key, value in vars(module).items() if id(value) not in seen}
-        seen |= {id(value) for value in own.values() if is_of_dagster(value)}
         try:
             with warnings.catch_warnings():
                 # those of Dagster about itself: its loader of modules is a preview, its components use old Pydantic
                 warnings.simplefilter("ignore")
-                definitions = _of_component(package, module) if component else _of_module(module.__name__, own)
+                definitions = _of_component(package, module) if component else _of_module(module)
         except Exception as error:  # noqa: BLE001  whatever a user's component does wrong
             # Dagster wraps an error of a component
             yield _fault(error.__cause__ or error, module.__name__, "defs", _folders(package))
@@ -372,15 +368,15 @@ def _parts(package: str) -> Iterator[Part | Fault]:
             yield Part(name, file, definitions)
 
 
-def _of_module(name: str, own: Mapping[str, object]) -> "dg.Definitions":
+def _of_module(module: ModuleType) -> "dg.Definitions":
     import dagster as dg
     from dagster.components.definitions import LazyDefinitions
 
-    fresh = ModuleType(name)
-    vars(fresh).update(own)
-    whole = [value for value in own.values() if isinstance(value, dg.Definitions)]
-    whole += [value() for value in own.values() if isinstance(value, LazyDefinitions)]
-    return dg.Definitions.merge(dg.load_definitions_from_module(fresh), *whole)
+    values = vars(module).values()
+    whole = [value for value in values if isinstance(value, dg.Definitions)]
+    whole += [value() for value in values if isinstance(value, LazyDefinitions)]
+    # Dagster takes an object that a file imports from another one once
+    return dg.Definitions.merge(dg.load_definitions_from_module(module), *whole)
 
 
 def _of_component(package: str, module: ModuleType) -> "dg.Definitions":

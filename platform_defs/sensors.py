@@ -145,7 +145,7 @@ def living_drain(
         return None
     state = drain_states(postgres, [ALL_VIEWS])[ALL_VIEWS]
     is_ending = state.lives and state.since_s is not None and state.since_s >= BUDGET_S - RENEW_S
-    if not is_ending and (state.since_s is not None or state.wait_s > 0):
+    if not is_ending and state.since_s is not None:
         return None
     off = stopped_sensors(instance)
     if not any(row.enabled and fits(model) and f"poll_{in_dagster(model.view)}" not in off for model, row in rows):

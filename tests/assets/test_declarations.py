@@ -294,6 +294,7 @@ def when_asked() -> None: ...
 def resources() -> dg.Definitions:
     return dg.Definitions(resources={"own": Own()})
 """
+AGAIN = "from declared_here.defs.all_kinds import below, is_well, job, resources, when_asked\n"
 COMPONENT = """
 type: dagster.PythonScriptComponent
 attributes:
@@ -303,7 +304,7 @@ attributes:
 
 
 def test_any_object_of_dagster_is_loaded_from_defs(declare: Declare, tmp_path: Path) -> None:
-    package = declare(read_models__a=SORTED_MODEL, defs__all_kinds=ALL_KINDS)
+    package = declare(read_models__a=SORTED_MODEL, defs__all_kinds=ALL_KINDS, defs__z=AGAIN)
     (component := tmp_path / package / "defs" / "component").mkdir()
     (component / "defs.yaml").write_text(COMPONENT)
     (component / "script.py").touch()
