@@ -16,8 +16,6 @@ from millrace.assets.subscriptions import asset_key as subscription_key
 from millrace.user_code import snake_case
 
 CODE_REFERENCES = "dagster/code_references"
-
-
 _DECLARES = re.compile(r"(?:class|def|async def)\s+(\w+)")
 
 
@@ -80,7 +78,7 @@ def _link(label: Labels, package: str | None, code_url: str | None) -> dict[str,
     line = next(
         (
             number
-            for number, text in enumerate(label.file.read_text().splitlines(), 1)
+            for number, text in enumerate(label.file.read_text(errors="replace").splitlines(), 1)
             if (found := _DECLARES.match(text)) and label.name in {found[1], snake_case(found[1])}
         ),
         1,
@@ -90,8 +88,9 @@ def _link(label: Labels, package: str | None, code_url: str | None) -> dict[str,
         warnings.simplefilter("ignore", dg.BetaWarning)
         reference: dg.LocalFileCodeReference | dg.UrlCodeReference
         if code_url and package:
-            # below the folder that the package is in
-            inside = Path(*label.file.parts[label.file.parts.index(package.partition(".")[0]) :])
+            # below the folder that the package is in, which often has the package's name, too
+            top, folders = package.partition(".")[0], label.file.parts
+            inside = Path(*folders[max(depth for depth, name in enumerate(folders) if name == top) :])
             reference = dg.UrlCodeReference(url=f"{code_url.rstrip('/')}/{inside}#L{line}")
         else:
             reference = dg.LocalFileCodeReference(file_path=str(label.file), line_number=line)

@@ -30,8 +30,6 @@ from millrace.spark.session import holds_foreign_cores
 SHARED_JOB = "drain_views"
 # the name of this job's drain in the store
 ALL_VIEWS = ""
-
-
 BUDGET_S = 3600.0
 # this long before the end of a drain the next run is requested: a process starts in seconds, on a busy machine in tens
 RENEW_S = 120.0

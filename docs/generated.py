@@ -23,7 +23,7 @@ MODULES = (
     "millrace.read_models", "millrace.spark",
 )  # fmt: skip
 # types that the public names take, return or raise, and that no module exports
-MET = (
+UNEXPORTED = (
     "archive.history.LogHistory", "archive.listing.ArchivedFile", "archive.listing.ArchivedPartition", "drain.report.PartitionsFailed", "event_schemas.model.DeclaredEvent",
     "event_schemas.moves.Move", "event_store.lease_rows.Lease", "event_store.lease_rows.StreamFailure",
     "event_store.migrations.MigrationReport", "event_store.platform.PlatformStore", "event_store.rows.EventPosition",
@@ -53,7 +53,7 @@ def python(text: str) -> str:
             again = f"\n`{name}` is {{py:obj}}`{path}`.\n"
             text += described(path, value, "members") if path == f"{module}.{name}" else again
     text += "\n## Types that are not exported\n\nThe names above take, return or raise them; no code imports them.\n"
-    for path in MET:
+    for path in UNEXPORTED:
         module, _, name = path.rpartition(".")
         text += described(f"millrace.{path}", getattr(import_module(f"millrace.{module}"), name), "no-undoc-members")
     return text

@@ -52,8 +52,8 @@ def loadable(
         except REFUSALS as error:
             if len(parts) == 1:
                 (part,) = parts
-                said = f"{part.name} is left out: {str(error).strip().partition(chr(10))[0]}"
-                return taken, [Fault("defs", part.name.rpartition(".")[2], part.file, 0, said)]
+                reason = f"{part.name} is left out: {str(error).strip().partition(chr(10))[0]}"
+                return taken, [Fault("defs", part.name.rpartition(".")[2], part.file, 0, reason)]
             half = len(parts) // 2
             taken, first = fitting(taken, parts[:half])
             taken, second = fitting(taken, parts[half:])

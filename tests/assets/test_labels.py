@@ -137,3 +137,22 @@ def test_a_materialization_says_by_which_code_and_up_to_where_its_rows_are(insta
         code = orders.fingerprint[:12]
         tags = {"dagster/code_version": code, "dagster/data_version": f"{code}-{position}"}
         assert (newest.asset_materialization.tags or {}).items() >= tags.items()
+
+
+def test_a_link_begins_at_the_package_in_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `millrace new` lays it out; a file of another encoding hides no asset."""
+    (package := tmp_path / "ours_here" / "ours_here" / "read_models").mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    model = "# coding: latin-1\n# caf\xe9\nfrom millrace import count, read_model, stream_id\n\n\n" + (
+        '@read_model(view="n", key=["k"])\nclass Numbers:\n    """Numbers."""\n\n    k = stream_id()\n    n = count()\n'
+    )
+    (package / "numbers.py").write_bytes(model.encode("latin-1"))
+    monkeypatch.syspath_prepend(str(tmp_path / "ours_here"))
+    found = declared("ours_here")
+    assert found.faults == ()
+    graph = build_defs(declarations=found, settings=Settings(code_url="https://example.com/x")).resolve_asset_graph()
+    (reference,) = (
+        graph.get(dg.AssetKey(["read_models", "numbers"])).metadata["dagster/code_references"].code_references
+    )
+    assert reference.url == "https://example.com/x/ours_here/read_models/numbers.py#L7"
