@@ -372,7 +372,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ade34557f3b7f434adb82f32ebeaeb4c5fa3daccfa43aca2ef2b3840a95cffab'),
+  (0, 'd159ed2af3e64e1355f731712cb16cca5c13246d87324f6c5d64d0d233c22bec'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -63,14 +63,16 @@ begin
       union all
       select format('stream (%s, %s) has a lock in view %L', k.decider, k.decider_id, k.view)
       from event_store.stream_locks k
+      -- its first event is enough: a stream's later events are later in the log
       cross join lateral (
-        select from event_store.events e
-        join event_store.event_log l using ("offset")
+        select e."offset"
+        from event_store.events e
         where e.decider_id = k.decider_id and e.decider = k.decider
           and e.version > k.last_version and e."offset" > k.last_offset
-          and l.position < v_position
+        order by e.version
         limit 1
       ) held
+      join event_store.event_log l on l."offset" = held."offset" and l.position < v_position
       where k.partition = v_partition
       limit 10
     ) needed;
