@@ -10,6 +10,7 @@ import dagster as dg
 
 from millrace.assets import in_dagster
 from millrace.assets.declarations import Declarations
+from millrace.assets.drains import lag_metadata, view_of
 from millrace.assets.errors_in_runs import faults_by_asset
 from millrace.assets.partitions import VIEWS
 from millrace.assets.rounds import ALL_VIEWS, BUDGET_S, DRAIN_TAG, RENEW_S, RENEWS_TAG, SHARED_JOB
@@ -27,6 +28,7 @@ from millrace.drain.decision import (
 )
 from millrace.event_store import DrainState, ViewPoll
 from millrace.event_store.platform import PlatformStore
+from millrace.operations.alerts.findings import age
 from millrace.platform_defs.checks import objectives
 from millrace.platform_defs.freshness import freshness_sensor, subscription_sensor
 from millrace.platform_defs.jobs import DRAIN
@@ -112,7 +114,7 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
         off = stopped_sensors(context.instance) if waiting else set()
         on = [(model, row) for model, row in waiting if f"poll_{in_dagster(model.view)}" not in off]
         polls = plan_views(context.instance, postgres, on, rows)
-        idle = at_a_glance([row for _, row in rows])
+        idle = "" if polls else at_a_glance(postgres, rows)
         if not any(each.start for each in polls) and (tags := living_drain(context.instance, postgres, rows)):
             context.log.info(
                 "the drain of all views %s", "is renewed" if RENEWS_TAG in tags else "begins, and waits for events"
@@ -123,14 +125,21 @@ def wake_sensor(models: Sequence[ReadModel], together: dg.JobDefinition) -> dg.S
     return poll
 
 
-def at_a_glance(rows: Sequence[ViewPoll]) -> str:
-    """Return one line on all read models: those with the most events to come, and the number of the others."""
-    behind = sorted((row for row in rows if row.due), key=lambda row: (-row.due, row.view))
-    named = [f"{row.view} {due(row)}" for row in behind[:MOST_NAMED]]
+def at_a_glance(postgres: PostgresResource, rows: Sequence[tuple[ReadModel, ViewPoll]]) -> str:
+    """Return one line on all read models: those with the most events to come, since when, and how many are well."""
+    behind = sorted((each for each in rows if each[1].due), key=lambda each: (-each[1].due, each[1].view))
+    with shared_store(postgres) as store:
+        named = [f"{row.view} {due(row)}{_waiting(store, model)}" for model, row in behind[:MOST_NAMED]]
     more = [f"{len(behind) - MOST_NAMED} more are due"] if len(behind) > MOST_NAMED else []
     well = len(rows) - len(behind)
     fresh = f"{well} {'other' if behind else 'read model'}{'s' * (well != 1)} up to date"
     return "; ".join([*named, *more, *([fresh] if well or not behind else [])])
+
+
+def _waiting(store: PlatformStore, model: ReadModel) -> str:
+    view = view_of(store, model)
+    oldest_s = lag_metadata(store.view_lag(view))["lag_seconds"] if store.is_registered(view) else 0
+    return f" for {age(oldest_s)}" if oldest_s else ""
 
 
 def living_drain(
