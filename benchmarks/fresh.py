@@ -1,8 +1,9 @@
 """Measures how soon a row has a rare event on a whole platform: `millrace new`, `millrace up`, an event now and then.
 
-Prints the seconds from an append to its row, and the platform's CPU and memory while nothing happens.
+Prints the seconds from an append to its row, for rare events and for one each second, and the platform's CPU and memory
+while nothing happens. With several views each one consumes every event; the row is that of the first one.
 
-    python -m benchmarks fresh [--events 20] [--pause 45] [--idle 60]
+    python -m benchmarks fresh [--events 20] [--pause 45] [--idle 60] [--views 1]
 """
 
 import argparse
@@ -27,12 +28,17 @@ from millrace.postgres.embedded import EmbeddedPostgres
 PROGRAMS = Path(sys.executable).parent
 PATIENCE_S = 300
 GLANCE_S = 0.01
+TRICKLE = 60
 APPEND = "select event_store.append_event('order_placed', %s, 'order', %s, %s, %s, null, v_expected_version => -1)"
 
 
-def up(folder: Path) -> subprocess.Popen[bytes]:
-    """Make a repository and start its platform."""
+def up(folder: Path, views: int) -> subprocess.Popen[bytes]:
+    """Make a repository with copies of its read model, and start its platform."""
     subprocess.run([PROGRAMS / "millrace", "new", folder], check=True, capture_output=True)
+    model = folder / folder.name / "read_models" / "orders.py"
+    for number in range(2, views + 1):
+        text = model.read_text().replace('"orders"', f'"orders_{number}"').replace("Orders", f"Orders{number}")
+        model.with_stem(f"orders_{number}").write_text(text)
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")},
         "MILLRACE_PORT": str(free_port()), "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
@@ -41,21 +47,22 @@ def up(folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([PROGRAMS / "millrace", "up"], cwd=folder, env=env, stdout=log, stderr=log)
 
 
-def connected(folder: Path, process: subprocess.Popen[bytes]) -> psycopg.Connection:
-    """Wait until the store answers and the read model has a drain; return a connection."""
+def connected(folder: Path, process: subprocess.Popen[bytes], views: int) -> psycopg.Connection:
+    """Wait until the store answers and each read model has a drain; return a connection."""
     dsn = EmbeddedPostgres(folder / ".millrace" / "postgres").dsn("millrace")
     deadline = time.monotonic() + PATIENCE_S
     attached = (
-        "select from event_store.consumers, event_store.deciders where view = 'orders' and event = 'order_placed'"
+        "select count(distinct view) from event_store.consumers, event_store.deciders"
+        " where view like 'orders%' and event = 'order_placed'"
     )
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(psycopg.Error):
             connection = psycopg.connect(dsn, autocommit=True)
-            if connection.execute(attached).fetchall():
+            if connection.execute(attached).fetchall() == [(views,)]:
                 return connection
             connection.close()
         time.sleep(1)
-    raise RuntimeError(f"No drain of orders began: {(folder / 'log').read_text()[-2000:]}")
+    raise RuntimeError(f"No drain of all read models began: {(folder / 'log').read_text()[-2000:]}")
 
 
 def seconds_to_row(connection: psycopg.Connection) -> float:
@@ -88,25 +95,27 @@ def main() -> None:
     options.add_argument("--events", type=int, default=20, help="how many rare events")
     options.add_argument("--pause", type=float, default=45, help="seconds between two of them")
     options.add_argument("--idle", type=float, default=60, help="seconds of rest in which the cost is measured")
+    options.add_argument("--views", type=int, default=1, help="how many read models")
     given = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="millrace-fresh-") as made:
         folder = Path(made) / "fresh_platform"
-        process = up(folder)
+        process = up(folder, given.views)
         try:
-            with connected(folder, process) as connection:
+            with connected(folder, process, given.views) as connection:
                 time.sleep(given.pause)
                 print(
                     f"first event, {given.pause:.0f} s after the start: {seconds_to_row(connection):.2f} s", flush=True
                 )
-                times = []
-                for _ in range(given.events):
-                    time.sleep(given.pause)
-                    times.append(seconds_to_row(connection))
-                print(
-                    f"append to row, one event each {given.pause:.0f} s: median {statistics.median(times):.2f} s,"
-                    f" worst of {len(times)} {max(times):.2f} s",
-                    flush=True,
-                )
+                for name, number, pause_s in [("rare", given.events, given.pause), ("trickle", TRICKLE, 1.0)]:
+                    times = []
+                    for _ in range(number):
+                        time.sleep(pause_s)
+                        times.append(seconds_to_row(connection))
+                    print(
+                        f"{name}, one event each {pause_s:.0f} s: median {statistics.median(times):.2f} s,"
+                        f" worst of {number} {max(times):.2f} s",
+                        flush=True,
+                    )
                 before, _ = cost(psutil.Process(process.pid))
                 time.sleep(given.idle)
                 after, megabytes = cost(psutil.Process(process.pid))
