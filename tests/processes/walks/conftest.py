@@ -1,6 +1,7 @@
 """One platform and one browser for all walks, a page for each, and the pictures that they take."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ def rebuild_on_sundays():
     return dg.RunRequest(tags=all_of_them)
 """
 TIMES = pytest.StashKey[dict[str, float]]()
+CLICKS = pytest.StashKey[Counter[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,11 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[TIMES] = {}
+    config.stash[CLICKS] = Counter()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for what, seconds in config.stash[TIMES].items():
         terminalreporter.write_line(f"{seconds:6.2f} s  {what}")
+    for walk, clicks in config.stash[CLICKS].items():
+        terminalreporter.write_line(f"{clicks:3} clicks  {walk}")
 
 
 @pytest.fixture(scope="session")
@@ -93,9 +98,12 @@ def platform(project: Path) -> Iterator[Deployment]:
 
 
 @pytest.fixture
-def page(browser: Browser, platform: Deployment) -> Iterator[Page]:
-    """Open the start page, as a first visitor does."""
+def page(browser: Browser, platform: Deployment, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """Open the start page, as a first visitor does, and count the clicks."""
+    clicks = request.config.stash[CLICKS]
     with browser.new_context(base_url=platform.url, viewport=SIZE) as context:
+        context.expose_function("clicked", lambda: clicks.update([request.node.name]))
+        context.add_init_script("addEventListener('click', clicked, true)")
         seen_ms = 1000 * patience()
         expect.set_options(timeout=seen_ms)
         context.set_default_timeout(seen_ms)
