@@ -42,6 +42,8 @@
     ├── UpcastDiffers            MR052   the version of the event has another upcast
     ├── UpcastMissing            MR053   there is no upcast to a version before
     ├── SchemaDiffers            MR054   the version of the event has another schema
+    ├── KeyGone                  MR055   the data are sealed with a key that is forgotten, or of another store
+    ├── UnknownSubject           MR056   nothing was ever sealed for the person
     ├── NeverSeen                a view will not have an event by itself
     ├── TransactionOpen          nothing can be waited for in a transaction
     ├── ImportRefused            a file cannot be imported as asked
@@ -270,6 +272,14 @@ class UpcastMissing(MillraceError):
 
 class SchemaDiffers(MillraceError):
     """The version of the event already has another schema, until an operator withdraws that."""
+
+
+class KeyGone(MillraceError):
+    """The data are sealed with a key that is forgotten, or of another store."""
+
+
+class UnknownSubject(MillraceError):
+    """Nothing was ever sealed for the person with the keys of this store."""
 
 
 class NeverSeen(MillraceError):

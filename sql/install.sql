@@ -38,6 +38,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0005_producers.sql
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
+\ir migrations/0008_personal.sql
 
 \ir roles.sql
 
@@ -306,6 +307,18 @@ set local check_function_bodies = off;
 \ir functions/operations/private/shell_word.sql
 \ir functions/operations/settle_alert.sql
 \ir functions/operations/standing.sql
+\ir functions/personal/begin_key_epoch.sql
+\ir functions/personal/forget_subject.sql
+\ir functions/personal/key_counts.sql
+\ir functions/personal/open_keys.sql
+\ir functions/personal/private/is_unsealed.sql
+\ir functions/personal/private/meets.sql
+\ir functions/personal/private/require_key_epoch.sql
+\ir functions/personal/private/sealed_pattern.sql
+\ir functions/personal/private/unknown_key.sql
+\ir functions/personal/private/without_forgotten.sql
+\ir functions/personal/readmit_subject.sql
+\ir functions/personal/subject_keys.sql
 \ir functions/private/audit.sql
 \ir functions/private/bound_idle_transaction.sql
 \ir functions/private/caller_role.sql
@@ -372,12 +385,13 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd159ed2af3e64e1355f731712cb16cca5c13246d87324f6c5d64d0d233c22bec'),
+  (0, '83bb36c48398aace7a18b89ca78037cad44d12915940c747a73bc49359bc6f55'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
   (4, '0004_archive'),
   (5, '0005_producers'),
   (6, '0006_capture'),
-  (7, '0007_alerts');
+  (7, '0007_alerts'),
+  (8, '0008_personal');
 commit;

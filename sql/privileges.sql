@@ -12,9 +12,9 @@ begin
   -- by default every role may call a new function; no role may use this schema or anything in it
   revoke all on all functions in schema event_store_private from public;
 
-  foreach _role in array array['event_store_writer', 'event_store_consumer', 'event_store_reader', 'event_store_owner'] loop
+  foreach _role in array array['event_store_writer', 'event_store_consumer', 'event_store_reader', 'event_store_personal', 'event_store_owner'] loop
     execute format('grant usage on schema event_store to %I', _role);
-    if _role <> 'event_store_writer' then
+    if _role not in ('event_store_writer', 'event_store_personal') then
       execute format('grant usage on schema event_store_platform to %I', _role);
     end if;
     execute format('revoke all on schema event_store_private from %I', _role);

@@ -21,6 +21,7 @@ from pydantic_core import core_schema
 from millrace.errors import InvalidEvent
 from millrace.event_store.json_text import flat
 from millrace.labels import labels_fault
+from millrace.personal.declaration import MARK, PersonalField, personal_fields
 from millrace.user_code import snake_case
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -44,6 +45,7 @@ class DeclaredEvent:
         owner: The role that owns the decider: only its members append to it, and register its events.
         owners: The owners that Dagster shows of the decider's events.
         tags: The tags that Dagster shows of them.
+        personal: The fields that are stored sealed.
     """
 
     decider: str
@@ -56,6 +58,7 @@ class DeclaredEvent:
     owner: str | None = None
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
+    personal: tuple[PersonalField, ...] = ()
 
     def __str__(self) -> str:
         """Return the event's name as error messages have it."""
@@ -109,6 +112,7 @@ def event(
                 raise InvalidEvent(f"event {named}: {model.__name__!r} {problem}")
         try:
             schema = _rules(model.model_json_schema(schema_generator=_Schema))
+            personal = personal_fields(schema)
         except (InvalidEvent, PydanticInvalidForJsonSchema, PydanticUserError) as error:
             reason = str(error).partition("\n")[0]
             raise InvalidEvent(f"event {named}: {model.__name__!r} has no JSON Schema: {reason}") from error
@@ -116,8 +120,10 @@ def event(
             raise InvalidEvent(f"event {named}: {fault}")
         moves = {to_version: flat((upcasts or {})[to_version]) for to_version in sorted(upcasts or ())}
         declared = DeclaredEvent(
-            decider, named, version, description, model, schema, moves, owner, tuple(owners), tags or {}
+            decider, named, version, description, model, schema, moves, owner, tuple(owners), tags or {}, personal
         )
+        if personal:
+            _hide(model, {each.path[0] for each in personal})
         model.__event__ = declared  # type: ignore[attr-defined]
         return model
 
@@ -128,6 +134,14 @@ def declared_event(model: object) -> DeclaredEvent | None:
     """Return a model's declaration; None for all other objects, and for a subclass of a declared model."""
     found = vars(model).get("__event__") if isinstance(model, type) else None
     return found if isinstance(found, DeclaredEvent) else None
+
+
+def _hide(model: type[BaseModel], personal: set[str]) -> None:
+    """Let neither the texts of a model's objects nor its errors show personal values."""
+    for name, each in model.model_fields.items():
+        each.repr = not {name, each.alias, each.serialization_alias} & personal
+    model.model_config["hide_input_in_errors"] = True
+    model.model_rebuild(force=True)
 
 
 class _Schema(GenerateJsonSchema):
@@ -150,7 +164,11 @@ def _rules(schema: Any) -> Any:  # noqa: ANN401 - a schema is an object, or true
     """Return a schema without its annotations."""
     if not isinstance(schema, dict):
         return schema
-    rules = {key: value for key, value in schema.items() if key not in _ANNOTATIONS and not key.startswith("x-")}
+    rules = {
+        key: value
+        for key, value in schema.items()
+        if key not in _ANNOTATIONS and (key == MARK or not key.startswith("x-"))
+    }
     for key, value in rules.items():
         if key in _NAMED:
             rules[key] = {name: _rules(each) for name, each in value.items()}

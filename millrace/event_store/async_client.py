@@ -1,14 +1,15 @@
 """The event store's client on psycopg's asynchronous connections.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `client` and `views`: change those.
+Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `sealing`, `client` and `views`: change
+those.
 """
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import asdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from uuid import UUID
@@ -16,6 +17,7 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
 
+from millrace.errors import KeyGone, UnreadableData
 from millrace.event_store.client import APPEND_ONE, STREAM_PAGE, _arguments, appended_of
 from millrace.event_store.json_text import flat, jsonb
 from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
@@ -64,10 +66,13 @@ from millrace.event_store.waiting import (
     never_seen,
     require_idle,
 )
+from millrace.personal.values import SEALED, Key, OpenKey, SubjectKey
 from millrace.postgres.connecting import require_iso
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
+
+    from millrace.personal.sealer import Sealer
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -78,13 +83,16 @@ class AsyncSqlFunctions:
     With a pool each call takes a connection from it, and is a transaction of its own.
 
     Attributes:
+        sealer: Seals personal values of appended events, and opens them in those that are read.
         loaders: The loaders for values of some types, by the type's name.
     """
 
     loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}
 
-    def __init__(self, connection: "psycopg.AsyncConnection | AsyncConnectionPool") -> None:
-        self._source = connection
+    def __init__(
+        self, connection: "psycopg.AsyncConnection | AsyncConnectionPool", *, sealer: "Sealer | None" = None
+    ) -> None:
+        self._source, self.sealer = connection, sealer
         # idle cursors of the connection: making one and registering its loaders takes as long as a call
         self._cursors = defaultdict[tuple[BaseRowFactory[Any], str], list[psycopg.AsyncCursor[Any]]](list)
 
@@ -106,7 +114,7 @@ class AsyncSqlFunctions:
         A pool commits at the end of the block, or rolls back if it raises, as `AsyncConnectionPool.connection` says.
         """
         async with self._connected() as connection:
-            yield self if connection is self._source else type(self)(connection)
+            yield self if connection is self._source else type(self)(connection, sealer=self.sealer)
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
@@ -268,7 +276,68 @@ class AsyncWaiting(AsyncSqlFunctions):
                 return await type(self)(connection)._all(EventPosition, call, (ids, within_s))
 
 
-class UngatheredEventStore(AsyncWaiting):
+class AsyncSealing(AsyncSqlFunctions):
+    """The part of `UngatheredEventStore` that seals and opens personal values, where it has a sealer."""
+
+    async def open_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows, such as those of a read model, with their sealed values opened.
+
+        A value that is forgotten is `Forgotten`, and one that this sealer cannot open `Sealed`. Values that are text of
+        JSON stay as they are.
+        """
+        given = [dict(row) for row in rows]
+        if self.sealer is None:
+            return given
+        await self._learn_keys(given)
+        return [self.sealer.opened(row) for row in given]
+
+    async def _opened(self, events: list[Event]) -> list[Event]:
+        """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
+        if self.sealer is None:
+            return events
+        sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
+        readable = list[Event]()
+        for event in sealed:
+            with suppress(UnreadableData):
+                readable += [event] if event.data is not None else []
+        await self._learn_keys([event.data for event in readable])
+        for event in readable:
+            event.__dict__["data"] = self.sealer.opened(event.data)
+        return events
+
+    async def _learn_keys(self, data: Iterable[Any]) -> None:
+        if self.sealer and (names := self.sealer.unknown_keys(data)):
+            self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+
+    async def _sealed(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
+        """Return events with their personal values sealed; a person without a key gets one."""
+        if self.sealer is None:
+            return [*streams]
+        keys = dict[str, Key]()
+        for decider in dict.fromkeys(stream.decider for stream in streams):
+            data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
+            if people := [each for each in self.sealer.unknown_subjects(data) if each not in keys]:
+                call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
+                rows = await self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
+                keys |= self.sealer.learnt(people, rows)
+        sealed = list[StreamEvents]()
+        for stream in streams:
+            events = [
+                replace(event, data=self.sealer.sealed(event.data, UUID(str(event.event_id)).bytes, keys))
+                for event in stream.events
+            ]
+            sealed += [replace(stream, events=tuple(events))]
+        return sealed
+
+    async def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
+        """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
+        if self.sealer is None or (isinstance(self._source, psycopg.AsyncConnection) and not self._source.autocommit):
+            raise  # noqa: PLE0704 - the error that is handled
+        self.sealer.drop_keys()
+        return await self._sealed(streams)
+
+
+class UngatheredEventStore(AsyncWaiting, AsyncSealing):
     """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     async def append(
@@ -301,10 +370,15 @@ class UngatheredEventStore(AsyncWaiting):
             DataRefused: The data do not fit the event's schema.
             Malformed: The store does not take an argument.
         """
-        (stream,) = all_passed_on(
+        chained = all_passed_on(
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
         )
-        return await self._sent(stream)
+        try:
+            (stream,) = await self._sealed(chained)
+            return await self._sent(stream)
+        except KeyGone:
+            (stream,) = await self._sealed_anew(chained)
+            return await self._sent(stream)
 
     async def _sent(self, stream: StreamEvents) -> Appended:
         return await self._appended(stream)
@@ -326,7 +400,12 @@ class UngatheredEventStore(AsyncWaiting):
         order of the streams. Raises the errors of `append`.
         """
         chained = all_passed_on(streams, caused_by)
-        return await self._appended_all(chained, batch_json(chained))
+        try:
+            sealed = await self._sealed(chained)
+            return await self._appended_all(sealed, batch_json(sealed))
+        except KeyGone:
+            sealed = await self._sealed_anew(chained)
+            return await self._appended_all(sealed, batch_json(sealed))
 
     async def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
         call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
@@ -335,7 +414,7 @@ class UngatheredEventStore(AsyncWaiting):
 
     async def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
         """Append events of one stream as `append` does, and return them as they are stored."""
-        (chained,) = all_passed_on([stream], caused_by)
+        (chained,) = await self._sealed(all_passed_on([stream], caused_by))
         if len(chained.events) == 1:
             return await self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(chained))
         appended, number = await self._appended(chained), len(chained.events)
@@ -368,10 +447,8 @@ class UngatheredEventStore(AsyncWaiting):
         query = query.format(NEWEST_SHAPE if upcast else STORED)
         while True:
             size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
-            page = await self._all(
-                Event,
-                query,
-                (decider, decider_id, from_version, size, backwards),
+            page = await self._opened(
+                await self._all(Event, query, (decider, decider_id, from_version, size, backwards))
             )
             for each in page:
                 yield each

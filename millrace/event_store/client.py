@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from millrace.errors import KeyGone
 from millrace.event_store.json_text import flat, jsonb
 from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
 from millrace.event_store.rows import (
@@ -35,6 +36,7 @@ from millrace.event_store.rows import (
     StreamHead,
     StreamState,
 )
+from millrace.event_store.sealing import Sealing
 from millrace.event_store.status_rows import PartitionInfo
 from millrace.event_store.views import listed, moment_of
 from millrace.event_store.waiting import Waiting
@@ -47,7 +49,7 @@ STREAM_PAGE = 500
 APPEND_ONE = "select {} from event_store.append_event(%s, %s, %s, %s, %s, %s, null, %s, %s, %s, %s)"
 
 
-class EventStore(Waiting):
+class EventStore(Waiting, Sealing):
     """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     def append(
@@ -80,10 +82,15 @@ class EventStore(Waiting):
             DataRefused: The data do not fit the event's schema.
             Malformed: The store does not take an argument.
         """
-        (stream,) = all_passed_on(
+        chained = all_passed_on(
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
         )
-        return self._sent(stream)
+        try:
+            (stream,) = self._sealed(chained)
+            return self._sent(stream)
+        except KeyGone:
+            (stream,) = self._sealed_anew(chained)
+            return self._sent(stream)
 
     def _sent(self, stream: StreamEvents) -> Appended:
         return self._appended(stream)
@@ -105,7 +112,12 @@ class EventStore(Waiting):
         order of the streams. Raises the errors of `append`.
         """
         chained = all_passed_on(streams, caused_by)
-        return self._appended_all(chained, batch_json(chained))
+        try:
+            sealed = self._sealed(chained)
+            return self._appended_all(sealed, batch_json(sealed))
+        except KeyGone:
+            sealed = self._sealed_anew(chained)
+            return self._appended_all(sealed, batch_json(sealed))
 
     def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
         call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
@@ -114,7 +126,7 @@ class EventStore(Waiting):
 
     def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
         """Append events of one stream as `append` does, and return them as they are stored."""
-        (chained,) = all_passed_on([stream], caused_by)
+        (chained,) = self._sealed(all_passed_on([stream], caused_by))
         if len(chained.events) == 1:
             return self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(chained))
         appended, number = self._appended(chained), len(chained.events)
@@ -147,11 +159,7 @@ class EventStore(Waiting):
         query = query.format(NEWEST_SHAPE if upcast else STORED)
         while True:
             size = STREAM_PAGE if limit is None else min(limit, STREAM_PAGE)
-            page = self._all(
-                Event,
-                query,
-                (decider, decider_id, from_version, size, backwards),
-            )
+            page = self._opened(self._all(Event, query, (decider, decider_id, from_version, size, backwards)))
             yield from page
             limit = None if limit is None else limit - size
             if len(page) < size or limit == 0:

@@ -17,6 +17,8 @@ from millrace.event_store.waiting import require_idle
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
 
+    from millrace.personal.sealer import Sealer
+
 # limits of one batch
 MOST_EVENTS, MOST_CHARACTERS = 500, 2**20
 
@@ -39,8 +41,10 @@ class AsyncEventStore(UngatheredEventStore):
     An `append` that is cancelled before it is sent is not stored. Cancelled later it may be, as with a lost answer.
     """
 
-    def __init__(self, connection: "psycopg.AsyncConnection | AsyncConnectionPool") -> None:
-        super().__init__(connection)
+    def __init__(
+        self, connection: "psycopg.AsyncConnection | AsyncConnectionPool", *, sealer: "Sealer | None" = None
+    ) -> None:
+        super().__init__(connection, sealer=sealer)
         self._calls = deque[Call]()
         self._sender: asyncio.Task[None] | None = None
 

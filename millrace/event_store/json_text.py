@@ -48,7 +48,7 @@ def flat(moves: Iterable[Json]) -> list[Json]:
 def _uuid_text(value: object) -> str:
     if isinstance(value, UUID):
         return str(value)
-    raise TypeError(f"an object of type {type(value).__name__} is not JSON")
+    raise TypeError(getattr(value, "no_json", f"an object of type {type(value).__name__} is not JSON"))
 
 
 _ENCODER = json.JSONEncoder(default=_uuid_text, allow_nan=False)

@@ -10,6 +10,7 @@ from millrace.event_store.ids import uuid7
 from millrace.event_store.json_text import written
 from millrace.event_store.rows import Event, Json
 from millrace.event_store.tracing import passed_on
+from millrace.personal.declaration import marked
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -113,9 +114,10 @@ def new_event(data: "BaseModel", **stated: Any) -> NewEvent:  # noqa: ANN401 - w
             f"{type(data).__name__} is no event.",
             hint="Pass NewEvent(name, data), or an object of a Pydantic model below @event(decider=…).",
         )
-    return NewEvent(
-        declared.event, data.model_dump(mode="json", by_alias=True), event_version=declared.version, **stated
-    )
+    values = data.model_dump(mode="json", by_alias=True)
+    if declared.personal:
+        values = marked(values, declared.personal)
+    return NewEvent(declared.event, values, event_version=declared.version, **stated)
 
 
 def batch_json(streams: Iterable[StreamEvents]) -> str:

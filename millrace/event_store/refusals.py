@@ -18,6 +18,7 @@ from millrace.errors import (
     EventNotRegistered,
     ForbiddenChange,
     HistoryNeeded,
+    KeyGone,
     LeaseLost,
     Malformed,
     MessageDiffers,
@@ -39,6 +40,7 @@ from millrace.errors import (
     UnknownCapture,
     UnknownPartition,
     UnknownProducer,
+    UnknownSubject,
     UnknownTransaction,
     UnknownView,
     UpcastDiffers,
@@ -90,6 +92,8 @@ BY_SQLSTATE: dict[str, type[MillraceError]] = {
     "MR052": UpcastDiffers,
     "MR053": UpcastMissing,
     "MR054": SchemaDiffers,
+    "MR055": KeyGone,
+    "MR056": UnknownSubject,
 }
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from psycopg._cursor_base import BaseCursor
     from psycopg_pool import ConnectionPool
 
+    from millrace.personal.sealer import Sealer
+
 Row = TypeVar("Row")
 Loaders = Mapping[str, type[Loader]]
 
@@ -55,13 +57,14 @@ class SqlFunctions:
     With a pool each call takes a connection from it, and is a transaction of its own.
 
     Attributes:
+        sealer: Seals personal values of appended events, and opens them in those that are read.
         loaders: The loaders for values of some types, by the type's name.
     """
 
     loaders: ClassVar[Loaders] = {"timestamptz": InfinityLoader}
 
-    def __init__(self, connection: "psycopg.Connection | ConnectionPool") -> None:
-        self._source = connection
+    def __init__(self, connection: "psycopg.Connection | ConnectionPool", *, sealer: "Sealer | None" = None) -> None:
+        self._source, self.sealer = connection, sealer
         # idle cursors of the connection: making one and registering its loaders takes as long as a call
         self._cursors = defaultdict[tuple[BaseRowFactory[Any], str], list[psycopg.Cursor[Any]]](list)
 
@@ -83,7 +86,7 @@ class SqlFunctions:
         A pool commits at the end of the block, or rolls back if it raises, as `ConnectionPool.connection` says.
         """
         with self._connected() as connection:
-            yield self if connection is self._source else type(self)(connection)
+            yield self if connection is self._source else type(self)(connection, sealer=self.sealer)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ create table event_store.deciders (
   description text not null,
   owner text,
   accepts jsonpath,
+  seals boolean not null default false,
   registered_by text not null default session_user,
   constraint deciders_pkey primary key (decider, event, event_version),
   constraint deciders_names_fit check (octet_length(decider) <= 1024 and octet_length(event) <= 1024),
@@ -27,6 +28,8 @@ comment on column event_store.deciders.owner is
 'The same for all events of a decider.';
 comment on column event_store.deciders.accepts is
 'The predicate that data of the event must meet, compiled from its schema; null where all data pass.';
+comment on column event_store.deciders.seals is
+'Whether its schema has personal fields: these hold sealed values, whose keys must live.';
 comment on column event_store.deciders.registered_by is
 'The role that first registered the event, the same for all versions: its members, or those of an owner, set its shapes.';
 

@@ -104,7 +104,9 @@ begin
     end if;
     perform set_config('event_store.registering', 'on', true);
     update event_store.deciders d
-    set accepts = format('strict exists($ ? (%s))', _compiled.predicate)::jsonpath
+    set
+      accepts = format('strict exists($ ? (%s))', _compiled.predicate)::jsonpath,
+      seals = jsonb_path_exists(v_schema, '$.**."x-personal"')
     where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
       and _compiled.predicate is not null;
     perform set_config('event_store.registering', '', true);

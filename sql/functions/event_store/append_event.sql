@@ -74,7 +74,7 @@ begin
         v_event, v_event_id, v_event_version, v_decider, v_decider_id, v_data, v_command_id, v_final, nullif(v_expected_version, -1),
         v_metadata
       ) is null
-      and (d.accepts is null or (v_data @@ d.accepts) is true)
+      and event_store_private.meets(d.accepts, d.seals, v_data)
       and not event_store_private.is_upper_uuid(v_decider_id)
       and _head.final is not true
       -- false where the store was copied without its sequences

@@ -75,7 +75,7 @@ begin
           and event_store_private.event_fault(
             n.event, n.event_id, n.event_version, v_decider, v_decider_id, n.data, n.command_id, n.final, null, n.metadata
           ) is null
-          and (d.accepts is null or (n.data @@ d.accepts) is true)
+          and event_store_private.meets(d.accepts, d.seals, n.data)
           and not event_store_private.is_upper_uuid(v_decider_id)
           and _head.final is not true
           and coalesce(_head."offset", 0) <= coalesce(pg_sequence_last_value('event_store.events_offset_seq'), 0)

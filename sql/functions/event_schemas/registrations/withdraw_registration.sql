@@ -56,7 +56,7 @@ begin
     delete from event_store.event_schemas s
     where s.decider = v_decider and s.event = v_event and s.event_version = v_event_version
     returning to_jsonb(s) - 'checks' into _gone;
-    update event_store.deciders d set accepts = null
+    update event_store.deciders d set accepts = null, seals = false
     where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version and d.accepts is not null;
   elsif v_what = 'upcast' then
     delete from event_store.event_upcasts u

@@ -73,7 +73,7 @@ begin
     select b.* into _bad
     from unnest(v_batch) b
     join event_store.deciders d on d.decider = b.decider and d.event = b.event and d.event_version = b.event_version
-    where d.accepts is not null and (b.data @@ d.accepts) is not true
+    where not event_store_private.meets(d.accepts, d.seals, b.data)
       -- stored events are not judged again
       and not exists (select from event_store.events e where e.event_id = b.event_id)
     order by b.ordinal
@@ -185,8 +185,9 @@ begin
     select e.event_id into _bad
     from unnest(_fresh) f
     join event_store.events e using (event_id)
-    where (e.event, e.event_version, e.decider, e.decider_id, e.data, e.command_id, e.final)
-        is distinct from (f.event, f.event_version, f.decider, f.decider_id, f.data, f.command_id, f.final)
+    where (e.event, e.event_version, e.decider, e.decider_id, e.command_id, e.final)
+        is distinct from (f.event, f.event_version, f.decider, f.decider_id, f.command_id, f.final)
+      or event_store_private.without_forgotten(e.data) is distinct from event_store_private.without_forgotten(f.data)
       or (f.previous_stated and e.previous_id is distinct from f.previous_id)
       or f.expected_version <> e.version - 1
     order by f.ordinal

@@ -29,9 +29,9 @@ as $$
     when v_final is null then 'final is null'
     when v_expected_version < 0 then format('expected_version is %s; it is 0 for a new stream', v_expected_version)
     -- reserved for data that only the holder of a key can read
-    when v_data ? '$sealed' and jsonb_typeof(v_data) = 'object'
-      and (v_data ->> '$sealed' ~ '^1[.][^.]+[.][^.]+[.][^.]+$') is not true
-      then '$sealed of data is a reserved word; it is 1.<key>.<nonce>.<ciphertext>'
+    when v_data @? '$.**."$sealed"'
+      and event_store_private.is_unsealed(v_data)
+      then '$sealed of data is a reserved word: alone in its object, 1.<key>.<nonce>.<ciphertext> as base64url'
     -- Data that are small in memory and as text meet all limits. The text must be checked: 1e100000 takes 20 bytes.
     when pg_column_size(v_data) > 700 or octet_length(v_data::text) > 900 or pg_column_compression(v_data) is not null
       or current_setting('event_store.max_data_bytes', true) <> ''

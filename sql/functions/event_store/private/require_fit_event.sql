@@ -32,7 +32,7 @@ begin
       using errcode = 'MR005', detail = _fault, hint = 'Correct the event; nothing was stored.';
   end if;
   -- as in append_event
-  select d.accepts is null or (v_data @@ d.accepts) is true into _meets
+  select event_store_private.meets(d.accepts, d.seals, v_data) into _meets
   from event_store.deciders d
   where d.decider = v_decider and d.event = v_event and d.event_version = v_event_version
     and (d.owner is null or event_store_private.may_append(d.decider, d.owner));

@@ -58,6 +58,18 @@ begin
     return;
   elsif v_schema = 'true' then
     return;
+  elsif v_schema ? 'x-personal' then
+    -- its other rules are of the value that is sealed, which the store does not see
+    predicate := format(
+      '%1$s(%2$s.type() == "object" && !((exists(%2$s."$sealed")) is unknown) && %2$s."$sealed".type() == "string"'
+      ' && %2$s."$sealed" like_regex %3$s && !exists(%2$s.keyvalue() ? (@.key != "$sealed")))',
+      case when jsonb_path_exists(v_schema, '$.**."type" ? (@ == "null")') then format('%s == null || ', v_at) end, v_at,
+      to_jsonb(event_store_private.sealed_pattern())
+    );
+    checks := jsonb_build_array(jsonb_build_object(
+      'pointer', v_pointer || '/x-personal', 'at', v_path, 'says', 'which is personal and not sealed', 'path', predicate
+    ));
+    return;
   end if;
 
   -- the tests of the value by itself

@@ -1,8 +1,9 @@
--- Says it in a sentence with the value. v_checks comes from compile_schema; v_field is the name of the data.
+-- Says it in a sentence, with the value where v_quotes. v_checks comes from compile_schema; v_field is the name of the data.
 create or replace function event_store_private.data_violation(
   v_checks jsonb,
   v_data jsonb,
   v_field text default 'data',
+  v_quotes boolean default true,
   out fault text,
   out pointer text
 )
@@ -33,18 +34,19 @@ begin
   if _check ? 'items' then
     for _each in select * from jsonb_array_elements(_value) with ordinality i(item, ordinal) loop
       select v.* into fault, pointer
-      from event_store_private.data_violation(_check -> 'items', _each.item, format('%s[%s]', _field, _each.ordinal - 1)) v;
+      from event_store_private.data_violation(_check -> 'items', _each.item, format('%s[%s]', _field, _each.ordinal - 1), v_quotes) v;
       if fault is not null then
         return;
       end if;
     end loop;
   end if;
   fault := format(
-    '%s is %s%s, %s', _field, left(_value::text, 100), case when length(_value::text) > 100 then '…' end, _check ->> 'says'
+    '%s is %s%s, %s', _field, case when v_quotes then left(_value::text, 100) else 'not shown' end,
+    case when v_quotes and length(_value::text) > 100 then '…' end, _check ->> 'says'
   );
   pointer := _check ->> 'pointer';
 end
 $$;
 
-comment on function event_store_private.data_violation(jsonb, jsonb, text) is
+comment on function event_store_private.data_violation(jsonb, jsonb, text, boolean) is
 'The first rule of a schema that data do not meet, and where it stands; nulls where they meet all.';

@@ -13,11 +13,23 @@ set search_path = event_store, pg_temp
 as $$
 declare
   _found record;
+  _key text;
 begin
   select v.fault, v.pointer into _found
-  from event_store.event_schemas s
-  cross join lateral event_store_private.data_violation(s.checks, v_data) v
+  from event_store.deciders d
+  join event_store.event_schemas s using (decider, event, event_version)
+  -- what is personal is quoted nowhere
+  cross join lateral event_store_private.data_violation(s.checks, v_data, v_quotes => not d.seals) v
   where s.decider = v_decider and s.event = v_event and s.event_version = v_event_version;
+  if _found.fault is null then
+    _key := event_store_private.unknown_key(v_data);
+    raise exception 'data are sealed with a key that is gone'
+      using
+        errcode = 'MR055',
+        detail = format('%sevent %s version %s of decider %s: key %s is forgotten, or of another store',
+          v_which, v_event, v_event_version, v_decider, _key),
+        hint = 'Ask for the subject''s key again and seal the data again; a client with a Sealer does so by itself.';
+  end if;
   raise exception 'data do not fit the schema of the event'
     using
       errcode = 'MR050',
@@ -30,4 +42,4 @@ end
 $$;
 
 comment on function event_store_private.refuse_data(text, text, bigint, jsonb, text) is
-'Raises MR050 with the value and the schema''s rule that it does not meet.';
+'Raises MR050 with the value and the schema''s rule that it does not meet, or MR055 with the key that is gone.';

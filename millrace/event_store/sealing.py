@@ -1,0 +1,76 @@
+"""Personal values in appends and reads: sealed before they leave the process, and opened after they come back."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from millrace.errors import UnreadableData
+from millrace.event_store.new_events import StreamEvents
+from millrace.event_store.rows import Event
+from millrace.event_store.sql_functions import SqlFunctions
+from millrace.personal.values import SEALED, Key, OpenKey, SubjectKey
+
+
+class Sealing(SqlFunctions):
+    """The part of `EventStore` that seals and opens personal values, where it has a sealer."""
+
+    def open_rows(self, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows, such as those of a read model, with their sealed values opened.
+
+        A value that is forgotten is `Forgotten`, and one that this sealer cannot open `Sealed`. Values that are text of
+        JSON stay as they are.
+        """
+        given = [dict(row) for row in rows]
+        if self.sealer is None:
+            return given
+        self._learn_keys(given)
+        return [self.sealer.opened(row) for row in given]
+
+    def _opened(self, events: list[Event]) -> list[Event]:
+        """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
+        if self.sealer is None:
+            return events
+        sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
+        readable = list[Event]()
+        for event in sealed:
+            with suppress(UnreadableData):
+                readable += [event] if event.data is not None else []
+        self._learn_keys([event.data for event in readable])
+        for event in readable:
+            event.__dict__["data"] = self.sealer.opened(event.data)
+        return events
+
+    def _learn_keys(self, data: Iterable[Any]) -> None:
+        if self.sealer and (names := self.sealer.unknown_keys(data)):
+            self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+
+    def _sealed(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
+        """Return events with their personal values sealed; a person without a key gets one."""
+        if self.sealer is None:
+            return [*streams]
+        keys = dict[str, Key]()
+        for decider in dict.fromkeys(stream.decider for stream in streams):
+            data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
+            if people := [each for each in self.sealer.unknown_subjects(data) if each not in keys]:
+                call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
+                rows = self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
+                keys |= self.sealer.learnt(people, rows)
+        sealed = list[StreamEvents]()
+        for stream in streams:
+            events = [
+                replace(event, data=self.sealer.sealed(event.data, UUID(str(event.event_id)).bytes, keys))
+                for event in stream.events
+            ]
+            sealed += [replace(stream, events=tuple(events))]
+        return sealed
+
+    def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
+        """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
+        if self.sealer is None or (isinstance(self._source, psycopg.Connection) and not self._source.autocommit):
+            raise  # noqa: PLE0704 - the error that is handled
+        self.sealer.drop_keys()
+        return self._sealed(streams)

@@ -1,0 +1,76 @@
+"""What stands in data for a personal value: before it is sealed, while it is, and once its key is gone; and keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+SEALED = "$sealed"
+
+
+class Sealed(dict[str, str]):
+    """A value that this program cannot open: the envelope as it is stored. It may be appended again as it is."""
+
+    @property
+    def key_id(self) -> str:
+        """The name of the key that opens it."""
+        return self[SEALED].split(".")[1]
+
+
+class Forgotten(Sealed):
+    """A value whose key was destroyed. It is falsy, and appended again it holds nothing."""
+
+    def __bool__(self) -> bool:
+        """Return that there is no value."""
+        return False
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A personal value that is sealed when it is appended; a store without a `Sealer` refuses it.
+
+    Attributes:
+        subject: Whose it is, as `<kind>:<id>`.
+        value: Any value that JSON can hold.
+    """
+
+    subject: str
+    value: Any = field(repr=False)
+
+    @property
+    def no_json(self) -> str:
+        """Why it is not written as it is."""
+        return "it has personal data, which are stored sealed only: give the store a sealer"
+
+
+@dataclass(frozen=True)
+class SubjectKey:
+    """A key as the store gives it: `wrapped` is None for a forgotten one, `settled` False for one just made."""
+
+    subject_mac: bytes
+    key_id: str
+    epoch: int
+    wrapped: bytes | None
+    settled: bool
+
+
+@dataclass(frozen=True)
+class OpenKey:
+    """A key as the store gives it by its name; `wrapped` is None for a forgotten one."""
+
+    key_id: str
+    epoch: int
+    wrapped: bytes | None
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key to seal and open with; `raw` is None for a forgotten one, and for one that this folder cannot unwrap."""
+
+    key_id: str
+    raw: bytes | None
+    forgotten: bool
+
+
+def is_envelope(value: object) -> bool:
+    """Return whether a value is a sealed one, as it stands in data."""
+    return isinstance(value, Mapping) and len(value) == 1 and isinstance(value.get(SEALED), str)

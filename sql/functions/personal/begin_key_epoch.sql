@@ -1,0 +1,35 @@
+-- Example: select begin_key_epoch(1, '9f86d081…')
+create or replace function event_store.begin_key_epoch(
+  v_epoch int,
+  v_fingerprint text
+)
+returns void
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _last event_store_keys.epochs;
+begin
+  lock table event_store_keys.epochs in share row exclusive mode;
+  select e.* into _last from event_store_keys.epochs e order by e.epoch desc limit 1;
+  if _last.epoch = v_epoch and _last.fingerprint = v_fingerprint then
+    return;
+  end if;
+  if v_fingerprint is null or v_fingerprint !~ '^[0-9a-f]{64}$' or v_epoch is distinct from coalesce(_last.epoch, 0) + 1 then
+    perform event_store_private.refuse_request(
+      format('epoch %s with fingerprint %s does not follow epoch %s', v_epoch, left(v_fingerprint, 64), coalesce(_last.epoch, 0)),
+      'Use the folder of keys that belongs to this store; the next epoch has the next number.'
+    );
+  end if;
+  insert into event_store_keys.epochs values (v_epoch, v_fingerprint, event_store_private.clock());
+  perform event_store_private.audit('begin_key_epoch', null, null, jsonb_build_object('epoch', v_epoch));
+end
+$$;
+
+comment on function event_store.begin_key_epoch(int, text) is
+'Lets the key of an epoch wrap the keys of people from now on; repeating the call changes nothing. MR005 the epoch does not '
+'follow the last one, or has other files.';
+revoke all on function event_store.begin_key_epoch(int, text) from public;
+grant execute on function event_store.begin_key_epoch(int, text) to event_store_owner;
