@@ -59,11 +59,17 @@ ON_MONDAY = [("2026-11-02", "web", 2, 2, Decimal("39.80"), 0)]
 ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "unknown", 1, 0, Decimal(0), 1)]
 
 
+def run(dsn: str, day: datetime) -> dg.ExecuteInProcessResult:
+    found = declared("millrace.examples.shop")
+    parts = tuple(part for part in found.parts if part.name == "defs.daily_orders")
+    declarations = Declarations(parts=parts, events=found.events)
+    job = build_defs(declarations=declarations, resources={"postgres": postgres_at(dsn)}).resolve_job_def("reports")
+    return job.execute_in_process(partition_key=day.date().isoformat(), raise_on_error=False)
+
+
 def materialize(dsn: str, day: datetime) -> dict[str, object]:
     """Materialize a day; return what the run says of it, but where the columns come from."""
-    parts = tuple(part for part in declared("millrace.examples.shop").parts if part.name == "defs.daily_orders")
-    defs = build_defs(declarations=Declarations(parts=parts), resources={"postgres": postgres_at(dsn)})
-    result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
+    result = run(dsn, day)
     assert result.success
     (materialization,) = result.asset_materializations_for_node("reports__daily_orders")
     said = {name: entry.value for name, entry in materialization.metadata.items()}
@@ -97,6 +103,16 @@ def test_days_are_built_each_by_itself(shop: PlatformStore, dsn: str, spark: "Sp
           and col_description(attrelid, attnum) is null
     """
     assert rows(connection, unexplained) == []
+
+
+def test_no_day_is_built_while_a_schema_differs(shop: PlatformStore, dsn: str, connect: Connect) -> None:
+    shop.register_event_schema("order", "order_placed", {"type": "array"})
+    result = run(dsn, MONDAY)
+    assert not result.success
+    (evaluation,) = result.get_asset_check_evaluations()
+    assert (evaluation.asset_key.path, evaluation.passed) == (["events", "order"], False)
+    assert result.asset_materializations_for_node("reports__daily_orders") == []
+    assert rows(connect(), "select to_regclass('reports.daily_orders')") == [(None,)]
 
 
 def test_what_was_open_over_midnight_counts_for_its_day(
