@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import dagster as dg
@@ -18,7 +18,7 @@ from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations, declared
 from millrace.event_store import Json
 from millrace.event_store.platform import PlatformStore
-from millrace.examples.shop.defs.daily_orders import DAYS, LATEST_COMMIT, read_day
+from millrace.examples.shop.defs.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.loading import build_defs
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import Connect, register_shop_without_schemas, rows, set_clock
@@ -176,3 +176,18 @@ def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
     assert request.partition_key == request.tags["millrace/day"] == "2026-11-03"
     assert schedule.cron_schedule == "15 2 * * *"
     assert DAYS.timezone == "UTC"
+
+
+def test_a_scheduled_report_comes_in_time_to_be_fresh() -> None:
+    policy: Any = daily_orders.get_asset_spec().freshness_policy
+    schedule = build_defs(declarations=declared("millrace.examples.shop")).resolve_schedule_def("report_days")
+    scheduled, deadline = (daily(str(cron)) for cron in (schedule.cron_schedule, policy.deadline_cron))
+    # three tries a minute apart, and an hour for what they do
+    assert deadline - policy.lower_bound_delta <= scheduled <= deadline - timedelta(hours=1, minutes=2)
+    assert policy.timezone == schedule.execution_timezone
+
+
+def daily(cron: str) -> timedelta:
+    minute, hour, *every_day = cron.split()
+    assert every_day == ["*"] * 3
+    return timedelta(hours=int(hour), minutes=int(minute))

@@ -59,6 +59,8 @@ LINEAGE = dg.TableColumnLineage(
     group_name="reports",
     kinds={"spark", "postgres", "table"},
     owners=["team:data-platform"],
+    # the run of 02:15 UTC, and its later tries
+    freshness_policy=dg.FreshnessPolicy.cron("0 4 * * *", lower_bound_delta=timedelta(hours=2)),
     description="The orders placed on a day by channel: how many, their worth, how many were cancelled the same day.",
     metadata={
         "dagster/table_name": TABLE,
