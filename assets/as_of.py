@@ -8,7 +8,9 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
+from millrace.assets.declared_events import declared_for
 from millrace.drain.as_of import build_as_of, mark_at
+from millrace.event_schemas.registering import states_in_store
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.spark import SparkResource
 
@@ -38,6 +40,9 @@ def as_of_asset(found: Declarations, archive: Path) -> dg.AssetsDefinition:
         model = found.model(config.model)
         began = time.monotonic()
         with postgres.store() as store:
+            states = states_in_store(store, declared_for(model, found.events), keep=False)
+            if wrong := [each.error for each in states if each.is_wrong]:
+                raise dg.Failure("\n".join(["The store has events that differ from their declaration.", *wrong]))
             mark = mark_at(store, config.time)
         built = build_as_of(
             postgres.current_dsn(),

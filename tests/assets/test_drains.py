@@ -499,3 +499,20 @@ def test_a_model_is_built_as_of_a_time_and_the_asset_says_what(
     assert (shown["moment"], shown["marks"], shown["failed_streams"]) == (mark.mark_id, mark.marks, 0)
     assert {"seconds", "marked_at", "expires_at"} <= shown.keys()
     assert "There is no read model 'ordrs'." in failed_with(run(model="ordrs"))
+
+
+def test_no_model_is_built_as_of_a_time_while_a_schema_differs(
+    instance: Instance, dsn: str, shop: PlatformStore
+) -> None:
+    shop.register_event_schema("order", "order_placed", {"type": "array"})
+    shop.mark_log("a schema differs")
+    names = {"orders": ORDERS, "shipments": SHOP["shipments"]}
+    events = declared("millrace.examples.shop").events
+    defs = build_defs(declarations=Declarations(names, events=events), resources={"postgres": postgres_at(dsn)})
+
+    def run(model: str) -> Result:
+        ops = {"ops": {"consumption__as_of": {"config": {"model": model, "time": "infinity"}}}}
+        return defs.resolve_job_def("as_of").execute_in_process(instance=instance, run_config=ops, raise_on_error=False)
+
+    assert "event order_placed version 1 of decider order has the schema" in failed_with(run("orders"))
+    assert run("shipments").success

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from dagster import AssetKey
 
+from millrace.platform_defs.loading import build_defs
 from millrace.postgres.embedded import EmbeddedPostgres
 from tests.support.pages.documents import EXECUTED, PAGES, Block, chapters
 from tests.support.pages.printed import assert_printed
@@ -33,6 +35,7 @@ SHOWN = {
     ("docs/change_capture.md", "Prepare the source"),
     ("docs/contributing.md", "Layout"),
     ("docs/your_own_repository.md", "The repository"),
+    ("docs/dbt.md", "Install dbt"),
     # it installs packages: `processes/test_wheel.py` does
     ("docs/your_own_repository.md", "Install Millrace for it"),
 }
@@ -101,6 +104,9 @@ def test_the_blocks_of_a_chapter_print_what_the_page_says(
             # a query over the events, then one over the model's rows
             rows = [out for block, out in followed if block.language == "sql"]
             assert rows[::2] == rows[1::2]
+        if (page, chapter) == ("docs/dbt.md", "In Dagster"):
+            below = build_defs(declarations=reader.declared()).resolve_asset_graph().get(AssetKey("customer_values"))
+            assert below.parent_keys == {AssetKey(["read_models", name]) for name in ("customers", "orders")}
 
 
 def follow(reader: Reader, chapter: str, blocks: list[Block]) -> list[tuple[Block, str]]:

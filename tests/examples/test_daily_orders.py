@@ -3,7 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import dagster as dg
@@ -18,7 +18,7 @@ from millrace.archive.writer import archive_partition
 from millrace.assets.declarations import Declarations, declared
 from millrace.event_store import Json
 from millrace.event_store.platform import PlatformStore
-from millrace.examples.shop.defs.daily_orders import DAYS, LATEST_COMMIT, read_day
+from millrace.examples.shop.defs.daily_orders import DAYS, LATEST_COMMIT, daily_orders, read_day
 from millrace.platform_defs.loading import build_defs
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import Connect, register_shop_without_schemas, rows, set_clock
@@ -59,11 +59,17 @@ ON_MONDAY = [("2026-11-02", "web", 2, 2, Decimal("39.80"), 0)]
 ON_TUESDAY = [("2026-11-03", "app", 1, 1, Decimal("19.90"), 0), ("2026-11-03", "unknown", 1, 0, Decimal(0), 1)]
 
 
+def run(dsn: str, day: datetime) -> dg.ExecuteInProcessResult:
+    found = declared("millrace.examples.shop")
+    parts = tuple(part for part in found.parts if part.name == "defs.daily_orders")
+    declarations = Declarations(parts=parts, events=found.events)
+    job = build_defs(declarations=declarations, resources={"postgres": postgres_at(dsn)}).resolve_job_def("reports")
+    return job.execute_in_process(partition_key=day.date().isoformat(), raise_on_error=False)
+
+
 def materialize(dsn: str, day: datetime) -> dict[str, object]:
     """Materialize a day; return what the run says of it, but where the columns come from."""
-    parts = tuple(part for part in declared("millrace.examples.shop").parts if part.name == "defs.daily_orders")
-    defs = build_defs(declarations=Declarations(parts=parts), resources={"postgres": postgres_at(dsn)})
-    result = defs.resolve_job_def("reports").execute_in_process(partition_key=day.date().isoformat())
+    result = run(dsn, day)
     assert result.success
     (materialization,) = result.asset_materializations_for_node("reports__daily_orders")
     said = {name: entry.value for name, entry in materialization.metadata.items()}
@@ -97,6 +103,16 @@ def test_days_are_built_each_by_itself(shop: PlatformStore, dsn: str, spark: "Sp
           and col_description(attrelid, attnum) is null
     """
     assert rows(connection, unexplained) == []
+
+
+def test_no_day_is_built_while_a_schema_differs(shop: PlatformStore, dsn: str, connect: Connect) -> None:
+    shop.register_event_schema("order", "order_placed", {"type": "array"})
+    result = run(dsn, MONDAY)
+    assert not result.success
+    (evaluation,) = result.get_asset_check_evaluations()
+    assert (evaluation.asset_key.path, evaluation.passed) == (["events", "order"], False)
+    assert result.asset_materializations_for_node("reports__daily_orders") == []
+    assert rows(connect(), "select to_regclass('reports.daily_orders')") == [(None,)]
 
 
 def test_what_was_open_over_midnight_counts_for_its_day(
@@ -160,3 +176,18 @@ def test_the_schedule_asks_for_yesterday_when_late_events_are_in() -> None:
     assert request.partition_key == request.tags["millrace/day"] == "2026-11-03"
     assert schedule.cron_schedule == "15 2 * * *"
     assert DAYS.timezone == "UTC"
+
+
+def test_a_scheduled_report_comes_in_time_to_be_fresh() -> None:
+    policy: Any = daily_orders.get_asset_spec().freshness_policy
+    schedule = build_defs(declarations=declared("millrace.examples.shop")).resolve_schedule_def("report_days")
+    scheduled, deadline = (daily(str(cron)) for cron in (schedule.cron_schedule, policy.deadline_cron))
+    # three tries a minute apart, and an hour for what they do
+    assert deadline - policy.lower_bound_delta <= scheduled <= deadline - timedelta(hours=1, minutes=2)
+    assert policy.timezone == schedule.execution_timezone
+
+
+def daily(cron: str) -> timedelta:
+    minute, hour, *every_day = cron.split()
+    assert every_day == ["*"] * 3
+    return timedelta(hours=int(hour), minutes=int(minute))

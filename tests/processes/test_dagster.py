@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -41,6 +43,27 @@ def nothing():
 
 defs = dg.Definitions(sensors=[poll_orders], jobs=[nothing])
 """
+FRESH = """
+import dagster as dg
+from millrace.examples.shop.defs.daily_orders import daily_orders
+
+defs = dg.Definitions([dg.AssetSpec("report", freshness_policy=daily_orders.get_asset_spec().freshness_policy)])
+"""
+
+
+@contextmanager
+def daemon(folder: Path, defined: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run Dagster's daemon over definitions, and kill it."""
+    (folder / "defined.py").write_text(defined)
+    running = subprocess.Popen(
+        [str(PROGRAMS / "dagster-daemon"), "run", "-f", str(folder / "defined.py")],
+        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield running
+    finally:
+        os.killpg(running.pid, 9)
+        running.wait()
 
 
 def found(standing: DagsterStanding) -> dict[tuple[str, str], Finding]:
@@ -56,18 +79,10 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
         monkeypatch.setitem(KINDS, kind, KINDS[kind]._replace(wrong_from=number))
 
     wrong_from("sensor", 1)
-    (tmp_path / "defined.py").write_text(DEFINED)
-    daemon = subprocess.Popen(
-        [str(PROGRAMS / "dagster-daemon"), "run", "-f", str(tmp_path / "defined.py")],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
     key = ("sensor", "the sensor poll_orders")
-    try:
-        wait_until(lambda: daemon.poll() is not None or key in found(standing), "the sensor fails")
+    with daemon(tmp_path, DEFINED) as running:
+        wait_until(lambda: running.poll() is not None or key in found(standing), "the sensor fails")
         seen = found(standing)
-    finally:
-        os.killpg(daemon.pid, 9)
-        daemon.wait()
     assert seen[key].cause.endswith("no such table")
     assert "failed in a row" in seen[key].cause
     assert "daemon" not in {kind for kind, _ in seen}
@@ -98,6 +113,18 @@ def test_a_standstill_is_found(instance: dg.DagsterInstance, tmp_path: Path, mon
     assert "queue" not in {kind for kind, _ in found(standing)}
     wrong_from("queue", -1)
     assert "of nothing" in found(standing)["queue", "queue"].cause
+
+
+def test_the_daemon_judges_freshness_as_it_is_set_up(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    report = dg.AssetKey("report")
+    instance.report_runless_asset_event(dg.AssetMaterialization(report))
+
+    def states() -> list[str]:
+        return [each.freshness_state.value for each in instance.get_freshness_state_records([report]).values()]
+
+    with daemon(tmp_path, FRESH) as running:
+        wait_until(lambda: running.poll() is not None or states(), "the daemon judged the report")
+    assert states() == ["PASS"]
 
 
 def turn_off(sensor: str) -> None:

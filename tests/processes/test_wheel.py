@@ -29,7 +29,7 @@ from tests.support.running.programs import ran
 # one test waits until all packages are installed
 pytestmark = pytest.mark.timeout(900)
 SOURCES = ("millrace", "assets", "examples", "platform_defs", "resources", "sql")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "README.md", "LICENSE", "constraints.txt")
 IMPORT_ALL = """
 import importlib, pkgutil, millrace
 from millrace.settings import PACKAGE
@@ -132,7 +132,8 @@ def test_a_new_repository_installs_its_maker(installed: Installed, tmp_path: Pat
         pytest.skip("it installs packages: --full-install")
     installed.run("millrace", "new", tmp_path / "our_platform")
     pip = (sys.executable, "-m", "pip", "--python", installed.home / "bin" / "python", "install", "--dry-run")
-    assert "Would install our_platform" in ran(*pip, tmp_path / "our_platform", patiences=10).stdout
+    made = tmp_path / "our_platform"
+    assert "Would install our_platform" in ran(*pip, "-c", made / "constraints.txt", made, patiences=10).stdout
 
 
 OWN = {"assets/__init__.py": 'OURS = "our own assets"\n', "resources/__init__.py": 'OURS = "our own resources"\n'}

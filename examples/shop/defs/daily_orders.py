@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TABLE = "reports.daily_orders"
+EVENTS = dg.AssetKey(["events", "order"])
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC")
 # An event has the time of its append, and its place in the log by its commit: a transaction that is open over midnight
@@ -54,10 +55,12 @@ LINEAGE = dg.TableColumnLineage(
 @dg.asset(
     key=["reports", "daily_orders"],
     partitions_def=DAYS,
-    deps=[["event_store", "event_log"]],
+    deps=[["event_store", "event_log"], EVENTS],
     group_name="reports",
     kinds={"spark", "postgres", "table"},
     owners=["team:data-platform"],
+    # the run of 02:15 UTC, and its later tries
+    freshness_policy=dg.FreshnessPolicy.cron("0 4 * * *", lower_bound_delta=timedelta(hours=2)),
     description="The orders placed on a day by channel: how many, their worth, how many were cancelled the same day.",
     metadata={
         "dagster/table_name": TABLE,
@@ -95,7 +98,8 @@ def daily_orders(
 @dg.schedule(
     job=dg.define_asset_job(
         "reports",
-        selection=[daily_orders],
+        # no day is built while the store's schema of an event of orders differs from the declared one
+        selection=dg.AssetSelection.assets(daily_orders) | dg.AssetSelection.checks_for_assets(EVENTS),
         description="Builds the report of one day; a backfill builds those of many.",
         op_retry_policy=dg.RetryPolicy(max_retries=2, delay=60),
     ),

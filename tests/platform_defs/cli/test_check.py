@@ -1,9 +1,6 @@
 """`millrace check`, and `millrace migrate` with declared events: the report on code and store, and the exit code."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +9,7 @@ from millrace.assets.declarations import declared
 from millrace.errors import MillraceError
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.stored.versions import ensure_version
+from tests.platform_defs.cli.conftest import Declare
 from tests.support import command_line
 from tests.support.command_line import cells
 from tests.support.sql_calls import BatchEvent, append_events
@@ -46,30 +44,6 @@ class Carts:
 SENTENCE = "read model carts, column {}: property data.{} is in no schema of the events that it is read from; {}"
 NO_X_Y_Z = SENTENCE.format("x", "x_y_z", "there are data.cents")
 ADDED = {"properties": {"cents": {"type": "integer"}}, "required": ["cents"], "type": "object"}
-Declare = Callable[..., None]
-
-
-@pytest.fixture
-def declare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Declare]:
-    """Write the files of a package in the current folder, which MILLRACE_DECLARATIONS names."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("MILLRACE_DECLARATIONS", "checked_here")
-    # a cached module cannot be told from a new text of the same size and second
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-    def write(**files: str) -> None:
-        forget()
-        (tmp_path / "checked_here").mkdir(exist_ok=True)
-        for name, text in files.items():
-            (tmp_path / "checked_here" / name).with_suffix(".py").write_text(text)
-
-    yield write
-    forget()
-
-
-def forget() -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "checked_here"]:
-        del sys.modules[name]
 
 
 def check(dsn: str, *arguments: str, code: int = 0) -> str:

@@ -12,6 +12,7 @@ from millrace.errors import MillraceError
 from millrace.platform_defs.cli.new.command import make_repository, package_name
 from millrace.platform_defs.cli.run import subscriptions_of
 from tests.support.command_line import millrace
+from tests.support.project import PROJECT
 
 ROOMS = ("events", "read_models", "deciders", "subscriptions", "captures", "defs")
 REFUSED = {
@@ -97,7 +98,7 @@ def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatc
     folder = tmp_path / "new_platform"
     assert f"cd {folder} && make run" in millrace("new", folder)
     assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {
-        ".gitignore", "Makefile", "README.md", "first_events.sql", "pyproject.toml",
+        ".gitignore", "Makefile", "README.md", "constraints.txt", "first_events.sql", "pyproject.toml",
         *(f"tests/test_{tested}.py" for tested in ("orders", "order", "confirmations")),
         "new_platform/__init__.py",
         *(f"new_platform/{room}/__init__.py" for room in ROOMS),
@@ -106,6 +107,7 @@ def test_it_makes_a_package_that_declares_one_of_each(tmp_path: Path, monkeypatc
         "new_platform/events/order.py",
         "new_platform/subscriptions/confirmations.py",
     }  # fmt: skip
+    assert (folder / "constraints.txt").read_text() == (PROJECT / "constraints.txt").read_text()
     for file in folder.rglob("*.py"):
         ast.parse(file.read_text())
     monkeypatch.syspath_prepend(str(folder))

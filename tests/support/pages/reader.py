@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.capture.drain import CaptureDrain
@@ -63,6 +64,8 @@ class Reader:
             "MILLRACE_DSN": self.dsn,
             "MILLRACE_HOME": str(self.folder / ".millrace"),
             "MILLRACE_DECLARATIONS": self.package(),
+            "DBT_HOST": str(self.server.socket),
+            "DBT_DATABASE": str(conninfo_to_dict(self.dsn)["dbname"]),
             **{f"{name.upper()}_DSN": self.server.dsn(name) for name in self.databases},
         }
 
