@@ -12,7 +12,6 @@ from millrace.settings import Settings
 
 # errors that Dagster raises for an object that it refuses
 REFUSALS = (dg.DagsterError, CheckError, ValueError, TypeError)
-MOST_SAID = 300
 
 
 def build_defs(
@@ -44,7 +43,7 @@ def loadable(
     try:
         return _loadable(found, settings, resources)
     except REFUSALS as error:
-        said = " ".join(str(error).split())[:MOST_SAID]
+        said = " ".join(str(error).split())[:300]
         raise InvalidDeclarations("Dagster refuses all that is declared.", detail=said) from error
 
 
