@@ -79,9 +79,9 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2360,  # `defs`: each file and component by itself; owners, tags, links to code
+    "assets": 2380,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
     "examples": 1300,
-    "platform_defs": 6420,  # `generate dbt`
+    "platform_defs": 6480,  # `generate dbt`; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
     "millrace": 3300,  # its own modules, without the rooms
     "millrace/archive": 2150,
