@@ -10,7 +10,7 @@ from millrace.assets import OWNERS, Group
 from millrace.assets.declarations import Declarations
 from millrace.assets.declared_events import declared_for
 from millrace.drain.as_of import build_as_of, mark_at
-from millrace.event_schemas.registering import states_in_store
+from millrace.event_schemas.registering import require_as_declared
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.spark import SparkResource
 
@@ -40,9 +40,7 @@ def as_of_asset(found: Declarations, archive: Path) -> dg.AssetsDefinition:
         model = found.model(config.model)
         began = time.monotonic()
         with postgres.store() as store:
-            states = states_in_store(store, declared_for(model, found.events), keep=False)
-            if wrong := [each.error for each in states if each.is_wrong]:
-                raise dg.Failure("\n".join(["The store has events that differ from their declaration.", *wrong]))
+            require_as_declared(store, [event.model for event in declared_for(model, found.events)])
             mark = mark_at(store, config.time)
         built = build_as_of(
             postgres.current_dsn(),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from millrace.assets import OWNERS
+from millrace.assets import OWNERS, in_dagster
 from millrace.assets.declarations import Declarations, Fault
 
 # no group of ours: jobs select groups, and a stand-in cannot be materialized
@@ -15,7 +15,7 @@ def faults_by_asset(declared: Declarations) -> dict[dg.AssetKey, list[Fault]]:
     """Return the files that fail, by the asset that stands for each and has the file's name."""
     found: dict[dg.AssetKey, list[Fault]] = {}
     for fault in declared.faults:
-        found.setdefault(dg.AssetKey([fault.room, fault.name]), []).append(fault)
+        found.setdefault(dg.AssetKey([fault.room, in_dagster(fault.name)]), []).append(fault)
     return found
 
 

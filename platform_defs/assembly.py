@@ -33,11 +33,14 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
     """Assemble the declarations; tests pass their own declarations, settings and resources."""
     partitions, archive = log_partitions(settings.log_partitions), settings.archive_folder
     limits = Limits.of(settings)
-    models, captures = found.models.values(), found.captures
+    models, captures, checks = found.models.values(), found.captures, all_checks(found, archive)
     assets = [
         event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else [], found.events),
         view_events_asset(found, settings),
-        *(read_model_asset(model, partitions, archive, limits, captures.values(), found.events) for model in models),
+        *(
+            read_model_asset(model, partitions, archive, limits, captures.values(), found.events, checks)
+            for model in models
+        ),
         archive_asset(partitions, archive),
         *([as_of_asset(found, archive)] if models else []),
         *([change_capture_assets(captures, settings.log_partitions)] if captures else []),
@@ -50,7 +53,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
     needed = [job for job, declared_ones in jobs if declared_ones]
     return dg.Definitions(
         assets=labelled(found, [*assets, *specs_shown_only(found, assets)], settings.code_url),
-        asset_checks=all_checks(found, archive),
+        asset_checks=checks,
         jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
         schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings)],
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],

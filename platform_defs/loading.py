@@ -6,7 +6,7 @@ from dataclasses import replace
 import dagster as dg
 from dagster_shared.check import CheckError
 
-from millrace.assets.declarations import Declarations, Fault, Part, declared
+from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, Part, declared
 from millrace.platform_defs.assembly import assembled
 from millrace.settings import Settings
 
@@ -36,7 +36,20 @@ def loadable(
     """Return the declarations that Dagster accepts, with the rest as faults, and their definitions.
 
     Of `defs`, only a file is left out that needs a missing resource, or an object of which has the name of another.
+
+    Raises:
+        InvalidDeclarations: Dagster refuses the rest, too.
     """
+    try:
+        return _loadable(found, settings, resources)
+    except REFUSALS as error:
+        said = " ".join(str(error).split())[:300]
+        raise InvalidDeclarations("Dagster refuses all that is declared.", detail=said) from error
+
+
+def _loadable(
+    found: Declarations, settings: Settings, resources: Mapping[str, object] | None
+) -> tuple[Declarations, dg.Definitions]:
     ours = assembled(found, settings, resources)
 
     def tried(parts: Sequence[Part]) -> dg.Definitions:

@@ -79,9 +79,9 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2360,  # `defs`: each file and component by itself; owners, tags, links to code
+    "assets": 2380,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
     "examples": 1300,
-    "platform_defs": 6420,  # `generate dbt`
+    "platform_defs": 6490,  # `generate dbt`; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
     "millrace": 3300,  # its own modules, without the rooms
     "millrace/archive": 2150,
@@ -89,7 +89,7 @@ BUDGETS = {
     "millrace/capture": 7810,
     "millrace/commands": 650,
     "millrace/drain": 4100,
-    "millrace/event_schemas": 850,
+    "millrace/event_schemas": 870,  # reports refuse events that differ from their declaration
     "millrace/event_store": 4050,  # gathered appends, and two classes of calls beside those of the platform
     "millrace/handlers": 2100,
     "millrace/importer": 1550,

@@ -15,7 +15,7 @@ from millrace.assets.partitions import VIEW_EVENTS, log_partition_of
 from millrace.assets.runs import release_dead
 from millrace.assets.shown_partitions import ShownPartitions
 from millrace.assets.tables import table_metadata
-from millrace.assets.verdicts import repeat_verdicts
+from millrace.assets.verdicts import judge, repeat_verdicts
 from millrace.capture.declaration import Capture
 from millrace.drain.commit import Commit
 from millrace.drain.limits import Limits
@@ -44,11 +44,12 @@ def read_model_asset(
     limits: Limits,
     captures: Iterable[Capture] = (),
     events: Sequence[DeclaredEvent] = (),
+    checks: Sequence[dg.AssetChecksDefinition] = (),
 ) -> dg.AssetsDefinition:
     """Make the asset `read_models/<name>`; `archive` is the folder that a rebuild reads old events from.
 
     One run rebuilds all log partitions that it is launched for, in one job. Each is recorded separately: if one fails,
-    Dagster shows which.
+    Dagster shows which. In the end the run gives the verdicts of those of the checks that are of this asset.
     """
     lineage = column_lineage(model, captures, events)
 
@@ -115,8 +116,9 @@ def read_model_asset(
                         },
                         table,
                     )
-        finally:
             # Dagster plans this run's checks with it, and skips them because it yields nothing
+            judge(context.instance, [each for each in checks if each.check_key.asset_key == shown.asset], postgres)
+        finally:
             repeat_verdicts(context.instance, [shown.asset], context.run.run_id)
         if len(failed) == 1:
             raise failed[0]

@@ -10,7 +10,7 @@ from millrace.late_imports import imported_late
 if TYPE_CHECKING:
     from millrace.event_schemas.model import event
     from millrace.event_schemas.moves import cast, default, drop, lift, nest, rename, scale, values
-    from millrace.event_schemas.registering import register_events
+    from millrace.event_schemas.registering import register_events, require_as_declared
     from millrace.event_store.new_events import new_event
 else:
     # Spark's tasks move data of old versions without Pydantic
@@ -19,11 +19,11 @@ else:
         {
             "event_schemas.model": "event",
             "event_schemas.moves": "cast default drop lift nest rename scale values",
-            "event_schemas.registering": "register_events",
+            "event_schemas.registering": "register_events require_as_declared",
             "event_store.new_events": "new_event",
         },
     )
 
 __all__ = [
-    "cast", "default", "drop", "event", "lift", "nest", "new_event", "register_events", "rename", "scale", "values",
+    "cast", "default", "drop", "event", "lift", "nest", "new_event", "register_events", "rename", "require_as_declared", "scale", "values",
 ]  # fmt: skip

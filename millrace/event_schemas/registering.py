@@ -78,6 +78,17 @@ def register_events(store: EventStore, models: Iterable[type[BaseModel]]) -> Non
         _register(store, declared)
 
 
+def require_as_declared(store: EventStore, models: Iterable[type[BaseModel]]) -> None:
+    """Refuse declared events whose schema or upcast in the store is another one, or is refused; new ones pass.
+
+    Raises:
+        SchemaDiffers: An event is not in the store as it is declared.
+    """
+    declared = [event for event in map(declared_event, models) if event]
+    if wrong := [each.error for each in states_in_store(store, declared, keep=False) if each.is_wrong]:
+        raise SchemaDiffers("The store has events that differ from their declaration.", detail="\n".join(wrong))
+
+
 def states_in_store(store: EventStore, events: Iterable[DeclaredEvent], *, keep: bool) -> list[StateInStore]:
     """Return the state of each declared event; with `keep` register the new ones, one by one, else register nothing.
 

@@ -61,13 +61,14 @@ def declared_beside(dsn: str | None, rooms: Collection[str] | None = None) -> De
 
 
 def loadable_beside(dsn: str | None) -> Declarations:
-    """Return the declarations for that store; those that Dagster refuses are faults."""
-    declarations = declared_beside(dsn)
-    if not declarations.parts:
-        return declarations
+    """Return the declarations for that store; those that Dagster refuses are faults.
+
+    Raises:
+        MillraceError: Nothing names a package, or Dagster refuses all of it.
+    """
     from millrace.platform_defs.loading import loadable
 
-    return loadable(declarations, Settings())[0]
+    return loadable(declared_beside(dsn), Settings())[0]
 
 
 def agreed(question: str) -> bool:

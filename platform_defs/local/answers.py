@@ -4,6 +4,8 @@ Spark and the code server are asked by gRPC in plain bytes, and are pinned: Spar
 here, and Dagster's are private.
 """
 
+import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +23,8 @@ from millrace.sequencer import held_up
 
 # for the embedded Postgres, whose restart disturbs every service: a little less than the limit of any answer
 POSTGRES_S = BUSY_S - PAUSE_S
+# the form of an error in an answer of the code server
+FAILED = b"SerializableErrorInfo"
 BEATS = "{ instance { daemonHealth { allDaemonStatuses { daemonType required lastHeartbeatTime } } } }"
 
 
@@ -31,10 +35,25 @@ def code_answers(socket: Path) -> bool:
         CannotTell: They do not load. A server that starts may lack something, and is not ready. A running server that
             was told to reload them shows the fault in the UI, and its runs continue.
     """
-    response = _call(f"unix:{socket}", "/api.DagsterApi/ListRepositories")
-    if response and b"ListRepositoriesResponse" not in response:
+    response = _definitions(socket)
+    if FAILED in response:
         raise CannotTell
     return bool(response)
+
+
+def why_none_load(socket: Path) -> list[str]:
+    """Return why the code server's definitions do not load, in a line; nothing if they load, or no answer comes."""
+    response = _definitions(socket)
+    if FAILED not in response:
+        return []
+    error = json.loads(response[response.index(b"{") :])
+    # Dagster's own error is around the cause, and a text begins with its class
+    said = re.sub(r"^millrace[\w.]+: ", "", (error["cause"] or error)["message"])
+    return [f"No declaration loads, so nothing new starts: {' '.join(said.split())}"]
+
+
+def _definitions(socket: Path) -> bytes:
+    return _call(f"unix:{socket}", "/api.DagsterApi/ListRepositories")
 
 
 def spark_answers(address: str, token: str, session: str) -> bool:

@@ -22,7 +22,7 @@ from millrace.assets.declarations import find_package
 from millrace.errors import MillraceError
 from millrace.operations.alerts.receiver import alert_summary
 from millrace.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
-from millrace.platform_defs.local.answers import postgres_answers
+from millrace.platform_defs.local.answers import postgres_answers, why_none_load
 from millrace.platform_defs.local.asking import Asking
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
@@ -105,7 +105,7 @@ def up(
             if started is not None:
                 _beside(started, AWAY_S, stop)
             if status is not None:
-                _beside(partial(_bring, status, lines), 2 * PAUSE_S, stop)
+                _beside(partial(_bring, status, endpoints.code_socket, lines), 2 * PAUSE_S, stop)
             _watch(out, supervisor, keeper, lines, stop)
     except _Stop:
         _print_line(out, "Everything is stopped. `make run` goes on where this was.")
@@ -330,10 +330,10 @@ def _beside(work: Callable[[], bool], pause_s: float, stop: threading.Event) -> 
     threading.Thread(target=run, name="beside the services", daemon=True).start()
 
 
-def _bring(status: Callable[[], list[str]], lines: list[str]) -> bool:
+def _bring(status: Callable[[], list[str]], code: Path, lines: list[str]) -> bool:
     """Replace the lines by the current status; never done, so return False."""
     try:
-        lines[:] = status()
+        lines[:] = [*why_none_load(code), *status()]
     except (psycopg.Error, MillraceError) as error:
         lines[:] = [f"The event store does not answer: {str(error).strip()}"]
     return False

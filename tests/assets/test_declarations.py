@@ -1,6 +1,7 @@
 """A user's declarations are each found once; a failing one is alone left out; contradictions are refused."""
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -357,6 +358,29 @@ def test_names_that_dagster_has_no_word_for_are_written_by_numbers(declare: Decl
     assert all_keys(defs) >= {dg.AssetKey(["events", "d_2f__e9_"]), dg.AssetKey(["subscriptions", "a_20_b"])}
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"__init__": "\n1 / 0\n"}, r"declared_here fails to load, .*__init__.py:2: ZeroDivisionError"),
+        # both are `events/d_2f_` to Dagster
+        (
+            {
+                "events__a": EVENT.format(version=1, name=None, type="int").replace('decider="d"', 'decider="d/"'),
+                "events__b": EVENT.format(version=1, name=None, type="int").replace('decider="d"', 'decider="d_2f_"'),
+            },
+            r"Dagster refuses all that is declared.*same key.*'events', 'd_2f_'",
+        ),
+    ],
+)
+def test_where_nothing_loads_the_terminal_says_why(
+    declare: Declare, dsn: str, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], said: str
+) -> None:
+    monkeypatch.setenv("MILLRACE_DECLARATIONS", declare(read_models__a=SORTED_MODEL, **files))
+    assert re.search(said, command_line.millrace("status", dsn=dsn), re.DOTALL)
+    with pytest.raises(InvalidDeclarations, match=f"(?s){said}"):
+        command_line.millrace("check", dsn=dsn)
+
+
 def all_keys(defs: dg.Definitions) -> set[dg.AssetKey]:
     return set(defs.resolve_asset_graph().get_all_asset_keys())
 
@@ -405,6 +429,8 @@ def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare:
 def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) -> None:
     package = declare(
         read_models__a=SORTED_MODEL, read_models__b="import no_such_thing\n", captures__c="1 / 0\n", defs__d="x\n",
+        # a name that Dagster refuses
+        **{"read_models__é-b c": "x\n"},
         # a file that is named as a decider of another one
         events__a=EVENT.format(version=1, name=None, type="int"), events__d="1 / 0\n",
     )  # fmt: skip
@@ -412,7 +438,7 @@ def test_what_fails_keeps_its_place_in_the_graph_and_is_red(declare: Declare) ->
     defs = build_defs(declarations=found)
     dg.Definitions.validate_loadable(defs)
     graph = defs.resolve_asset_graph()
-    for key in (["read_models", "b"], ["captures", "c"], ["defs", "d"]):
+    for key in (["read_models", "b"], ["read_models", "_e9__2d_b_20_c"], ["captures", "c"], ["defs", "d"]):
         node = graph.get(dg.AssetKey(key))
         assert "fails to load" in (node.description or "")
         assert ".py:1: " in (node.description or "")

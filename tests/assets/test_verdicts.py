@@ -14,7 +14,7 @@ import pytest
 
 from millrace.assets.declarations import Declarations, declared
 from millrace.assets.shown_partitions import ShownPartitions
-from millrace.assets.verdicts import APPROVAL_CHECK, LAG_CHECK, NAMES_CHECK, repeat_verdicts
+from millrace.assets.verdicts import APPROVAL_CHECK, INDEXES_CHECK, LAG_CHECK, NAMES_CHECK, repeat_verdicts
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
 from tests.support.elsewhere import postgres_at
@@ -22,7 +22,7 @@ from tests.support.factories import register_shop_without_schemas
 from tests.support.running import in_process
 from tests.support.sql_calls import BatchEvent, append_events
 
-ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={})
+ORDERS = replace(declared("millrace.examples.shop", ["read_models"]).models["orders"], lookups={}, serve="approved")
 DECLARED = Declarations(models={"orders": ORDERS})
 ASSET = dg.AssetKey(["read_models", "orders"])
 GREY, RED, GREEN = None, "FAILED", "SUCCEEDED"
@@ -103,21 +103,45 @@ def test_a_check_that_is_under_way_speaks_itself(instance: dg.DagsterInstance, w
     assert on_the_page(instance) == RED
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_a_rebuild_hides_nothing(instance: dg.DagsterInstance, dsn: str, store: PlatformStore, is_whole: bool) -> None:
-    register_shop_without_schemas(store)
-    append_events(store, [BatchEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
+@pytest.mark.parametrize("was_judged", [True, False])
+@pytest.mark.parametrize("job", ["rebuild", None])
+def test_a_rebuild_judges_what_it_made(
+    instance: dg.DagsterInstance, dsn: str, store: PlatformStore, job: str | None, was_judged: bool
+) -> None:
+    append_order(store)
+    if was_judged:
+        judge(instance, passed=False)
+    assert rebuild(instance, dsn, job).success
+    for check in (LAG_CHECK, NAMES_CHECK, INDEXES_CHECK):
+        assert on_the_page(instance, check) == GREEN
+    of_another = dg.AssetCheckKey(dg.AssetKey(["event_store", "event_log"]), "offsets_are_dense")
+    assert instance.event_log_storage.get_asset_check_execution_history(of_another, limit=1) == []
+    # this one needs Spark, and keeps its verdict
+    assert on_the_page(instance, APPROVAL_CHECK) == (RED if was_judged else GREY)
+
+
+def test_a_rebuild_that_fails_hides_nothing(instance: dg.DagsterInstance, dsn: str, store: PlatformStore) -> None:
+    append_order(store)
     judge(instance, passed=False)
-    if not is_whole:
-        # no version of this model can be made: the run fails before any materialization
-        store.register_view("orders", "-infinity")
-    defs = build_defs(declarations=DECLARED, resources={"postgres": postgres_at(dsn)})
-    from_the_page = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection={ASSET})
-    result = from_the_page.execute_in_process(instance=instance, partition_key="p03", raise_on_error=False)
-    assert result.success is is_whole
+    # no version of this model can be made: the run fails before any materialization
+    store.register_view("orders", "-infinity")
+    assert not rebuild(instance, dsn).success
     for check in (LAG_CHECK, NAMES_CHECK):
         assert on_the_page(instance, check) == RED
+
+
+def append_order(store: PlatformStore) -> None:
+    register_shop_without_schemas(store)
+    append_events(store, [BatchEvent("order", str(uuid4()), "order_placed", uuid4(), {}, uuid4())])
+
+
+def rebuild(instance: dg.DagsterInstance, dsn: str, job: str | None = None) -> dg.ExecuteInProcessResult:
+    """Rebuild a log partition by a job, or as the button of the asset's page does."""
+    defs = build_defs(declarations=DECLARED, resources={"postgres": postgres_at(dsn)})
     assert not defs.resolve_job_def("rebuild").asset_layer.asset_graph.asset_check_keys
+    from_the_page = defs.resolve_implicit_global_asset_job_def().get_subset(asset_selection={ASSET})
+    chosen = defs.resolve_job_def(job) if job else from_the_page
+    return chosen.execute_in_process(instance=instance, partition_key="p03", raise_on_error=False)
 
 
 def test_repeating_costs_nothing_where_nothing_was_judged(instance: dg.DagsterInstance) -> None:

@@ -2,28 +2,38 @@
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 from uuid import uuid4
 
 import dagster as dg
+import psutil
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
+from millrace.assets.rounds import ALL_VIEWS
 from millrace.event_store.platform import PlatformStore
 from millrace.operations.alerts.findings import Finding
 from millrace.platform_defs import liveness
 from millrace.platform_defs.cli.new.command import make_repository
+from millrace.platform_defs.dagster_internals.foreign import WHY_OFF
+from millrace.platform_defs.local.services import free_port
 from millrace.platform_defs.local.surroundings import PROGRAMS
 from millrace.platform_defs.standing import KINDS, DagsterStanding
+from millrace.processes import wait_ended
 from millrace.read_models.stored.versions import ensure_version
 from tests.support.factories import register_shop_without_schemas
-from tests.support.patience import wait_until
+from tests.support.patience import patience, wait_until
 from tests.support.project import PROJECT
 from tests.support.running.dagster_instance import instance
+from tests.support.running.deployment import Deployment, until
+from tests.support.running.ending import ending_with_us
 from tests.support.running.in_process import reason, tick
 from tests.support.running.programs import ran
 from tests.support.sql_calls import BatchEvent, append_events
@@ -164,3 +174,71 @@ def test_dg_lists_and_checks_what_is_declared(tmp_path: Path) -> None:
     (made / "our_platform" / "read_models" / "broken.py").write_text("def\n")
     refused = ran(PROGRAMS / "dg", "check", "defs", env=env, cwd=made, code=1)
     assert "read_models/broken.py:1: SyntaxError" in refused.stdout + refused.stderr
+
+
+AWAKE = """
+import dagster as dg
+
+@dg.sensor(minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+def awake():
+    return dg.SkipReason("somebody turned it on")
+"""
+STATES = """
+{ repositoriesOrError { ... on RepositoryConnection { nodes {
+  sensors { name description sensorState { status ticks(limit: 5) { timestamp } } }
+  schedules { name description scheduleState { status } }
+  allTopLevelResourceDetails { name configFields { name } configuredValues { key } } } } } }
+"""
+RUNS = "{ runsOrError { ... on Runs { results { runId } } } }"
+START = "mutation($sensor: SensorSelector!) { startSensor(sensorSelector: $sensor) { __typename } }"
+
+
+@contextmanager
+def dg_dev(folder: Path, env: dict[str, str]) -> Iterator[Deployment]:
+    """Run `dg dev` in a folder, and stop it by Ctrl-C with all its processes."""
+    port = free_port()
+    with TemporaryFile() as log:
+        command = ending_with_us([PROGRAMS / "dg", "dev", "--port", str(port)])
+        process = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=log)
+        running = Deployment(process, folder, f"http://127.0.0.1:{port}", env, log)
+        try:
+            yield running
+        finally:
+            children = psutil.Process(process.pid).children(recursive=True)
+            process.send_signal(signal.SIGINT)
+            process.wait(patience())
+            assert wait_ended(children, patience()) == [], running.said()
+
+
+def test_dg_dev_starts_nothing_beside_the_platform(tmp_path: Path, store: PlatformStore, dsn: str) -> None:
+    make_repository(made := tmp_path / "our_platform")
+    (made / "our_platform" / "defs" / "awake.py").write_text(AWAKE)
+    store.connection.execute((made / "first_events.sql").read_bytes())
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DAGSTER_", "MILLRACE_", "SPARK_"))}
+    env |= {"PYTHONPATH": str(PROJECT), "MILLRACE_DSN": dsn, "MILLRACE_HOME": str(tmp_path / "home")}
+    with dg_dev(made, env) as dev:
+
+        def ticks() -> dict[str, Any]:
+            (location,) = dev.ask(STATES)["nodes"]
+            return {each["name"]: each["sensorState"]["ticks"] for each in location["sensors"]}
+
+        (location,) = until(lambda: dev.ask(STATES)["nodes"], bool)
+        automations = [*location["sensors"], *location["schedules"]]
+        assert {"poll_orders", "poll_read_models", "report_event_store", "awake"} <= {
+            each["name"] for each in automations
+        }
+        for each in automations:
+            assert (each.get("sensorState") or each["scheduleState"])["status"] == "STOPPED", each
+            assert each["description"].startswith(WHY_OFF)
+        # resources have no setting that the page could show
+        assert not any(
+            each["configFields"] or each["configuredValues"] for each in location["allTopLevelResourceDetails"]
+        )
+        whose = {"repositoryLocationName": "our_platform", "repositoryName": "__repository__", "sensorName": "awake"}
+        dev.ask(START, sensor=whose)
+        # the daemon looks at all sensors in each of its turns
+        seen = until(ticks, lambda seen: len(seen["awake"]) >= 3)
+        assert {name for name, found in seen.items() if found} == {"awake"}
+        assert dev.ask(RUNS)["results"] == []
+    assert store.view_info() == []
+    assert all(state.since_s is None for state in store.drain_states("orders", ALL_VIEWS).values())

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import requests
 
-from millrace.platform_defs.local.answers import spark_answers
+from millrace.platform_defs.local.answers import spark_answers, why_none_load
 from millrace.platform_defs.local.asking import CannotTell
 from millrace.platform_defs.local.services import find_endpoints, free_port, prepare_home, services
 from millrace.platform_defs.local.supervisor import Service, Supervisor
@@ -163,9 +163,11 @@ def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_pa
         }
         with started(settings, [chosen["code"]]):
             pass  # leave its socket for the next server
-        (tmp_path / "stub_definitions.py").write_text("raise ValueError")
+        (tmp_path / "stub_definitions.py").write_text("raise ValueError('no')")
         with failing(settings, replace(chosen["code"], ready_s=patience())):
             wait_until(lambda: cannot_tell(chosen["code"]), "it says that its definitions do not load")
+            (why,) = why_none_load(endpoints.code_socket)
+            assert why.endswith("nothing new starts: ValueError: no")
         (tmp_path / "stub_definitions.py").write_text(STUB)
         with started(settings, [chosen[name] for name in ("code", "web", "daemon")]) as processes:
             query = "{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus } } } }"
@@ -196,8 +198,10 @@ def test_dagster_serves_another_account_only_the_ui(home: Path, dsn: str, tmp_pa
             # the code server's proxy lives, and listens
             (definitions,) = [process for process in processes if alive(process) and "grpc" in process.cmdline()]
             assert chosen["code"].ready()
+            assert why_none_load(endpoints.code_socket) == []
             definitions.kill()
             assert not chosen["code"].ready()
+            assert why_none_load(endpoints.code_socket) == []
             modes = {oct(stat.S_IMODE(path.stat().st_mode) & 0o077) for path in files if path.exists()}
         assert wait_ended(processes, 0) == []
     assert modes == {"0o0"}

@@ -28,6 +28,8 @@ from millrace.spark.session import SPARK_TOKEN
 from tests.support.patience import patience
 from tests.support.running.deployment import started, until
 
+RELOAD = 'mutation { reloadRepositoryLocation(repositoryLocationName: "millrace") { __typename } }'
+
 
 @pytest.mark.timeout(1200)
 def test_a_new_repository_comes_up_and_ends_all_that_it_started(spark_remote: str, home: Path) -> None:
@@ -43,6 +45,14 @@ def test_a_new_repository_comes_up_and_ends_all_that_it_started(spark_remote: st
         assert row == [("web", 1, "19.90")]
         # a command in another terminal, which only shares the home, means the same package and not the example
         assert Settings(home=home, dsn=None, declarations=None).declared_package == "our_platform"
+        # a file that fails with the whole package is told once the code is loaded again
+        package = folder / "our_platform" / "__init__.py"
+        package.write_text("raise OSError('no disk')\n")
+        deployment.ask(RELOAD)
+        until(
+            deployment.said, lambda said: "No declaration loads, so nothing new starts: The package our_platf" in said
+        )
+        assert f"{package}:1: OSError: no disk" in deployment.said()
         assert f"Dagster   {deployment.url}" in deployment.stop(signal.SIGTERM)
 
 
