@@ -1,5 +1,5 @@
 -- Example: select begin_key_epoch(1, '9f86d081…')
-create or replace function event_store.begin_key_epoch(
+create or replace function event_store_platform.begin_key_epoch(
   v_epoch int,
   v_fingerprint text
 )
@@ -28,8 +28,8 @@ begin
 end
 $$;
 
-comment on function event_store.begin_key_epoch(int, text) is
+comment on function event_store_platform.begin_key_epoch(int, text) is
 'Lets the key of an epoch wrap the keys of people from now on; repeating the call changes nothing. MR005 the epoch does not '
 'follow the last one, or has other files.';
-revoke all on function event_store.begin_key_epoch(int, text) from public;
-grant execute on function event_store.begin_key_epoch(int, text) to event_store_owner;
+revoke all on function event_store_platform.begin_key_epoch(int, text) from public;
+grant execute on function event_store_platform.begin_key_epoch(int, text) to event_store_owner;
