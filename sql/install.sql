@@ -385,7 +385,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '69ae1b070f6394d165ef9e6703f08f8ab41c357b94c9c799c9fec8a353d26a7f'),
+  (0, '36db964bfb24f0775f5767c6e8942f010e854571bebce801abc766838400cd15'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

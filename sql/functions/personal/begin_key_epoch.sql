@@ -24,6 +24,13 @@ begin
     );
   end if;
   insert into event_store_keys.epochs values (v_epoch, v_fingerprint, event_store_private.clock());
+  -- a store without personal data does not show the decider
+  insert into event_store.deciders (decider, event, description, owner, registered_by)
+  values (
+    'privacy', 'subject_forgotten', 'The key of a person was destroyed: what it sealed cannot be read any more.', 'event_store_owner',
+    'event_store_owner'
+  )
+  on conflict do nothing;
   perform event_store_private.audit('begin_key_epoch', null, null, jsonb_build_object('epoch', v_epoch));
 end
 $$;
