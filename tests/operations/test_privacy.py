@@ -1,10 +1,12 @@
 """Forgetting people: what the store and the folder say after each kill, and what an operator is refused."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
@@ -17,9 +19,10 @@ from millrace.event_schemas import event, register_events
 from millrace.event_store.platform import PlatformStore
 from millrace.operations.privacy import PrivacyStore, begin, forget, problems, readmit
 from millrace.personal import Forgotten, Personal, Sealer
-from tests.support.factories import rows
+from millrace.processes import only_one
+from tests.support.factories import rows, start
 from tests.support.logins import logins
-from tests.support.patience import patience
+from tests.support.patience import patience, wait_until
 from tests.support.project import PROJECT
 
 
@@ -131,6 +134,18 @@ def test_a_begin_that_is_killed_anywhere_is_ended_by_the_next(privacy: PrivacySt
     assert list(dict.fromkeys(kills("begin", dsn, keys, look))) == [(False, False), (True, False), (True, True)]
     assert problems(privacy, keys, privacy.key_counts()) == []
     assert sorted(file.name for file in keys.iterdir()) == [".lock", "epoch-1.key", "subjects.key"]
+
+
+def test_of_two_that_begin_at_once_the_second_takes_the_keys_of_the_first(privacy: PrivacyStore, keys: Path) -> None:
+    keys.mkdir()
+    with only_one(keys / ".lock"):
+        second = start(lambda: begin(privacy, keys))
+        inode = f":{(keys / '.lock').stat().st_ino} "
+        wait_until(lambda: re.search(f"->.*{inode}", Path("/proc/locks").read_text()), "the second waits")
+        for name, size in {"subjects.key": 32, "epoch-1.key": 64}.items():
+            (keys / name).write_bytes(bytes(size))
+            (keys / name).chmod(0o600)
+    assert second.result(patience()).fingerprint == sha256(bytes(96)).hexdigest()
 
 
 def test_what_is_forgotten_opens_no_more_and_what_comes_later_is_empty(
