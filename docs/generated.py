@@ -20,7 +20,7 @@ from millrace.platform_defs.cli import app
 MODULES = (
     "millrace", "millrace.errors", "millrace.rows", "millrace.tracing", "millrace.reports", "millrace.ops",
     "millrace.testing", "millrace.capture", "millrace.event_schemas", "millrace.producers", "millrace.archive",
-    "millrace.read_models", "millrace.spark",
+    "millrace.personal", "millrace.read_models", "millrace.spark",
 )  # fmt: skip
 # types that the public names take, return or raise, and that no module exports
 UNEXPORTED = (
@@ -28,7 +28,8 @@ UNEXPORTED = (
     "event_schemas.moves.Move", "event_store.lease_rows.Lease", "event_store.lease_rows.StreamFailure",
     "event_store.migrations.MigrationReport", "event_store.platform.PlatformStore", "event_store.rows.EventPosition",
     "event_store.rows.LogPosition",
-    "event_store.rows.StreamState", "event_store.waiting.InStream", "postgres.embedded.EmbeddedPostgres", "read_models.declared.carried.Carried",
+    "event_store.rows.StreamState", "event_store.waiting.InStream",
+    "personal.declaration.PersonalField", "personal.folder.KeyFolder", "personal.values.Key", "personal.values.OpenKey", "personal.values.SubjectKey", "postgres.embedded.EmbeddedPostgres", "read_models.declared.carried.Carried",
     "read_models.declared.columns.Column", "read_models.declared.columns.KeyColumn",
     "read_models.declared.columns.StateColumn", "read_models.declared.computed.Computed",
     "read_models.declared.conditions.Conditions", "read_models.declared.fold.Fold", "read_models.declared.indexes.Index", "read_models.declared.items.Items",

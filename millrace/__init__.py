@@ -5,8 +5,8 @@
     from millrace.testing import given
 
 Only these names are public: the ones here, in `millrace.errors`, `rows`, `tracing`, `reports`, `ops` and `testing`, and
-the exports of the rooms `capture`, `event_schemas`, `producers`, `archive`, `read_models` and `spark`. The names here
-are imported at their first use: every process imports this package, and few need Spark or Dagster.
+the exports of the rooms `capture`, `event_schemas`, `producers`, `archive`, `personal`, `read_models` and `spark`. The
+names here are imported at their first use: every process imports this package, and few need Spark or Dagster.
 
 The three ideas, and their files:
 
@@ -23,7 +23,7 @@ The rooms, from top to bottom; each imports only those below it, as tests/test_a
     assets              Dagster's assets: event store, drains, read models, captures, events
     resources           Dagster's resources: Postgres and Spark
     testing.py          models, deciders and handlers in tests
-    operations          the problems of a store: alerts, metrics, verification
+    operations          the problems of a store: alerts, metrics, verification; forgetting people
     drain               claims, builds in Spark and commits: keeps read models fresh, and rebuilds them
     commands            deciders: from a command to its events
     read_models         read models: declaration, columns, plans, tables, versions
@@ -39,6 +39,7 @@ The rooms, from top to bottom; each imports only those below it, as tests/test_a
     spark               sessions, the code that they ship, and the log as a source (log_source)
     event_store         the client of the SQL functions, its rows, its migrations
     postgres            the choice of the database, the embedded server, connections that notice silence
+    personal            personal values: sealed, opened, and the folder of their keys
     errors.py           all public errors
     settings.py         the settings of a deployment
     patience.py         the lengths of waits, and retries

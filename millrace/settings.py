@@ -171,6 +171,11 @@ class Settings(BaseSettings):
     archive_dir: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None, description="The folder of the archive; none means in the home."
     )
+    keys: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+        default=None,
+        description="The folder of the keys of personal data, for `millrace privacy`: outside of the database and its"
+        " backups; none means that there are none.",
+    )
 
     @property
     def archive_folder(self) -> Path:

@@ -38,6 +38,7 @@ MIDDLE = {
     "spark": 360,
     "event_store": 280,
     "postgres": 240,
+    "personal": 480,
 }
 # readable on white and on black
 PLAIN, KNOWS_DAGSTER, LINE = "#2f6f9f", "#7a4fa3", "#8a8f98"

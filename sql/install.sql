@@ -385,7 +385,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '83bb36c48398aace7a18b89ca78037cad44d12915940c747a73bc49359bc6f55'),
+  (0, '36db964bfb24f0775f5767c6e8942f010e854571bebce801abc766838400cd15'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

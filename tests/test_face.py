@@ -11,7 +11,18 @@ import pytest
 import millrace
 from tests.support.project import PROJECT
 
-PUBLIC = ("archive", "capture", "event_schemas", "ops", "producers", "read_models", "rows", "spark", "tracing")
+PUBLIC = (
+    "archive",
+    "capture",
+    "event_schemas",
+    "ops",
+    "personal",
+    "producers",
+    "read_models",
+    "rows",
+    "spark",
+    "tracing",
+)
 FACES = {"millrace", *(f"millrace.{module}" for module in PUBLIC)}
 # modules that are wholly public
 WHOLE = {"millrace.errors", "millrace.reports"}

@@ -45,6 +45,7 @@ WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "build_timeout_s": (SECONDS, None),
     "code_url": (("nowhere", "ftp://host"), None),
     "archive_dir": (("~nobody-of-this-name/x",), None),
+    "keys": (("~nobody-of-this-name/x",), None),
 }
 
 

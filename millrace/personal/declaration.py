@@ -94,7 +94,7 @@ def subject_of(kind: str, identity: object) -> str:
     """Return the name of a person, `<kind>:<id>`.
 
     Raises:
-        Malformed: There is no id, or it may say by itself who it is.
+        Malformed: There is no id, or it may be a name or an address.
     """
     text = f"{kind}:{identity}"
     if not isinstance(identity, str | int) or isinstance(identity, bool) or identity == "" or not kind:

@@ -45,7 +45,7 @@ def seal(key: bytes, key_id: str, nonce: str, value: Any) -> dict[str, str]:  # 
 
 
 def emptied(key_id: str) -> dict[str, str]:
-    """Return the envelope of a value that nobody may keep: its key is gone."""
+    """Return the envelope of a value that must not be kept: its key is gone."""
     return {SEALED: f"{VERSION}.{key_id}.0.0"}
 
 

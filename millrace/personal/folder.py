@@ -18,6 +18,7 @@ from pathlib import Path
 
 from millrace.errors import InvalidSetting
 from millrace.personal.envelope import KEY_BYTES
+from millrace.processes import only_one
 
 SUBJECTS = "subjects.key"
 FORGOTTEN = "forgotten.list"
@@ -48,12 +49,17 @@ class KeyFolder:
         file = self.path / f"epoch-{epoch}.key"
         return _read(file, KEY_BYTES) if file.exists() else None
 
+    def forgotten(self) -> list[str]:
+        """Return the names of the keys that are destroyed."""
+        file = self.path / FORGOTTEN
+        return file.read_text().split() if file.exists() else []
+
     def note_forgotten(self, key_ids: Iterable[str]) -> None:
         """Add names of keys to the list of those that are destroyed, durably; one that is there stays once."""
-        file = self.path / FORGOTTEN
-        known = set(file.read_text().split()) if file.exists() else set[str]()
+        file, known = self.path / FORGOTTEN, {*self.forgotten()}
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as out:
-            out.writelines(f"{key_id}\n" for key_id in key_ids if key_id not in known)
+            # first the end of a line that a crash may have cut
+            out.writelines(f"\n{key_id}\n" for key_id in key_ids if key_id not in known)
             out.flush()
             os.fsync(out.fileno())
         _sync_folder(self.path)
@@ -71,7 +77,10 @@ def opened_folder(path: str | Path) -> KeyFolder:
     except OSError as error:
         raise InvalidSetting(f"The folder of keys {folder} cannot be read: {error.strerror}.") from error
     if not epochs:
-        raise InvalidSetting(f"The folder of keys {folder} has no file epoch-1.key: `millrace privacy begin` makes it.")
+        raise InvalidSetting(
+            f"The folder of keys {folder} has no file epoch-1.key: `millrace privacy begin` makes it.",
+            hint="If the store has keys already, name their folder.",
+        )
     last = max(epochs)
     parts = _read(folder / SUBJECTS, MAC_BYTES) + _read(folder / f"epoch-{last}.key", KEY_BYTES)
     return KeyFolder(folder, last, hashlib.sha256(parts).hexdigest())
@@ -81,17 +90,18 @@ def begun_folder(path: str | Path) -> KeyFolder:
     """Make the files of the first epoch, where they are missing, and return the folder."""
     folder = Path(path)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not any(EPOCH.fullmatch(each.name) for each in folder.iterdir()):
-        # the epoch's file last: with it the folder counts as begun
-        for name, size in ((SUBJECTS, MAC_BYTES), ("epoch-1.key", KEY_BYTES)):
-            beside = folder / f".{name}"
-            beside.unlink(missing_ok=True)
-            with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(secrets.token_bytes(size))
-                out.flush()
-                os.fsync(out.fileno())
-            beside.replace(folder / name)
-        _sync_folder(folder)
+    with only_one(folder / ".lock"):
+        if not any(EPOCH.fullmatch(each.name) for each in folder.iterdir()):
+            # the epoch's file last: with it the folder counts as begun
+            for name, size in ((SUBJECTS, MAC_BYTES), ("epoch-1.key", KEY_BYTES)):
+                beside = folder / f".{name}"
+                beside.unlink(missing_ok=True)
+                with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                    out.write(secrets.token_bytes(size))
+                    out.flush()
+                    os.fsync(out.fileno())
+                beside.replace(folder / name)
+            _sync_folder(folder)
     return opened_folder(folder)
 
 

@@ -25,7 +25,7 @@ from millrace.settings import PACKAGE
 
 DRAIN = "millrace_drain"
 OWNERS = "event_store_owner"
-ROLES = ("event_store_writer", "event_store_consumer", "event_store_reader", OWNERS)
+ROLES = ("event_store_writer", "event_store_consumer", "event_store_reader", "event_store_personal", OWNERS)
 # the server's own databases, for its superuser only
 MAINTENANCE = ("postgres", "template1")
 READ_MODELS = "read_models"

@@ -10,7 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.errors import MillraceError
-from millrace.platform_defs.cli import backup, capture, check, dead, dev, generate, importing, run, system, verify, view
+from millrace.platform_defs.cli import (
+    backup,
+    capture,
+    check,
+    dead,
+    dev,
+    generate,
+    importing,
+    privacy,
+    run,
+    system,
+    verify,
+    view,
+)
 from millrace.platform_defs.cli.new import command as new
 from millrace.platform_defs.cli.output import complain
 from millrace.platform_defs.cli.show import as_of, audit, catalog, diff, events, history, incidents
@@ -30,8 +43,10 @@ class FirstScreen(TyperGroup):
         """Write a line for each verb and each group."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
+        formatter.write_paragraph()
         for title, is_group in (("Commands", False), ("Groups of commands", True)):
-            with formatter.section(title):
+            formatter.write_heading(title)
+            with formatter.indentation():
                 formatter.write_dl(
                     [
                         (name, command.get_short_help_str(67))
@@ -57,6 +72,7 @@ app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, approve
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
 app.add_typer(show, name="show", help="Show events, catalog, history, as-of, diff, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
+app.add_typer(privacy.app, name="privacy", help="Begin keys of personal data, forget, readmit, status.")
 app.add_typer(generate.app, name="generate", help="Write sources of dbt from read models.")
 app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own package.")
 

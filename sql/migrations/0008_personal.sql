@@ -42,6 +42,3 @@ comment on column event_store_keys.subject_keys.created_at is 'When it was made.
 comment on column event_store_keys.subject_keys.transaction_id is
 'The transaction that made it: until it has ended, a client keeps the key for no other one.';
 comment on column event_store_keys.subject_keys.forgotten_at is 'Since when no program can open what it sealed; null while it lives.';
-
-insert into event_store.deciders (decider, event, description, owner)
-values ('privacy', 'subject_forgotten', 'The key of a person was destroyed: what it sealed cannot be read any more.', 'event_store_owner');

@@ -9,7 +9,7 @@ from tests.support.pages.documents import quoted, table
 from tests.support.project import PROJECT
 
 DOCS = PROJECT / "docs"
-LOGINS = ("nobody", "writer", "consumer", "reader", "owner", "drain", "migrator")
+LOGINS = ("nobody", "writer", "consumer", "reader", "personal", "owner", "drain", "migrator")
 FUNCTIONS = """
 select p.pronamespace::regnamespace::text, p.proname, p.proargnames[1:p.pronargs], obj_description(p.oid, 'pg_proc'),
   array(

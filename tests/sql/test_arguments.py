@@ -19,7 +19,7 @@ INTERFACE: LiteralString = "('event_store'::regnamespace, 'event_store_platform'
 LOOK_UPS = {
     "capture_gaps", "captured_tables", "get_events", "get_last_event", "get_producer_state", "is_registered", "is_sequenced",
     "is_unused_version", "lease_owners", "log_position", "marks_at", "model_versions", "offsets_for_timestamp", "purged_discards",
-    "release_owner", "owned_leases", "locked_streams", "drain_states", "moved", "moved_value", "upcast",
+    "open_keys", "readmit_subject", "release_owner", "owned_leases", "locked_streams", "drain_states", "moved", "moved_value", "upcast",
     "quarantined_changes", "read_stream", "retried_events", "stream_head", "stream_partition", "stream_state", "version_of_view",
 }  # fmt: skip
 
@@ -36,12 +36,14 @@ ODD = {
     "uuid[]": (f"{{{{{UUID(int=1)}}},{{{UUID(int=2)}}}}}", "{}", "{null}"),
     "pg_lsn": ("0/0", "FFFFFFFF/FFFFFFFF"),
     "bytea": ("", "x" * 20_000),
+    "bytea[]": ("{}", "{null}", "{{a},{b}}"),
 }
 # values for the other arguments: by name, else by type
 STATED = {
     "v_decider": "order", "v_event": "placed", "v_view_name": "v", "v_other": "v", "v_capture": "c", "v_producer_id": "p",
     "v_schema_name": "public", "v_table_name": "t", "v_schema": "true", "v_kind": "RESET_TO_EARLIEST", "v_what": "schema",
     "v_data": '{"a": 1}', "v_value": "1", "v_move": '{"move": "scale", "power": 2}', "v_to_version": "2",
+    "v_fingerprint": "0" * 64, "v_key_ids": "A" * 22,
     "v_moves": '[{"move": "drop", "path": ["a"]}]', "v_upcasts": '[{"to_version": 2, "moves": []}]',
     "bigint": "1", "integer": "1", "text": "a", "jsonb": "[]", "boolean": "true", "uuid": str(UUID(int=1)),
     "timestamp with time zone": "2030-01-01", "pg_lsn": "0/1000", "pg_snapshot": "1:1:", "xid8": "1", "bytea": "a",
@@ -145,6 +147,7 @@ def test_no_value_of_an_argument_raises_an_error_of_postgres(orders: PlatformSto
     source, producers = Source(CaptureStore(connection)), ProducerStore(connection)
     source.begin()
     producers.register_producer("p")
+    connection.execute("select event_store_platform.begin_key_epoch(1, %s)", (STATED["v_fingerprint"],))
     transaction = producers.begin_transaction("p", 0, 1, 0).transaction_id
     common = {**STATED, "v_decider_id": stream["id"], "v_offset": stream["offset"], "v_transaction_id": transaction}
     surroundings = [

@@ -23,7 +23,8 @@ def test_who_reads_tables_and_who_changes_those_of_read_models(orders: PlatformS
         select r.rolname, c.oid::regclass::text, p.privilege
         from pg_class c cross join (select rolname from pg_roles union all values ('public')) r
         cross join unnest('{select,insert,update,delete,truncate,references,trigger}'::text[]) p(privilege)
-        where c.relnamespace::regnamespace::text in ('event_store', 'read_models') and c.relkind in ('r', 'v')
+        where c.relnamespace::regnamespace::text in ('event_store', 'event_store_keys', 'read_models')
+          and c.relkind in ('r', 'v')
           and r.rolname ~ '^event_store_|^public$'
           and has_table_privilege(r.rolname, c.oid, p.privilege)
     """
@@ -76,14 +77,15 @@ def test_services_and_consumers_call_event_store_and_operators_the_rest(orders: 
 
 
 def test_nobody_goes_around_the_functions(login: Login) -> None:
-    for role in ("event_store_writer", "event_store_consumer", "event_store_reader", "event_store_owner"):
-        user = login(role)
+    for role in ("writer", "consumer", "reader", "personal", "owner"):
+        user = login(f"event_store_{role}")
         user.execute("create function pg_temp.grab() returns trigger language plpgsql as 'begin return new; end'")
         for statement in (
             "insert into event_store.events (event) values ('x')",
             "copy event_store.events from stdin",
-            *(["copy event_store.wal_events from stdin"] if role != "event_store_owner" else []),
+            *(["copy event_store.wal_events from stdin"] if role != "owner" else []),
             "update event_store.checkpoints set position = 0",
+            "select from event_store_keys.subject_keys",
             "delete from event_store.stream_locks",
             "insert into event_store.audit_log (done_at, done_by, operation, detail) values (now(), 'x', 'migrate', '{}')",
             "delete from event_store.audit_log",

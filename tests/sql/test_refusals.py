@@ -135,6 +135,12 @@ REFUSED: list[tuple[type[MillraceError], str, tuple[str, ...]]] = [
     (Malformed, "add_events('%(transaction)s', '?')", ("[]", '[{"event_id": "no uuid"}]')),
     (Malformed, "expire_transactions(?)", ("-1", f"{2**31}", "1, 0")),
     (Malformed, "overdue_transactions(?)", ("-1", f"{2**31}", "0, 0")),
+    # personal data
+    (Malformed, "begin_key_epoch(?)", tuple(f"{epoch}, repeat('0', 64)" for epoch in ("null", "0", "2", "-1"))),
+    (Malformed, "begin_key_epoch(1, ?)", ("null", "''", "repeat('0', 63)", "repeat('A', 64)")),
+    (errors.EventNotRegistered, "subject_keys(?, 1, '0', '{}', '{}', '{}')", ("null", "'nobody'")),
+    (Malformed, "subject_keys('order', ?, '{}', '{}', '{}')", ("1, repeat('0', 64)", "null, null")),
+    (errors.UnknownSubject, "forget_subject(?, 'why')", ("null", "'x'")),
     # the archive and alerts
     (Malformed, "purge_events(0, ?)", ("0", "-1")),
     (Malformed, "purge_results(now() - interval '2 days', ?)", ("null", "''", "'r', 0", "'r', null")),

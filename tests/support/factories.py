@@ -141,7 +141,7 @@ def everything(store: SqlFunctions) -> dict[str, list[Any]]:
         ).fetchall()
         for schema, name in rows(
             store.connection,
-            "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'read_models')",
+            "select schemaname, tablename from pg_tables where schemaname in ('event_store', 'event_store_keys', 'read_models')",
         )
         if name != "sequencer"  # it has the time of the last search for new events
     }

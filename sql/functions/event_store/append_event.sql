@@ -133,7 +133,7 @@ comment on function event_store.append_event(text, uuid, text, text, jsonb, uuid
 'v_previous_id or v_expected_version say; MR002 the stream is '
 'closed; MR003 v_event_id is stored with other content; MR004 the event is not registered for its decider; MR005 an '
 'argument is null, empty or too large; MR034 the decider belongs to a capture; MR046 it belongs to another role; MR050 the '
-'data do not fit the event''s schema.';
+'data do not fit the event''s schema; MR055 they are sealed with a key that is gone.';
 revoke all on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb) from public;
 grant execute on function event_store.append_event(text, uuid, text, text, jsonb, uuid, uuid, bigint, boolean, bigint, jsonb)
 to event_store_writer, event_store_owner;

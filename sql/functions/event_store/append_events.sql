@@ -28,6 +28,6 @@ comment on function event_store.append_events(jsonb) is
 'JSON array of {decider, decider_id, event, event_id, data, command_id, previous_id, event_version, final, '
 'expected_version, metadata}. An event without previous_id and expected_version goes to the end of its stream; one that '
 'states previous_id, also null, or its stream''s version before it must meet exactly that. An event '
-'that was stored before has appended = false. An unknown key is refused. MR001 to MR005, MR034, MR046 and MR050 as append_event.';
+'that was stored before has appended = false. An unknown key is refused. MR001 to MR005, MR034, MR046, MR050 and MR055 as append_event.';
 revoke all on function event_store.append_events(jsonb) from public;
 grant execute on function event_store.append_events(jsonb) to event_store_writer, event_store_owner;

@@ -149,6 +149,6 @@ comment on function event_store.append_to_stream(text, text, jsonb, bigint) is
 'Appends events to the stream (v_decider, v_decider_id), all or nothing, and returns one row per event in the order given. '
 'v_events is a JSON array as append_events takes it; decider and decider_id may be left out. v_expected_version is how many '
 'events the stream has (0: none yet); null appends at its end. An event that was stored before has appended = false. MR001 to MR005, '
-'MR034, MR046 and MR050 as append_event.';
+'MR034, MR046, MR050 and MR055 as append_event.';
 revoke all on function event_store.append_to_stream(text, text, jsonb, bigint) from public;
 grant execute on function event_store.append_to_stream(text, text, jsonb, bigint) to event_store_writer, event_store_owner;

@@ -1,5 +1,5 @@
 -- Example: select begin_key_epoch(1, '9f86d081…')
-create or replace function event_store.begin_key_epoch(
+create or replace function event_store_platform.begin_key_epoch(
   v_epoch int,
   v_fingerprint text
 )
@@ -24,12 +24,19 @@ begin
     );
   end if;
   insert into event_store_keys.epochs values (v_epoch, v_fingerprint, event_store_private.clock());
+  -- a store without personal data does not show the decider
+  insert into event_store.deciders (decider, event, description, owner, registered_by)
+  values (
+    'privacy', 'subject_forgotten', 'The key of a person was destroyed: what it sealed cannot be read any more.', 'event_store_owner',
+    'event_store_owner'
+  )
+  on conflict do nothing;
   perform event_store_private.audit('begin_key_epoch', null, null, jsonb_build_object('epoch', v_epoch));
 end
 $$;
 
-comment on function event_store.begin_key_epoch(int, text) is
+comment on function event_store_platform.begin_key_epoch(int, text) is
 'Lets the key of an epoch wrap the keys of people from now on; repeating the call changes nothing. MR005 the epoch does not '
 'follow the last one, or has other files.';
-revoke all on function event_store.begin_key_epoch(int, text) from public;
-grant execute on function event_store.begin_key_epoch(int, text) to event_store_owner;
+revoke all on function event_store_platform.begin_key_epoch(int, text) from public;
+grant execute on function event_store_platform.begin_key_epoch(int, text) to event_store_owner;

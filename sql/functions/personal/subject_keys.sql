@@ -32,6 +32,15 @@ begin
   where d.decider = v_decider and d.owner is not null and not event_store_private.may_use(d.owner)
   limit 1;
   perform event_store_private.require_key_epoch(v_epoch, v_fingerprint);
+  if exists (
+    select
+    from unnest(v_macs, v_key_ids, v_wrapped) n(mac, key_id, wrapped)
+    where num_nulls(n.mac, n.key_id, n.wrapped) > 0 or n.key_id !~ '^[A-Za-z0-9_-]{22}$'
+  ) then
+    perform event_store_private.refuse_request(
+      'a subject has no key, or a key has no fit name', 'State a key for each subject, and as its name 16 random bytes as base64url.'
+    );
+  end if;
   insert into event_store_keys.subject_keys as k (key_id, subject_mac, epoch, wrapped, created_at)
   select n.key_id, n.mac, v_epoch, n.wrapped, event_store_private.clock()
   from unnest(v_macs, v_key_ids, v_wrapped) n(mac, key_id, wrapped)
@@ -52,6 +61,6 @@ $$;
 comment on function event_store.subject_keys(text, int, text, bytea[], text[], bytea[]) is
 'Returns the keys of subjects, and keeps those that are proposed for subjects without one. wrapped is null for a forgotten '
 'subject, settled false for a key that this transaction made. MR004 the decider is not registered; MR005 the key of the epoch '
-'is not the one that wraps now; MR046 the decider belongs to another role.';
+'is not the one that wraps now, or an array does not fit; MR046 the decider belongs to another role.';
 revoke all on function event_store.subject_keys(text, int, text, bytea[], text[], bytea[]) from public;
 grant execute on function event_store.subject_keys(text, int, text, bytea[], text[], bytea[]) to event_store_personal, event_store_owner;

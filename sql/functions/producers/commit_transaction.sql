@@ -27,7 +27,7 @@ $$;
 comment on function event_store.commit_transaction(uuid, jsonb) is
 'Applies all that a transaction staged at once, keeps v_result as its answer, and returns it. If another transaction '
 'of the same message was first, nothing is done and the answer is that one''s (duplicate); a repeated call gets the '
-'same answer. A refused event leaves the transaction open. MR001 to MR005, MR034, MR046 and MR050 as append_events; '
+'same answer. A refused event leaves the transaction open. MR001 to MR005, MR034, MR046, MR050 and MR055 as append_events; '
 'MR024 another instance of the producer registered; MR026 unknown transaction; MR027 the transaction has ended; MR045 '
 'another role''s producer.';
 revoke all on function event_store.commit_transaction(uuid, jsonb) from public;

@@ -69,7 +69,7 @@ comment on function event_store.ingest_events(text, int, bigint, bigint, jsonb, 
 'Handles a producer''s whole message in one call: appends v_events as append_events does, changes its state by the '
 'JSON object v_state (a JSON null removes the key), and keeps v_result as the answer. appended says for each event '
 'whether it was new. The row is that of begin_transaction, with status committed in place of opened. MR001 to MR005, '
-'MR034, MR046 and MR050 as append_events; MR023 unknown producer; MR028 the number came before with another v_digest; '
+'MR034, MR046, MR050 and MR055 as append_events; MR023 unknown producer; MR028 the number came before with another v_digest; '
 'MR045 another role''s producer.';
 revoke all on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea) from public;
 grant execute on function event_store.ingest_events(text, int, bigint, bigint, jsonb, jsonb, jsonb, bytea)

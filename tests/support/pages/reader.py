@@ -64,6 +64,7 @@ class Reader:
             "MILLRACE_DSN": self.dsn,
             "MILLRACE_HOME": str(self.folder / ".millrace"),
             "MILLRACE_DECLARATIONS": self.package(),
+            "MILLRACE_KEYS": str(self.folder / "keys"),
             "DBT_HOST": str(self.server.socket),
             "DBT_DATABASE": str(conninfo_to_dict(self.dsn)["dbname"]),
             **{f"{name.upper()}_DSN": self.server.dsn(name) for name in self.databases},

@@ -244,4 +244,4 @@ $$;
 
 comment on function event_store_private.append_batch(event_store_private.batch_event[], boolean) is
 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, '
-'MR046, MR050 as append_event.';
+'MR046, MR050, MR055 as append_event.';

@@ -57,7 +57,7 @@ $$;
 
 comment on function event_store_private.guard_append() is
 'Trigger: checks an event that no function appends and gives it version, offset and time, or raises MR001 to MR005, '
-'MR034, MR046, MR050.';
+'MR034, MR046, MR050, MR055.';
 
 create or replace trigger guard_append
 before insert on event_store.events

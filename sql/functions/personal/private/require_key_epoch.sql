@@ -12,7 +12,7 @@ declare
   _last event_store_keys.epochs;
 begin
   select e.* into _last from event_store_keys.epochs e order by e.epoch desc limit 1;
-  if (_last.epoch, _last.fingerprint) is distinct from (v_epoch, v_fingerprint) then
+  if _last.epoch is null or (_last.epoch, _last.fingerprint) is distinct from (v_epoch, v_fingerprint) then
     perform event_store_private.refuse_request(
       case
         when _last.epoch is null then 'the store has no epoch of keys'

@@ -22,7 +22,7 @@ begin
       select split_part(p.value #>> '{}', '.', 2) from jsonb_path_query(v_data, '$.**."$sealed"') p(value)
     )
   loop
-    _text := regexp_replace(_text, '("\$sealed": "1[.]' || _key || ')[.][^"]*"', '\1.0.0"', 'g');
+    _text := regexp_replace(_text, '("[$]sealed": "1[.]' || _key || ')[.][^"]*"', E'\\1.0.0"', 'g');
   end loop;
   return _text::jsonb;
 end

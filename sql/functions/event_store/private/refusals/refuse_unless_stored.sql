@@ -41,5 +41,5 @@ $$;
 
 comment on function event_store_private.refuse_unless_stored(
   text, uuid, bigint, text, text, jsonb, uuid, uuid, boolean, bigint, jsonb
-) is 'Raises why an event was not stored: MR001 to MR005, MR034, MR046, MR050. Returns true where it is a retry of a '
+) is 'Raises why an event was not stored: MR001 to MR005, MR034, MR046, MR050, MR055. Returns true where it is a retry of a '
 'stored event, false where another writer took the end of its stream and it may take the next one.';
