@@ -311,12 +311,15 @@ set local check_function_bodies = off;
 \ir functions/personal/forget_subject.sql
 \ir functions/personal/key_counts.sql
 \ir functions/personal/open_keys.sql
+\ir functions/personal/private/is_same_data.sql
 \ir functions/personal/private/is_unsealed.sql
+\ir functions/personal/private/leads_into.sql
 \ir functions/personal/private/meets.sql
+\ir functions/personal/private/personal_fault.sql
+\ir functions/personal/private/personal_paths.sql
 \ir functions/personal/private/require_key_epoch.sql
 \ir functions/personal/private/sealed_pattern.sql
 \ir functions/personal/private/unknown_key.sql
-\ir functions/personal/private/without_forgotten.sql
 \ir functions/personal/readmit_subject.sql
 \ir functions/personal/subject_keys.sql
 \ir functions/private/audit.sql
@@ -385,7 +388,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '83bb36c48398aace7a18b89ca78037cad44d12915940c747a73bc49359bc6f55'),
+  (0, 'd8ebe93efca30e55f6e777c449dc42f2033650e53085970c23bc9a879366a887'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -73,4 +73,5 @@ class Key:
 
 def is_envelope(value: object) -> bool:
     """Return whether a value is a sealed one, as it stands in data."""
-    return isinstance(value, Mapping) and len(value) == 1 and isinstance(value.get(SEALED), str)
+    text = value.get(SEALED) if isinstance(value, Mapping) and len(value) == 1 else None
+    return isinstance(text, str) and text.count(".") == 3
