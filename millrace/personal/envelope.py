@@ -20,6 +20,7 @@ VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
 BLOCK = 16
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 def text_of(raw: bytes) -> str:
@@ -39,7 +40,7 @@ def nonce_of(event_id: bytes, path: str) -> str:
 
 def seal(key: bytes, key_id: str, nonce: str, value: Any) -> dict[str, str]:  # noqa: ANN401 - what JSON holds
     """Return a value's envelope."""
-    plain = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    plain = _ENCODER.encode(value).encode()
     padded = plain.ljust(-(-len(plain) // BLOCK) * BLOCK)
     return {SEALED: ".".join([VERSION, key_id, nonce, text_of(encrypt(key, padded, VERSION, key_id, nonce))])}
 

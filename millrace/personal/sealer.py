@@ -13,6 +13,8 @@ from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sea
 
 # so long a program may open what is forgotten since
 KEPT_S = 300.0
+# what holds no other value; most values are of these, and asking for a mapping takes long
+_SCALARS = (str, int, float, type(None))
 
 
 class Sealer:
@@ -131,17 +133,21 @@ class Sealer:
 def _plains(data: Any) -> Iterator[Plain]:  # noqa: ANN401 - what JSON holds
     if isinstance(data, Plain):
         yield data
-    elif isinstance(data, Mapping | list | tuple):
-        for each in data.values() if isinstance(data, Mapping) else data:
-            yield from _plains(each)
+    for each in _parts(data):
+        yield from _plains(each)
 
 
 def _names(data: Any) -> Iterator[str]:  # noqa: ANN401 - what JSON holds
     if is_envelope(data):
         yield Sealed(data).key_id
-    elif isinstance(data, Mapping | list | tuple):
-        for each in data.values() if isinstance(data, Mapping) else data:
-            yield from _names(each)
+    for each in _parts(data):
+        yield from _names(each)
+
+
+def _parts(data: Any) -> Iterable[Any]:  # noqa: ANN401 - what JSON holds
+    if isinstance(data, Mapping):
+        return [each for each in data.values() if not isinstance(each, _SCALARS)]
+    return [each for each in data if not isinstance(each, _SCALARS)] if isinstance(data, list | tuple) else ()
 
 
 def _changed(
@@ -151,6 +157,8 @@ def _changed(
     path: str = "",
 ) -> Any:  # noqa: ANN401 - what JSON holds
     """Return data in which each wanted value is changed, with the keys that lead to it, joined by dots."""
+    if isinstance(data, _SCALARS):
+        return data
     if isinstance(data, wanted) if isinstance(wanted, type) else wanted(data):
         return change(data, path)
     below = f"{path}." if path else ""
