@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
 from millrace.errors import Malformed
 from millrace.personal.envelope import KEY_BYTES, decrypt, emptied, encrypt, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
@@ -124,7 +126,7 @@ class Sealer:
             return Key(name, None, forgotten=True)
         wrapping = self.folder.key(epoch)
         try:
-            raw = decrypt(wrapping, bytes(wrapped), name, str(epoch)) if wrapping else None
+            raw = AESSIV(decrypt(wrapping, bytes(wrapped), name, str(epoch))) if wrapping else None
         except ValueError:
             raw = None
         return Key(name, raw, forgotten=False)

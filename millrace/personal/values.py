@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 SEALED = "$sealed"
 
@@ -67,7 +70,7 @@ class Key:
     """A key to seal and open with; `raw` is None for a forgotten one, and for one that this folder cannot unwrap."""
 
     key_id: str
-    raw: bytes | None
+    raw: "AESSIV | None"
     forgotten: bool
 
 
