@@ -311,12 +311,15 @@ set local check_function_bodies = off;
 \ir functions/personal/forget_subject.sql
 \ir functions/personal/key_counts.sql
 \ir functions/personal/open_keys.sql
+\ir functions/personal/private/is_same_data.sql
 \ir functions/personal/private/is_unsealed.sql
+\ir functions/personal/private/leads_into.sql
 \ir functions/personal/private/meets.sql
+\ir functions/personal/private/personal_fault.sql
+\ir functions/personal/private/personal_paths.sql
 \ir functions/personal/private/require_key_epoch.sql
 \ir functions/personal/private/sealed_pattern.sql
 \ir functions/personal/private/unknown_key.sql
-\ir functions/personal/private/without_forgotten.sql
 \ir functions/personal/readmit_subject.sql
 \ir functions/personal/subject_keys.sql
 \ir functions/private/audit.sql
@@ -385,7 +388,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '36db964bfb24f0775f5767c6e8942f010e854571bebce801abc766838400cd15'),
+  (0, '2a8dc7a43d357e0a7e4bb09b186b94d617a0ea20a09af96590cd238790f6fd0e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

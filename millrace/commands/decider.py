@@ -6,6 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
+from msgspec import structs
+
 from millrace.errors import GaveUp, HistoryPurged
 from millrace.event_store import Event, Json, NewEvent, StreamEvents
 from millrace.event_store.ids import id_of, uuid7
@@ -38,7 +40,7 @@ class Decider(Generic[State, Command]):
         name: The decider in the event store, such as `order`.
         initial: The state of a stream without events.
         decide: From a command and the state to its events, none if it changes nothing. It refuses a command by raising
-            any error.
+            any error. Sealed values in the dicts and lists of a state are opened for it.
         evolve: From the state and an event to the next state. Or a fold read model of this decider alone: its stored
             states are snapshots, and only the events after them are read.
     """
@@ -73,6 +75,8 @@ class Decider(Generic[State, Command]):
     def evolved(self, state: State, event: Event) -> State:
         """Return the state after an event."""
         new_state = state
+        # states are stored: they are made of sealed values, not of opened ones
+        event = structs.replace(event)
         if callable(self.evolve):
             new_state = self.evolve(state, event)
         elif self.evolve.events is None or event.event in self.evolve.events:

@@ -3,6 +3,7 @@
 `scripts/write_async_client.py` writes `async_handling` from this file; a test fails if that has to run again.
 """
 
+from dataclasses import replace
 from uuid import UUID
 
 from millrace.commands.decider import (
@@ -43,7 +44,8 @@ def handle_sync(
         # queried after the load: a state that contains this command is never decided on
         if is_stored and (before := _decided_before(store, decider, decider_id, command_id)):
             return before
-        events = to_append(decider, loaded, decider_id, command, command_id)
+        (opened,) = store.open_rows([{"state": loaded.state}])
+        events = to_append(decider, replace(loaded, state=opened["state"]), decider_id, command, command_id)
         if events is None:
             return decided(decider, loaded, decider_id, [])
         try:

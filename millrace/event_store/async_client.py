@@ -316,10 +316,14 @@ class AsyncSealing(AsyncSqlFunctions):
         keys = dict[str, Key]()
         for decider in dict.fromkeys(stream.decider for stream in streams):
             data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
-            if people := [each for each in self.sealer.unknown_subjects(data) if each not in keys]:
+            kept = self.sealer.kept_keys(data)
+            keys |= {each: key for each, key in kept.items() if key is not None}
+            if people := [each for each in kept if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
                 rows = await self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
                 keys |= self.sealer.learnt(people, rows)
+        if not keys:
+            return [*streams]
         sealed = list[StreamEvents]()
         for stream in streams:
             events = [
@@ -331,9 +335,12 @@ class AsyncSealing(AsyncSqlFunctions):
 
     async def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
-        if self.sealer is None or (isinstance(self._source, psycopg.AsyncConnection) and not self._source.autocommit):
+        if self.sealer is None:
             raise  # noqa: PLE0704 - the error that is handled
         self.sealer.drop_keys()
+        aborted = psycopg.pq.TransactionStatus.INERROR
+        if isinstance(self._source, psycopg.AsyncConnection) and self._source.info.transaction_status == aborted:
+            raise  # noqa: PLE0704 - as above
         return await self._sealed(streams)
 
 
@@ -413,13 +420,23 @@ class UngatheredEventStore(AsyncWaiting, AsyncSealing):
         return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
     async def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
-        """Append events of one stream as `append` does, and return them as they are stored."""
-        (chained,) = await self._sealed(all_passed_on([stream], caused_by))
-        if len(chained.events) == 1:
-            return await self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(chained))
-        appended, number = await self._appended(chained), len(chained.events)
+        """Append events of one stream as `append` does, and return them as `read` does."""
+        chained = all_passed_on([stream], caused_by)
+        try:
+            (sealed,) = await self._sealed(chained)
+            return await self._returned(sealed)
+        except KeyGone:
+            (sealed,) = await self._sealed_anew(chained)
+            return await self._returned(sealed)
+
+    async def _returned(self, stream: StreamEvents) -> list[Event]:
+        if len(stream.events) == 1:
+            return await self._opened(
+                await self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(stream))
+            )
+        appended, number = await self._appended(stream), len(stream.events)
         stored = list[Event]()
-        async for event in self.read(chained.decider, chained.decider_id, appended.version - number + 1, number):
+        async for event in self.read(stream.decider, stream.decider_id, appended.version - number + 1, number):
             stored += [event]
         return stored
 

@@ -125,13 +125,21 @@ class EventStore(Waiting, Sealing):
         return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
     def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
-        """Append events of one stream as `append` does, and return them as they are stored."""
-        (chained,) = self._sealed(all_passed_on([stream], caused_by))
-        if len(chained.events) == 1:
-            return self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(chained))
-        appended, number = self._appended(chained), len(chained.events)
+        """Append events of one stream as `append` does, and return them as `read` does."""
+        chained = all_passed_on([stream], caused_by)
+        try:
+            (sealed,) = self._sealed(chained)
+            return self._returned(sealed)
+        except KeyGone:
+            (sealed,) = self._sealed_anew(chained)
+            return self._returned(sealed)
+
+    def _returned(self, stream: StreamEvents) -> list[Event]:
+        if len(stream.events) == 1:
+            return self._opened(self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(stream)))
+        appended, number = self._appended(stream), len(stream.events)
         stored = list[Event]()
-        for event in self.read(chained.decider, chained.decider_id, appended.version - number + 1, number):
+        for event in self.read(stream.decider, stream.decider_id, appended.version - number + 1, number):
             stored += [event]
         return stored
 

@@ -55,10 +55,14 @@ class Sealing(SqlFunctions):
         keys = dict[str, Key]()
         for decider in dict.fromkeys(stream.decider for stream in streams):
             data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
-            if people := [each for each in self.sealer.unknown_subjects(data) if each not in keys]:
+            kept = self.sealer.kept_keys(data)
+            keys |= {each: key for each, key in kept.items() if key is not None}
+            if people := [each for each in kept if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
                 rows = self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
                 keys |= self.sealer.learnt(people, rows)
+        if not keys:
+            return [*streams]
         sealed = list[StreamEvents]()
         for stream in streams:
             events = [
@@ -70,7 +74,10 @@ class Sealing(SqlFunctions):
 
     def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
-        if self.sealer is None or (isinstance(self._source, psycopg.Connection) and not self._source.autocommit):
+        if self.sealer is None:
             raise  # noqa: PLE0704 - the error that is handled
         self.sealer.drop_keys()
+        aborted = psycopg.pq.TransactionStatus.INERROR
+        if isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == aborted:
+            raise  # noqa: PLE0704 - as above
         return self._sealed(streams)

@@ -79,8 +79,7 @@ def personal_fields(schema: Mapping[str, Any]) -> tuple[PersonalField, ...]:
 def marked(data: Any, fields: Sequence[PersonalField]) -> Any:  # noqa: ANN401 - what JSON holds
     """Return data in which each personal value says whose it is; null and sealed values stay as they are."""
     for each in fields:
-        subject = _subject(data, each.mark)
-        data = _replaced(data, each.path, lambda value, subject=subject: Plain(subject, value))  # type: ignore[misc]
+        data = _replaced(data, each.path, lambda value, whole=data, mark=each.mark: Plain(_subject(whole, mark), value))  # type: ignore[misc]
     return data
 
 

@@ -20,6 +20,7 @@ VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
 BLOCK = 16
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 def text_of(raw: bytes) -> str:
@@ -37,11 +38,11 @@ def nonce_of(event_id: bytes, path: str) -> str:
     return text_of(hashlib.sha256(event_id + path.encode()).digest()[:16])
 
 
-def seal(key: bytes, key_id: str, nonce: str, value: Any) -> dict[str, str]:  # noqa: ANN401 - what JSON holds
+def seal(key: AESSIV, key_id: str, nonce: str, value: Any) -> dict[str, str]:  # noqa: ANN401 - what JSON holds
     """Return a value's envelope."""
-    plain = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    plain = _ENCODER.encode(value).encode()
     padded = plain.ljust(-(-len(plain) // BLOCK) * BLOCK)
-    return {SEALED: ".".join([VERSION, key_id, nonce, text_of(encrypt(key, padded, VERSION, key_id, nonce))])}
+    return {SEALED: ".".join([VERSION, key_id, nonce, text_of(_encrypted(key, padded, VERSION, key_id, nonce))])}
 
 
 def emptied(key_id: str) -> dict[str, str]:
@@ -49,19 +50,19 @@ def emptied(key_id: str) -> dict[str, str]:
     return {SEALED: f"{VERSION}.{key_id}.0.0"}
 
 
-def open_sealed(key: bytes, envelope: str) -> Any:  # noqa: ANN401 - what JSON holds
+def open_sealed(key: AESSIV, envelope: str) -> Any:  # noqa: ANN401 - what JSON holds
     """Return the value of an envelope.
 
     Raises:
         ValueError: The key does not open it, or it was changed.
     """
     version, key_id, nonce, text = envelope.split(".")
-    return json.loads(decrypt(key, bytes_of(text), version, key_id, nonce))
+    return json.loads(_decrypted(key, bytes_of(text), version, key_id, nonce))
 
 
 def encrypt(key: bytes, plain: bytes, *bound: str) -> bytes:
     """Return bytes sealed with a key, bound to texts without which they do not open."""
-    return bytes(AESSIV(key).encrypt(plain, [each.encode() for each in bound]))
+    return _encrypted(AESSIV(key), plain, *bound)
 
 
 def decrypt(key: bytes, sealed: bytes, *bound: str) -> bytes:
@@ -70,7 +71,15 @@ def decrypt(key: bytes, sealed: bytes, *bound: str) -> bytes:
     Raises:
         ValueError: The key or the texts are others, or the bytes were changed.
     """
+    return _decrypted(AESSIV(key), sealed, *bound)
+
+
+def _encrypted(key: AESSIV, plain: bytes, *bound: str) -> bytes:
+    return bytes(key.encrypt(plain, [each.encode() for each in bound]))
+
+
+def _decrypted(key: AESSIV, sealed: bytes, *bound: str) -> bytes:
     try:
-        return bytes(AESSIV(key).decrypt(sealed, [each.encode() for each in bound]))
+        return bytes(key.decrypt(sealed, [each.encode() for each in bound]))
     except InvalidTag:
         raise ValueError("the key does not open it") from None

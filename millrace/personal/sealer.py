@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
 from millrace.errors import Malformed
 from millrace.personal.envelope import KEY_BYTES, decrypt, emptied, encrypt, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
@@ -13,6 +15,8 @@ from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sea
 
 # so long a program may open what is forgotten since
 KEPT_S = 300.0
+# what holds no other value; most values are of these, and asking for a mapping takes long
+_SCALARS = (str, int, float, type(None))
 
 
 class Sealer:
@@ -23,8 +27,8 @@ class Sealer:
 
     def __init__(self, folder: KeyFolder) -> None:
         self.folder = folder
-        self._of_subject: dict[str, tuple[Key, float]] = {}
-        self._by_name: dict[str, tuple[Key, float]] = {}
+        self._of_subject, self._by_name = dict[str, Key](), dict[str, Key]()
+        self._kept_until = 0.0
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Sealer":
@@ -39,11 +43,10 @@ class Sealer:
         """Forget which keys people have: the store refused one."""
         self._of_subject.clear()
 
-    def unknown_subjects(self, data: Iterable[Any]) -> list[str]:
-        """Return the people whose keys are needed to seal data, and are not known."""
-        now = time.monotonic()
-        wanted = dict.fromkeys(each.subject for one in data for each in _plains(one))
-        return [subject for subject in wanted if _fresh(self._of_subject, subject, now) is None]
+    def kept_keys(self, data: Iterable[Any]) -> dict[str, Key | None]:
+        """Return the people whose keys are needed to seal data, with the keys that are kept."""
+        self._drop_old()
+        return {each.subject: self._of_subject.get(each.subject) for one in data for each in _plains(one)}
 
     def proposed(self, subjects: Iterable[str]) -> tuple[int, str, list[bytes], list[str], list[bytes]]:
         """Return new keys for people, as `subject_keys` takes them."""
@@ -61,19 +64,19 @@ class Sealer:
     def learnt(self, subjects: Iterable[str], rows: Iterable[SubjectKey]) -> dict[str, Key]:
         """Return people's keys as the store gave them, and keep those that may be kept."""
         by_mac = {bytes(row.subject_mac): row for row in rows}
-        until, keys = time.monotonic() + KEPT_S, dict[str, Key]()
+        keys = dict[str, Key]()
         for subject in subjects:
             row = by_mac[self.folder.mac(subject)]
-            keys[subject] = self._key(row.key_id, row.epoch, row.wrapped)
+            keys[subject] = self._by_name[row.key_id] = self._key(row.key_id, row.epoch, row.wrapped)
             if row.settled:
-                self._of_subject[subject] = (keys[subject], until)
+                self._of_subject[subject] = keys[subject]
         return keys
 
     def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with each personal value sealed; of a forgotten person nothing is kept."""
 
         def envelope(value: Plain, path: str) -> Any:  # noqa: ANN401 - what JSON holds
-            found = keys.get(value.subject) or self._of_subject[value.subject][0]
+            found = keys[value.subject]
             if found.forgotten:
                 return emptied(found.key_id)
             if found.raw is None:
@@ -88,64 +91,65 @@ class Sealer:
 
     def unknown_keys(self, data: Iterable[Any]) -> list[str]:
         """Return the names of the keys that data are sealed with and that are not known."""
-        now = time.monotonic()
-        wanted = dict.fromkeys(name for one in data for name in _names(one))
-        return [name for name in wanted if _fresh(self._by_name, name, now) is None]
+        self._drop_old()
+        return [
+            name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in self._by_name
+        ]
 
     def learn(self, rows: Iterable[OpenKey]) -> None:
         """Keep keys as the store gave them by their names."""
-        until = time.monotonic() + KEPT_S
         for row in rows:
-            self._by_name[row.key_id] = (self._key(row.key_id, row.epoch, row.wrapped), until)
+            self._by_name[row.key_id] = self._key(row.key_id, row.epoch, row.wrapped)
 
     def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`."""
 
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
-            found = self._by_name.get(sealed.key_id)
-            if found is None:
-                return sealed
-            key = found[0]
-            if key.forgotten:
+            key = self._by_name.get(sealed.key_id)
+            if key is not None and key.forgotten:
                 return Forgotten(emptied(key.key_id))
             try:
-                return sealed if key.raw is None else open_sealed(key.raw, sealed[SEALED])
+                return sealed if key is None or key.raw is None else open_sealed(key.raw, sealed[SEALED])
             except ValueError:
                 return sealed
 
-        return _changed(data, is_envelope, value)
+        return _changed(data, is_envelope, value) if any(_names(data)) else data
+
+    def _drop_old(self) -> None:
+        if (now := time.monotonic()) >= self._kept_until:
+            # new ones: another thread may use the old ones
+            self._of_subject, self._by_name, self._kept_until = {}, {}, now + KEPT_S
 
     def _key(self, name: str, epoch: int, wrapped: bytes | None) -> Key:
         if wrapped is None:
             return Key(name, None, forgotten=True)
         wrapping = self.folder.key(epoch)
         try:
-            raw = decrypt(wrapping, bytes(wrapped), name, str(epoch)) if wrapping else None
+            raw = AESSIV(decrypt(wrapping, bytes(wrapped), name, str(epoch))) if wrapping else None
         except ValueError:
             raw = None
         return Key(name, raw, forgotten=False)
 
 
-def _fresh(kept: Mapping[str, tuple[Key, float]], name: str, now: float) -> Key | None:
-    key, until = kept.get(name, (None, 0.0))
-    return key if now < until else None
-
-
 def _plains(data: Any) -> Iterator[Plain]:  # noqa: ANN401 - what JSON holds
     if isinstance(data, Plain):
         yield data
-    elif isinstance(data, Mapping | list | tuple):
-        for each in data.values() if isinstance(data, Mapping) else data:
-            yield from _plains(each)
+    for each in _parts(data):
+        yield from _plains(each)
 
 
 def _names(data: Any) -> Iterator[str]:  # noqa: ANN401 - what JSON holds
     if is_envelope(data):
         yield Sealed(data).key_id
-    elif isinstance(data, Mapping | list):
-        for each in data.values() if isinstance(data, Mapping) else data:
-            yield from _names(each)
+    for each in _parts(data):
+        yield from _names(each)
+
+
+def _parts(data: Any) -> Iterable[Any]:  # noqa: ANN401 - what JSON holds
+    if isinstance(data, Mapping):
+        return [each for each in data.values() if not isinstance(each, _SCALARS)]
+    return [each for each in data if not isinstance(each, _SCALARS)] if isinstance(data, list | tuple) else ()
 
 
 def _changed(
@@ -155,6 +159,8 @@ def _changed(
     path: str = "",
 ) -> Any:  # noqa: ANN401 - what JSON holds
     """Return data in which each wanted value is changed, with the keys that lead to it, joined by dots."""
+    if isinstance(data, _SCALARS):
+        return data
     if isinstance(data, wanted) if isinstance(wanted, type) else wanted(data):
         return change(data, path)
     below = f"{path}." if path else ""

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 SEALED = "$sealed"
 
@@ -67,10 +70,11 @@ class Key:
     """A key to seal and open with; `raw` is None for a forgotten one, and for one that this folder cannot unwrap."""
 
     key_id: str
-    raw: bytes | None
+    raw: "AESSIV | None"
     forgotten: bool
 
 
 def is_envelope(value: object) -> bool:
     """Return whether a value is a sealed one, as it stands in data."""
-    return isinstance(value, Mapping) and len(value) == 1 and isinstance(value.get(SEALED), str)
+    text = value.get(SEALED) if isinstance(value, Mapping) and len(value) == 1 else None
+    return isinstance(text, str) and text.count(".") == 3

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 import psycopg
 from psycopg.errors import DeadlockDetected, SerializationFailure
 
 from millrace.errors import (
+    KeyGone,
     MillraceError,
     ProducerFenced,
     SequenceGap,
@@ -28,6 +29,9 @@ from millrace.postgres.connecting import connect
 from millrace.producers.stamps import IdempotentProducer, ProducerStamp
 from millrace.producers.store import ProducerStore, ReceivedMessage, SettledMessage
 from millrace.user_code import finished
+
+if TYPE_CHECKING:
+    from millrace.personal.sealer import Sealer
 
 logger = logging.getLogger(__name__)
 
@@ -108,11 +112,11 @@ Settle = Callable[[ProducerStore, UUID], SettledMessage]
 class ExactlyOnce:
     """Does the work of messages exactly once, over a connection of its own, which it replaces when it is lost.
 
-    Threads may share it.
+    Threads may share it. A `sealer` seals the personal values of its events.
     """
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, *, sealer: "Sealer | None" = None) -> None:
+        self._dsn, self._sealer = dsn, sealer
         self._store: ProducerStore | None = None
         self._connecting = threading.Lock()
 
@@ -130,7 +134,7 @@ class ExactlyOnce:
         """The store's client behind a live connection."""
         with self._connecting:
             if self._store is None or self._store.connection.closed:
-                self._store = ProducerStore(connect(self._dsn))
+                self._store = ProducerStore(connect(self._dsn), sealer=self._sealer)
             return self._store
 
     def register(self, producer_id: str, partition: int = 0, *, initial_sequence: int = 0) -> IdempotentProducer:
@@ -237,7 +241,7 @@ class ExactlyOnce:
 
     def _passes(self, error: BaseException) -> bool:
         """Return whether a retry may succeed: after a lost race, a lost connection, a crash of the server."""
-        if isinstance(error, SerializationFailure | DeadlockDetected | UnknownTransaction):
+        if isinstance(error, SerializationFailure | DeadlockDetected | UnknownTransaction | KeyGone):
             return True
         if not isinstance(error, psycopg.Error):
             return False

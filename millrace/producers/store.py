@@ -1,15 +1,16 @@
 """The store's functions for producers: one method per SQL function, same name, same argument order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
+from millrace.errors import KeyGone
 from millrace.event_store import Json, StreamEvents, all_passed_on, batch_json, parsed
 from millrace.event_store.json_text import jsonb
-from millrace.event_store.sql_functions import SqlFunctions
+from millrace.event_store.sealing import Sealing
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class OverdueTransaction:
     expires_at: datetime
 
 
-class ProducerStore(SqlFunctions):
+class ProducerStore(Sealing):
     """The functions for producers. Every method raises the `MillraceError` of its SQL function."""
 
     def register_producer(
@@ -175,16 +176,21 @@ class ProducerStore(SqlFunctions):
 
     def add_events(self, transaction_id: UUID, events: Iterable[StreamEvents]) -> None:
         """Stage events for the commit, which appends them."""
-        batch = batch_json(all_passed_on(events))
+        batch = batch_json(self._sealed(all_passed_on(events)))
         self._value(str, "select event_store.add_events(%s, %s::jsonb)", (transaction_id, batch))
 
     def commit_transaction(self, transaction_id: UUID, result: Json = None) -> SettledMessage:
         """Apply all staged changes atomically; or return the answer of another transaction of the same message."""
-        return self._one(
-            SettledMessage,
-            "select * from event_store.commit_transaction(%s, %s)",
-            (transaction_id, None if result is None else jsonb(result)),
-        )
+        try:
+            return self._one(
+                SettledMessage,
+                "select * from event_store.commit_transaction(%s, %s)",
+                (transaction_id, None if result is None else jsonb(result)),
+            )
+        except KeyGone:
+            if self.sealer is not None:
+                self.sealer.drop_keys()
+            raise
 
     def abort_transaction(self, transaction_id: UUID) -> None:
         """Give up a transaction; its message may begin again."""
@@ -208,21 +214,28 @@ class ProducerStore(SqlFunctions):
         digest: bytes | None = None,
     ) -> ReceivedMessage:
         """Do a whole message in one call: append events, change the state (None removes a key), store the result."""
-        batch = list(events)
-        return self._one(
-            ReceivedMessage,
-            "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s, %s)",
-            (
-                producer_id,
-                partition,
-                epoch,
-                sequence,
-                batch_json(all_passed_on(batch)) if batch else None,
-                jsonb(dict(state)) if state is not None else None,
-                None if result is None else jsonb(result),
-                digest,
-            ),
-        )
+        batch = all_passed_on(events)
+
+        def ingested(sealed: Sequence[StreamEvents]) -> ReceivedMessage:
+            return self._one(
+                ReceivedMessage,
+                "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s, %s)",
+                (
+                    producer_id,
+                    partition,
+                    epoch,
+                    sequence,
+                    batch_json(sealed) if sealed else None,
+                    jsonb(dict(state)) if state is not None else None,
+                    None if result is None else jsonb(result),
+                    digest,
+                ),
+            )
+
+        try:
+            return ingested(self._sealed(batch))
+        except KeyGone:
+            return ingested(self._sealed_anew(batch))
 
     def get_producer_state(self, producer_id: str, partition: int, key: str | None = None) -> list[StateEntry]:
         """Return one value of a producer's state, or all in the order of their keys."""

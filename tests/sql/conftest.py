@@ -8,11 +8,12 @@ from millrace.event_store.platform import PlatformStore
 from tests.sql.drain.test_claim_batch import bulk
 from tests.sql.handlers.test_stream_events import view
 from tests.support.capturing.captures import source
+from tests.support.customers import people
 from tests.support.logins import Login, logins
 from tests.support.producing.messages import producer
 from tests.support.views.failing_streams import streams
 
-__all__ = ["bulk", "producer", "source", "streams", "view"]
+__all__ = ["bulk", "people", "producer", "source", "streams", "view"]
 
 
 @pytest.fixture

@@ -102,6 +102,17 @@ begin
       raise exception 'a schema is registered by a transaction that this one cannot see'
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
     end if;
+    select n.newer, event_store_private.personal_fault(v_decider, v_event, n.newer) into _newer, _unreadable
+    from unnest(array[v_event_version, v_event_version + 1]) n(newer)
+    where event_store_private.personal_fault(v_decider, v_event, n.newer) is not null
+    limit 1;
+    if found then
+      raise exception 'what is personal does not stay so'
+        using
+          errcode = 'MR051',
+          detail = format('event %s of decider %s, version %s after %s: %s', v_event, v_decider, _newer, _newer - 1, _unreadable),
+          hint = 'Let the field be personal in the newer schema, or give what is stored in plain another name.';
+    end if;
     perform set_config('event_store.registering', 'on', true);
     update event_store.deciders d
     set
@@ -124,6 +135,6 @@ comment on function event_store.register_event_schema(text, text, jsonb, bigint)
 'registered with the schema''s description. The same schema again changes nothing. MR005 the schema has a keyword that is not '
 'accepted, or is too large, or a name is empty or too long; MR034 the decider belongs to a capture; MR046 the decider belongs '
 'to another role, or another one registered the event; MR051 data of a version cannot be read by the '
-'schema of the next, and no upcast leads there; MR054 the version of the event has another schema.';
+'schema of the next, and no upcast leads there, or a field ceases to be personal; MR054 the version of the event has another schema.';
 revoke all on function event_store.register_event_schema(text, text, jsonb, bigint) from public;
 grant execute on function event_store.register_event_schema(text, text, jsonb, bigint) to event_store_writer, event_store_owner;

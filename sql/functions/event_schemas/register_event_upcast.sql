@@ -121,6 +121,12 @@ begin
       raise exception 'an upcast is registered by a transaction that this one cannot see'
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
     end if;
+    if event_store_private.personal_fault(v_decider, v_event, v_to_version) is not null then
+      perform event_store_private.refuse_request(
+        'of v_moves: ' || event_store_private.personal_fault(v_decider, v_event, v_to_version),
+        'A personal field may be dropped, or renamed to one that is personal, too.'
+      );
+    end if;
     perform event_store_private.audit(
       'register_event_upcast', null, null,
       jsonb_build_object('decider', v_decider, 'event', v_event, 'to_version', v_to_version, 'digest', _digest)

@@ -52,7 +52,7 @@ begin
       using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
   end if;
   return query
-  select k.subject_mac, k.key_id, k.epoch, k.wrapped, k.transaction_id <> pg_current_xact_id()
+  select k.subject_mac, k.key_id, k.epoch, k.wrapped, k.transaction_id is distinct from pg_current_xact_id_if_assigned()
   from event_store_keys.subject_keys k
   where k.subject_mac = any (v_macs);
 end

@@ -256,11 +256,20 @@ def test_metadata_that_do_not_fit_are_refused(orders: PlatformStore) -> None:
 
 
 def test_a_reserved_word_is_refused_unless_it_is_what_it_is_reserved_for(orders: PlatformStore) -> None:
-    why = "$sealed of data is a reserved word; it is 1.<key>.<nonce>.<ciphertext>"
-    sealed = ("null", "7", "{}", '"1.k.n"', '"2.k.n.c"', '"1.k..c"', '"1.k.n.c.d"')
-    assert accepted(orders, ((event(data=f'{{"$sealed": {text}}}'), why) for text in sealed), ways=STORES) == []
-    append(orders, "sealed", data={"$sealed": "1.k.n.c", "a": {"$sealed": 1}})
-    append(orders, "other", data=["$sealed"])
+    why = "$sealed of data is a reserved word: alone in its object, 1.<key>.<nonce>.<ciphertext> as base64url"
+    key = "k" * 22
+    texts = ("1.k.n", f"2.{key}.{key}.c", f"1.{key}..c", f"1.{key}.{key}.c.d", f"1.{key}.0.c", f"1.{key}.{key}.%")
+    bad = [f'{{"$sealed": {text}}}' for text in ("null", "7", "{}", *map(json.dumps, texts))]
+    bad += [f'{{"$sealed": "1.{key}.{key}.c", "a": 1}}']
+    nests = ["%s", '{"a": %s}', '{"a": {"$sealed": "1.' + f'{key}.0.0"}}, "b": [[1, {{"c": %s}}]]}}', '{"$sealed": %s}']
+    # so long that the limits are looked at
+    nests += ['{"a": "' + "x" * 5000 + '", "b": [%s]}']
+    cases = [(event(data=nest.replace("%s", text)), why) for text in bad for nest in nests]
+    assert accepted(orders, cases, ways=STORES) == []
+    for number, text in enumerate((f"1.{key}.{key}.c", f"1.{key}.0.0")):
+        append(orders, f"sealed-{number}", data={"$sealed": text})
+        append(orders, f"nested-{number}", data={"a": [{"$sealed": text}], "b": "x" * 1000 * number})
+    append(orders, "other", data=["$sealed", {"a": '"$sealed": 1'}])
     for decider in ("privacy", "model:", "model:orders"):
         told = refusal(Malformed, partial(orders.register_decider_event, decider, "erased", ""))
         assert "reserved name" in str(told.detail)

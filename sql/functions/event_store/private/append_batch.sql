@@ -187,7 +187,7 @@ begin
     join event_store.events e using (event_id)
     where (e.event, e.event_version, e.decider, e.decider_id, e.command_id, e.final)
         is distinct from (f.event, f.event_version, f.decider, f.decider_id, f.command_id, f.final)
-      or event_store_private.without_forgotten(e.data) is distinct from event_store_private.without_forgotten(f.data)
+      or not event_store_private.is_same_data(e.data, f.data)
       or (f.previous_stated and e.previous_id is distinct from f.previous_id)
       or f.expected_version <> e.version - 1
     order by f.ordinal

@@ -23,7 +23,7 @@ declare
       (e.event, e.event_version, e.decider, e.decider_id, e.command_id, e.final)
       is not distinct from
       (v_event, v_event_version, v_decider, v_decider_id, v_command_id, v_final)
-      and event_store_private.without_forgotten(e.data) = event_store_private.without_forgotten(v_data)
+      and event_store_private.is_same_data(e.data, v_data)
       and case
         when v_expected_version is null then e.previous_id is not distinct from v_previous_id
         else v_expected_version in (e.version - 1, -1) and (v_previous_id is null or e.previous_id = v_previous_id)

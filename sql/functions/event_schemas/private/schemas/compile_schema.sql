@@ -59,11 +59,16 @@ begin
   elsif v_schema = 'true' then
     return;
   elsif v_schema ? 'x-personal' then
-    -- its other rules are of the value that is sealed, which the store does not see
+    -- its other rules are of the value that is sealed, which the store does not see, unless it is null
+    _sub := event_store_private.compile_schema(v_schema - 'x-personal', _root, '@', v_path, v_pointer, v_within, false);
+    schemas := _sub.schemas;
     predicate := format(
       '%1$s(%2$s.type() == "object" && !((exists(%2$s."$sealed")) is unknown) && %2$s."$sealed".type() == "string"'
       ' && %2$s."$sealed" like_regex %3$s && !exists(%2$s.keyvalue() ? (@.key != "$sealed")))',
-      case when jsonb_path_exists(v_schema, '$.**."type" ? (@ == "null")') then format('%s == null || ', v_at) end, v_at,
+      case
+        when _sub.predicate is null or 'null' @@ format('strict exists($ ? (%s))', _sub.predicate)::jsonpath
+          then format('%s == null || ', v_at)
+      end, v_at,
       to_jsonb(event_store_private.sealed_pattern())
     );
     checks := jsonb_build_array(jsonb_build_object(

@@ -16,6 +16,12 @@ as $$
       select format('%s at %s %s', k.key, v_pointer || '/' || k.key, k.fault)
       from (
         select e.key, case
+          when e.key = 'x-personal' then case
+            when jsonb_typeof(e.value) <> 'object' or e.value - '{of,kind}'::text[] <> '{}'
+              or coalesce(e.value ->> 'of', '') = '' or coalesce(e.value ->> 'kind', '') = ''
+              or jsonb_path_exists(e.value, 'strict $.* ? (@.type() != "string")')
+              then 'is no object of "of", the field with the person''s id, and "kind"'
+          end
           when e.key in (
             'title', 'description', 'default', 'examples', 'deprecated', 'readOnly', 'writeOnly', '$comment', '$schema',
             '$defs', 'definitions', 'discriminator'

@@ -15,11 +15,6 @@ declare
   _types jsonb := '[]' || (v_old -> 'type');
   _taken jsonb := '[]' || (v_new -> 'type');
 begin
-  if v_old ? 'x-personal' and not v_new ? 'x-personal' then
-    return format('%s was personal, and the new schema takes it in plain', v_field);
-  elsif v_new ? 'x-personal' then
-    return null; -- a reader takes what was stored before, too
-  end if;
   if jsonb_typeof(v_old) <> 'object' or jsonb_typeof(v_new) <> 'object'
     or (v_old || v_new) ?| '{$ref,anyOf,allOf,oneOf,not}'
   then
