@@ -79,7 +79,7 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2360,  # `defs`: each file and component by itself; owners, tags, links to code
+    "assets": 2370,  # `defs`: each file and component by itself; owners, tags, links to code; sealed columns
     "examples": 1300,
     "platform_defs": 6420,  # `generate dbt`
     "resources": 200,
@@ -96,7 +96,7 @@ BUDGETS = {
     "millrace/operations": 1350,
     "millrace/postgres": 1100,
     "millrace/producers": 700,
-    "millrace/read_models": 7220,
+    "millrace/read_models": 7380,  # columns of personal values: sealed, or refused
     "millrace/spark": 2350,
 }
 # modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part
