@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from millrace import times
-from millrace.personal.values import is_envelope
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -45,7 +44,7 @@ _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 # no type of a column, but that of a text that `each=` found in place of an array
 ARRAY = "JSON array"
 
-# in folds and recomputes, the type of personal values as they are stored, or of texts
+# in folds and recomputes, the type of personal values as they are stored: envelopes; or other values, as texts
 SEALED = "sealed"
 
 # how many characters an error quotes of a text that its type does not hold
@@ -69,7 +68,7 @@ def exact(value: object, type_: str) -> object:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     found: object = None
     if type_ == SEALED:
-        return json.dumps(value) if is_envelope(value) else exact(value, "string")
+        return exact(value if isinstance(value, str) else json.dumps(value), "string")
     if type_ in _RANGES:
         found = value if isinstance(value, int) and number and value in _RANGES[type_] else None
     elif type_ == "double":

@@ -81,7 +81,7 @@ def _unmarked(model: ReadModel, schemas: Mapping[Kind, Schema | None]) -> Iterat
         if names := [n for n, one in sealed(model, fields).columns.items() if one != model.columns[n]]:
             yield f"{', '.join(names)}: personal, and shown as text, because its event is not declared here"
     except (InvalidEvent, InvalidReadModel) as error:
-        yield str(error)
+        yield str(error).removeprefix(f"read model {model.name}: ")
 
 
 def _unknown(kind: str, name: str, names: Iterable[str]) -> str:
