@@ -28,7 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from millrace.errors import MillraceError
+from millrace.errors import InvalidReadModel, MillraceError
 
 if TYPE_CHECKING:
     import dagster as dg
@@ -156,8 +156,9 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     from millrace.capture.declaration import Capture
     from millrace.event_schemas.model import declared_event
     from millrace.handlers.declaration import Subscription
-    from millrace.read_models.declared.declaration import ReadModel
-    from millrace.read_models.declared.rollups import Rollup
+    from millrace.read_models.declared.declaration import ReadModel, refuse
+    from millrace.read_models.declared.rollups import Rollup, rollup_problems
+    from millrace.read_models.declared.sealed import sealed, with_sealed_lookups
 
     find_package(package)
     found, faults = _Found(package), []
@@ -171,26 +172,38 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
                 found.look_through(room, module)
     things = [thing for _, thing in found.once()]
     rollups = {thing.name: thing for thing in things if isinstance(thing, Rollup)}
-    for rollup in [each for each in rollups.values() if not any(each.of is thing for thing in things)]:
-        found.refuse(
-            "read_models", rollup, f"rollup {rollup.name}: its read model {rollup.of.name} is not declared here"
-        )
-        del rollups[rollup.name]
+    events = [*filter(None, map(declared_event, things))]
+    personal = [(each.decider, each.event, field.path) for each in events for field in each.personal]
+    marked: dict[str, ReadModel] = {}
+    for thing in things:
+        if isinstance(thing, ReadModel) and not isinstance(thing, Rollup):
+            try:
+                marked[thing.name] = sealed(thing, personal)
+            except InvalidReadModel as error:
+                found.refuse("read_models", thing, str(error))
+    marked = with_sealed_lookups(marked)
+    for rollup in [*rollups.values()]:
+        try:
+            if rollup.of.name not in marked or not any(rollup.of is thing for thing in things):
+                raise InvalidReadModel(f"rollup {rollup.name}: its read model {rollup.of.name} is not declared here")
+            refuse(rollup.name, rollup_problems(marked[rollup.of.name], {**rollup.keys, **rollup.columns}))
+        except InvalidReadModel as error:
+            found.refuse("read_models", rollup, str(error))
+            del rollups[rollup.name]
     parts = [*_parts(package)] if "defs" in rooms else []
     faults += [*found.faults, *(part for part in parts if isinstance(part, Fault))]
     # declarations in a file that fails stay as they are
     broken = {fault.room for fault in faults}
-    events = [*filter(None, map(declared_event, things))]
     upcast = None if "events" in broken else tuple(event for event in events if event.upcasts)
     models = {
         thing.name: replace(
-            thing,
+            marked[thing.name],
             rollups=tuple(r for r in rollups.values() if r.of is thing),
             all_rollups="read_models" not in broken,
             declared_events=upcast,
         )
         for thing in things
-        if isinstance(thing, ReadModel) and not isinstance(thing, Rollup)
+        if isinstance(thing, ReadModel) and thing.name in marked and not isinstance(thing, Rollup)
     }
     captures = {thing.name: thing for thing in things if isinstance(thing, Capture)}
     subscriptions = {thing.view: thing for thing in things if isinstance(thing, Subscription)}

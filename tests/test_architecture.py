@@ -98,7 +98,7 @@ BUDGETS = {
     "millrace/personal": 650,
     "millrace/postgres": 1100,
     "millrace/producers": 700,
-    "millrace/read_models": 7220,
+    "millrace/read_models": 7380,  # columns of personal values: sealed, or refused
     "millrace/spark": 2350,
 }
 # modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
+from millrace.personal.declaration import MARK
+
 Schema = Mapping[str, Any] | bool
 
 
@@ -68,6 +70,8 @@ def _named(schema: Schema, root: Schema) -> Iterator[tuple[str, str]]:
 def _type(schema: Schema, root: Schema) -> str:
     if isinstance(schema, bool):
         return "any"
+    if MARK in schema:
+        return f"personal {_type({key: each for key, each in schema.items() if key != MARK}, root)}"
     if "enum" in schema or "const" in schema:
         return " | ".join(map(repr, schema.get("enum", [schema.get("const")])))
     types = schema.get("type", [])

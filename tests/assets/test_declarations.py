@@ -10,9 +10,12 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, Fault, InvalidDeclarations, declared, load_part
+from millrace.assets.lineage import column_schema
 from millrace.errors import InvalidSetting, MillraceError
+from millrace.event_schemas.fields import field_types
 from millrace.platform_defs.cli.options import declared_model
 from millrace.platform_defs.loading import build_defs, loadable
+from millrace.read_models.shown.known_names import unknown_properties
 from millrace.settings import EXAMPLE, NOTE, Settings
 from tests.support import command_line
 
@@ -68,6 +71,25 @@ class Grouped:
     n = row("n")
     rows = count()
 """
+PERSONAL = """
+from typing import Annotated
+from millrace.event_schemas import event
+from millrace.personal import Personal
+from pydantic import BaseModel
+
+@event(decider="d")
+class Moved(BaseModel):
+    '''A person moved.'''
+
+    n: Annotated[str, Personal(of="id", kind="person")]
+    id: str
+
+@event(decider="d")
+class Named(BaseModel):
+    '''A person got a name.'''
+
+    n: str
+"""
 SORTED_MODEL = MODEL.format(view="a", name="A")
 
 Declare = Callable[..., str]
@@ -113,6 +135,57 @@ def test_the_rooms_of_a_package_are_looked_through_with_their_subfolders(declare
     # not imported unless asked for
     declare(defs__days="raise AssertionError")
     assert declared(package, ["read_models"]).faults == ()
+
+
+def test_personal_values_are_sealed_in_a_model_and_above(declare: Declare, tmp_path: Path) -> None:
+    names = "from millrace import count, last, latest, lookup, sum_"
+    columns = (
+        "last('data.n')",
+        "m = latest('data.n', 2)",
+        "o = last('data.n', events=['named'])",
+        "c = count('data.n')",
+    )
+    kept = SORTED_MODEL.replace("from millrace import count", names).replace("count()", "\n    ".join(columns))
+    over = MODEL.replace("from millrace", f"from declared_here.read_models.a import A\n{names}\nfrom millrace")
+    over = over.replace("n = count()", "c = {c}\n    n = lookup({of}, on='{on}', column='n')")
+    package = declare(
+        events=PERSONAL, read_models__a=kept, read_models__g=ROLLUP.replace('row("n")', 'row("c")'),
+        read_models__b=over.format(view="b", name="B", c="count()", of="A", on="k"),
+        read_models__aa="from declared_here.read_models.b import B\n" + over.format(view="aa", name="Aa", c="count()", of="B", on="k"),
+        read_models__y=over.format(view="y", name="Y", c="last('data.n')", of="A", on="c"),
+        read_models__z=ROLLUP.replace("Grouped", "ByName"),
+        read_models__sums=over.partition("    c =")[0].format(view="sums", name="Sums") + "    n = sum_('data.n')\n",
+    )  # fmt: skip
+    found = declared(package)
+    assert {name: model.public_columns()["n"] for name, model in found.models.items()} == dict.fromkeys(
+        ("a", "aa", "b"), "jsonb"
+    )
+    shown = {one.name: one for one in column_schema(found.models["a"]).columns}
+    assert {name: one.type for name, one in shown.items()} == {
+        "k": "text",
+        "n": "jsonb",
+        "m": "jsonb[]",
+        "o": "text",
+        "c": "bigint",
+    }
+    assert {name for name, one in shown.items() if str(one.description).startswith("sealed: ")} == {"n", "m"}
+    assert str(column_schema(found.models["aa"]).columns[-1].description).startswith("sealed: n of read model b")
+    assert field_types(found.events[0].schema)["n"] == "personal string"
+    assert found.models["a"].rollups == (found.rollups["grouped"],)
+    # built anew when a field becomes personal
+    assert found.models["a"].fingerprint != sys.modules["declared_here.read_models.a"].A.fingerprint
+    folder = tmp_path / package / "read_models"
+    assert [(fault.file, fault.error.partition(", but")[0]) for fault in found.faults] == [
+        (folder / "sums.py", "read model sums: 'n' is sum of data.n"),
+        (folder / "y.py", "read model y: 'n' is made of c"),
+        (folder / "z.py", "read model by_name: 'n' is over 'n', jsonb of sealed values; a key is text, bigint, int, boolean,"
+         " date, timestamptz or decimal(p,s)"),
+    ]  # fmt: skip
+    # of an event that only the store has
+    schema = {("d", "moved", 1): found.events[0].schema}
+    told = "n, m: personal, and shown as text, because its event is not declared here"
+    assert [*unknown_properties(sys.modules["declared_here.read_models.a"].A, schema)] == [(told, False)]
+    assert [*unknown_properties(found.models["a"], schema)] == []
 
 
 def test_a_model_has_all_its_rollups_or_says_so(declare: Declare, monkeypatch: pytest.MonkeyPatch) -> None:

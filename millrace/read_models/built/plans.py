@@ -291,7 +291,7 @@ def recomputed_rows(
         .alias(POSITION),
         *(
             f.coalesce(f.col("_rows").getField(name), f.array().cast(f"array<{type_}>")).alias(name)
-            for name, type_ in model.types.items()
+            for name, type_ in model.stored_types.items()
         ),
     )
 
@@ -309,7 +309,7 @@ def _computed(model: Recompute, history: "DataFrame", identity: Sequence[str], p
             detail=f"{kind.__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             hint="It gets the events of many streams as a DataFrame and returns a DataFrame.",
         ) from error
-    types = dict.fromkeys(identity, "string") | model.types
+    types = dict.fromkeys(identity, "string") | model.stored_types
     wrong = [f"{name} is {found.get(name, 'missing')}" for name, type_ in types.items() if found.get(name) != type_]
     if wrong:
         raise FunctionFailed(

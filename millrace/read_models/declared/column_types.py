@@ -14,6 +14,7 @@ stream, which keeps its events and names the value. Nothing is rounded, cut, gue
 | `timestamp`    | a day, or a day with a time, as it says there; UTC where no zone is given                          |
 """
 
+import json
 import math
 import re
 from decimal import Decimal, InvalidOperation, localcontext
@@ -43,6 +44,9 @@ _RANGES = {"int": range(-(2**31), 2**31), "bigint": range(-(2**63), 2**63)}
 # no type of a column, but that of a text that `each=` found in place of an array
 ARRAY = "JSON array"
 
+# in folds and recomputes, the type of personal values as they are stored: envelopes; or other values, as texts
+SEALED = "sealed"
+
 # how many characters an error quotes of a text that its type does not hold
 QUOTED = 100
 
@@ -63,6 +67,8 @@ def exact(value: object, type_: str) -> object:
     """
     number = isinstance(value, int | float) and not isinstance(value, bool)
     found: object = None
+    if type_ == SEALED:
+        return exact(value if isinstance(value, str) else json.dumps(value), "string")
     if type_ in _RANGES:
         found = value if isinstance(value, int) and number and value in _RANGES[type_] else None
     elif type_ == "double":

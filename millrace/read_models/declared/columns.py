@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from millrace.personal.values import SEALED
 from millrace.read_models.declared.buckets import beginning
 from millrace.read_models.declared.column_types import postgres_type
 from millrace.read_models.declared.conditions import Conditions
@@ -87,6 +88,7 @@ class Column:
         type: The input's Spark type.
         events: The events that it takes; None for all of the model's.
         where: The conditions that these events meet; None for none.
+        sealed: Whether its values are personal, and so sealed.
     """
 
     kind: str
@@ -95,6 +97,7 @@ class Column:
     events: tuple[str, ...] | None = None
     # fingerprints have it apart: so columns without it kept their fingerprints when it was introduced
     where: Conditions | None = field(default=None, repr=False)
+    sealed: bool = field(default=False, repr=False, kw_only=True)
 
     def state(self, name: str) -> tuple[StateColumn, ...]:
         """Return the stored columns of this column under a name."""
@@ -107,6 +110,8 @@ class Column:
 
     def public_type(self, name: str) -> str:
         """Return the Postgres type of its public value."""
+        if self.sealed:
+            return "jsonb[]" if self.kind == "top" else "jsonb"
         return "numeric" if self.kind == "avg" else self.state(name)[0].postgres_type
 
     def value(self, name: str) -> sql.Composable:
@@ -115,7 +120,7 @@ class Column:
             return sql.SQL("{}::numeric / nullif({}, 0)").format(
                 sql.Identifier(f"{name}_sum"), sql.Identifier(f"{name}_count")
             )
-        return sql.Identifier(name)
+        return in_envelopes(sql.Identifier(name), self.public_type(name))
 
     @property
     def reads(self) -> "tuple[Column, ...]":
@@ -235,6 +240,19 @@ class KeyColumn:
     def to_key(self, value: "SparkColumn") -> "SparkColumn":
         """Return the key that a read value gives."""
         return beginning(value, self.every, self.zone) if self.every and self.zone else value
+
+
+def in_envelopes(text: sql.Composable, type_: str) -> sql.Composable:
+    """Return the SQL expression of a stored value as a public type: of a sealed value, a text, it is the envelope.
+
+    A text from before its field became personal is no envelope, and maybe no JSON.
+    """
+    if type_ == "jsonb[]":
+        each = in_envelopes(sql.SQL("e.v"), "jsonb")
+        return sql.SQL("array(select {} from unnest({}) with ordinality e(v, n) order by e.n)").format(each, text)
+    shape = sql.Literal(f'^[{{]"[$]{SEALED[1:]}": ?"[A-Za-z0-9._-]+"[}}]$')
+    shown = sql.SQL("case when {0} ~ {1} then {0}::jsonb else to_jsonb({0}) end").format(text, shape)
+    return shown if type_ == "jsonb" else text
 
 
 def last_position(events: tuple[str, ...] | None = None) -> Column:

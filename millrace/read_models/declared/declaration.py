@@ -199,7 +199,8 @@ class ReadModel:
         rows = (self.view, self.keys, self.columns, self.deciders, self.events, self.deletes, adds_up)
         # apart: so models without any kept their fingerprints when these were introduced
         where = {name: column.where for name, column in self.columns.items() if column.where}
-        return self.hashed((*rows, *(part for part in (self.computed, self.lookups, self.each, where) if part)))
+        sealed = [name for name, column in self.columns.items() if column.sealed]
+        return self.hashed((*rows, *(part for part in (self.computed, self.lookups, self.each, where, sealed) if part)))
 
     def hashed(self, declared: tuple[object, ...]) -> str:
         """Return the hash of a declaration, a plus, and the hash of the tables' layout and the effect of upcasts."""
@@ -427,11 +428,13 @@ def with_indexes(model: Model, declared: Sequence[Declared]) -> Model:
     without = dict.fromkeys(model.lookups, "it is a column of another read model's row")
     spans = dict.fromkeys(model.columns, "its spans are put together at each read")
     without |= {name: why for name, why in spans.items() if model.columns[name].kind == "sessions"}
+    types = model.public_columns()
+    without |= {name: "its values are sealed" for name, type_ in types.items() if type_.startswith("jsonb")}
     # a computed column may depend on another one
     for name in [*model.computed] * len(model.computed):
         for of in {*model.computed[name].names} & {*without}:
             without[name] = f"it is computed from {of}, which can have none"
-    refuse(model.name, index_problems(indexes, model.public_columns(), without))
+    refuse(model.name, index_problems(indexes, types, without))
     return replace(model, indexes=indexes)
 
 

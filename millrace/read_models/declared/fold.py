@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from psycopg import sql
 
-from millrace.read_models.declared.columns import StateColumn
+from millrace.read_models.declared.columns import StateColumn, in_envelopes
 from millrace.read_models.declared.declaration import with_indexes
 from millrace.read_models.declared.fold_event import Function
 from millrace.read_models.declared.function_model import FunctionModel, declare, replaced, replaced_position
@@ -45,13 +45,13 @@ class Fold(FunctionModel):
             replaced_position(),
             # json, not jsonb: a state that is read again is identical, with its keys in order
             replaced(STATE, "string", stored_as="json"),
-            *(replaced(name, type_) for name, type_ in self.types.items()),
+            *(replaced(name, type_) for name, type_ in self.stored_types.items()),
         )
 
     @property
     def public_values(self) -> dict[str, sql.Composable]:
-        """The public columns, which are stored as they are."""
-        return {name: sql.Identifier(name) for name in self.types}
+        """The public columns."""
+        return {name: in_envelopes(sql.Identifier(name), self.public_columns()[name]) for name in self.types}
 
     @property
     def visible(self) -> sql.Composable:
@@ -87,7 +87,8 @@ def fold(
         view: The name under which it consumes the event store.
         key: The name of the stream's `decider_id`. Unless `deciders` names exactly one, the key is `decider` and
             this.
-        columns: The public columns: keys of the state to types; a key that is missing or None is null.
+        columns: The public columns: keys of the state to types; a key that is missing or None is null. A personal
+            value is `sealed`.
         deciders: The deciders that it takes events of; None for all.
         events: The events that it takes; None for all.
         version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.

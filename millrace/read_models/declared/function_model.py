@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from psycopg import sql
 
-from millrace.read_models.declared.column_types import ALLOWED_TYPES, is_type, postgres_type
+from millrace.read_models.declared.column_types import ALLOWED_TYPES, SEALED, is_type, postgres_type
 from millrace.read_models.declared.columns import KeyColumn, StateColumn
 from millrace.read_models.declared.declaration import Problem, ReadModel, naming_problems, refuse
 from millrace.user_code import is_async, is_generator, snake_case
@@ -40,6 +40,11 @@ class FunctionModel(ReadModel):
         return ()
 
     @property
+    def stored_types(self) -> dict[str, str]:
+        """The Spark types of the columns that are not the stream's."""
+        return {name: "string" if type_ == SEALED else type_ for name, type_ in self.types.items()}
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the declaration, the function's code without comments and formatting, and the moves of upcasts."""
         declared = (self.view, self.keys, self.types, *self.shape, self.deciders, self.events, self.code_version)
@@ -57,7 +62,10 @@ class FunctionModel(ReadModel):
     def public_columns(self) -> dict[str, str]:
         """Return the columns of `read_models.<name>` with their Postgres types, the stream first."""
         types = dict.fromkeys(self.keys, "string") | self.types
-        return {name: postgres_type(type_).removesuffix(' collate "C"') for name, type_ in types.items()}
+        return {
+            name: "jsonb" if type_ == SEALED else postgres_type(type_).removesuffix(' collate "C"')
+            for name, type_ in types.items()
+        }
 
 
 def declare(
@@ -116,8 +124,8 @@ def _column_problems(keys: Mapping[str, KeyColumn], columns: Mapping[str, str]) 
     yield [n for n in columns if n in keys], "is a column and in the key: rename one"
     yield [] if columns else ["columns"], "is empty: name at least one public column and its type"
     for name, type_ in columns.items():
-        bad = not isinstance(type_, str) or not is_type(type_.replace(" ", ""))
-        yield [name] if bad else [], f"has type {type_!r}; allowed: {ALLOWED_TYPES}"
+        bad = not isinstance(type_, str) or not (type_ == SEALED or is_type(type_.replace(" ", "")))
+        yield [name] if bad else [], f"has type {type_!r}; allowed: {ALLOWED_TYPES}, {SEALED}"
 
 
 def code_of(function: Callable[..., object]) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from millrace.read_models.declared.columns import StateColumn
+from millrace.read_models.declared.column_types import SEALED
+from millrace.read_models.declared.columns import StateColumn, in_envelopes
 from millrace.read_models.declared.declaration import refuse
 from millrace.read_models.declared.function_model import FunctionModel, declare, replaced, replaced_position
 from millrace.spark.log_source import COLUMNS
@@ -54,13 +55,16 @@ class Recompute(FunctionModel):
         """The position, and an array per column: the rows of the stream, side by side."""
         return (
             replaced_position(),
-            *(replaced(name, f"array<{type_}>") for name, type_ in self.types.items()),
+            *(replaced(name, f"array<{type_}>") for name, type_ in self.stored_types.items()),
         )
 
     @property
     def public_values(self) -> dict[str, sql.Composable]:
         """The elements of the arrays."""
-        return {name: sql.SQL("r.{}").format(sql.Identifier(name)) for name in self.types}
+        return {
+            name: in_envelopes(sql.SQL("r.{}").format(sql.Identifier(name)), self.public_columns()[name])
+            for name in self.types
+        }
 
     @property
     def expanded(self) -> sql.Composable:
@@ -97,7 +101,8 @@ def recompute(
         view: The name under which it consumes the event store.
         key: The name of the stream's `decider_id` in the model, then the columns that distinguish the rows of one
             stream.
-        columns: The columns that are not the stream's, and their types.
+        columns: The columns that are not the stream's, and their types; that of personal values is `sealed`, a
+            string in Spark.
         deciders: The deciders that it takes events of; None for all.
         events: The events that it takes; None for all.
         version: Raise it when code that the function calls changes: the fingerprint sees only the function's own code.
@@ -125,7 +130,10 @@ def recompute(
             deciders=deciders,
             events=events,
             version=version,
-            problems=[([n for n in key[1:] if n not in columns], "is named in key= but not in columns=")],
+            problems=[
+                ([n for n in key[1:] if n not in columns], "is named in key= but not in columns="),
+                ([n for n in key[1:] if columns.get(n) == SEALED], "is in key=, and a sealed value equals no other"),
+            ],
             pooling_delay_s=pooling_delay_s,
             max_lag_s=max_lag_s,
             serve=serve,

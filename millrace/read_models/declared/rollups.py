@@ -177,7 +177,7 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
                 *naming_problems(name, members, None, None, declaration.__doc__, "built"),
                 *key_problems(name, key, keys, columns, "row(…) or bucket(…)"),
                 ([of.name] if isinstance(of, Rollup) else [], "is a rollup: name the read model that it is of"),
-                *_problems(of, {**keys, **columns}),
+                *rollup_problems(of, {**keys, **columns}),
             ),
         )
         declared = Rollup(
@@ -195,7 +195,8 @@ def rollup(*, of: ReadModel | type, key: Sequence[str]) -> Callable[[type], Roll
     return declare
 
 
-def _problems(of: ReadModel, members: Mapping[str, Column | KeyColumn]) -> Iterator[Problem]:
+def rollup_problems(of: ReadModel, members: Mapping[str, Column | KeyColumn]) -> Iterator[Problem]:
+    """List the problems of the columns of a rollup with the columns of its read model."""
     types = of.public_columns()
     for name, one in members.items():
         if one.source is not None:
@@ -209,7 +210,7 @@ def _problems(of: ReadModel, members: Mapping[str, Column | KeyColumn]) -> Itera
                 " column of its own",
             )
         found = types.get(one.source or "", "bigint")
-        over = f"is over {one.source!r}, {found}"
+        over = f"is over {one.source!r}, {found}" + (" of sealed values" if found.startswith("jsonb") else "")
         if isinstance(one, KeyColumn):
             fits = found == "timestamptz" if one.every else found in _KEYS or found.startswith("numeric(")
             allowed = "a bucket is of a timestamp" if one.every else f"a key is {', '.join(_KEYS)} or decimal(p,s)"

@@ -6,9 +6,12 @@ Only a field that schemas forbid is an error: an event may come later, and a fie
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
+from millrace.errors import InvalidEvent, InvalidReadModel
 from millrace.event_schemas.fields import Reach, Schema, field_types, reach
+from millrace.personal.declaration import personal_fields
 from millrace.read_models.declared.columns import data_path, item_path
 from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.declared.sealed import sealed
 
 # decider, event, version
 Kind = tuple[str, str, int]
@@ -40,6 +43,7 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
         model: The read model.
         schemas: All kinds of event, each with its schema; None for an event without one, which may have every field.
     """
+    yield from ((sentence, False) for sentence in _unmarked(model, schemas))
     # the reader in words, its source, and the events and the decider that it takes; None for all of the model's
     readers: list[tuple[str, str, tuple[str, ...] | None, str | None]] = [
         (f"column {name}" if name in model.keys else name, source, None, decider)
@@ -67,6 +71,17 @@ def unknown_properties(model: ReadModel, schemas: Mapping[Kind, Schema | None]) 
             property_names = {f"data.{name}" for schema in judging for name in field_types(schema)}
             forbidden = reached == {Reach.NEVER} and len(judging) == len(event_schemas)
             yield f"{reader}: " + _unknown("property", source, property_names), forbidden
+
+
+def _unmarked(model: ReadModel, schemas: Mapping[Kind, Schema | None]) -> Iterator[str]:
+    """Yield a sentence for readings of fields that the store's schemas, but no declared event, name as personal."""
+    known = {(decider, event): schema for (decider, event, _), schema in schemas.items() if isinstance(schema, Mapping)}
+    try:
+        fields = [(*event, field.path) for event, schema in known.items() for field in personal_fields(schema)]
+        if names := [n for n, one in sealed(model, fields).columns.items() if one != model.columns[n]]:
+            yield f"{', '.join(names)}: personal, and shown as text, because its event is not declared here"
+    except (InvalidEvent, InvalidReadModel) as error:
+        yield str(error).removeprefix(f"read model {model.name}: ")
 
 
 def _unknown(kind: str, name: str, names: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from millrace.read_models.declared.column_types import SEALED
 from millrace.read_models.declared.columns import Column, KeyColumn, item_path
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.function_model import FunctionModel
@@ -41,7 +42,10 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
     keys = [ColumnOrigin(name, f"key: {key.in_words}", _behind(model, key.sources)) for name, key in model.keys.items()]
     if isinstance(model, FunctionModel):
         in_words = f"what the function {model.function.__name__} makes of {_of(model.events)}"
-        return [*keys, *(ColumnOrigin(name, in_words, ("event", "data")) for name in model.types)]
+        return [
+            *keys,
+            *(ColumnOrigin(n, f"{_sealed(type_)}{in_words}", ("event", "data")) for n, type_ in model.types.items()),
+        ]
     found = {one.column: one for one in (*keys, *(_origin(model, n, column) for n, column in model.columns.items()))}
 
     def of(name: str) -> ColumnOrigin:
@@ -52,7 +56,7 @@ def origins(model: ReadModel) -> list[ColumnOrigin]:
         return found[name]
 
     looked_up = [
-        ColumnOrigin(name, f"{one.column} of read model {one.model} by {one.on}", of(one.on).sources)
+        ColumnOrigin(name, f"{_sealed(one.type)}{one.column} of read model {one.model} by {one.on}", of(one.on).sources)
         for name, one in model.lookups.items()
     ]
     return [*map(of, [*found, *model.computed]), *looked_up]
@@ -68,9 +72,14 @@ def _origin(model: ReadModel, name: str, column: Column) -> ColumnOrigin:
         of = ("event", *([model.each] if model.each else []))
         return ColumnOrigin(name, f"{column.kind} of {event_words}", _behind(model, (*of, *column.sources)))
     by = [str(one.source) for one in column.reads[1:]]
-    kind = " ".join((column.kind.removesuffix("_by"), *column.options))
+    kind = " ".join((_sealed(column.public_type(name)) + column.kind.removesuffix("_by"), *column.options))
     in_words = f"{kind} of {column.source}{''.join(f' by {source}' for source in by)} in {event_words}"
     return ColumnOrigin(name, in_words, _behind(model, column.sources))
+
+
+def _sealed(type_: str) -> str:
+    """Return a word for a type of sealed values, as Postgres or a declaration has it."""
+    return "sealed: " if type_ in {"jsonb", "jsonb[]", SEALED} else ""
 
 
 def _behind(model: ReadModel, sources: Sequence[str]) -> tuple[str, ...]:
