@@ -23,9 +23,9 @@ SECRET = "qwhzkfpxmvtrbnydlcgsjeua"
 ANNA, BERT = "customer:anna", "customer:bert"
 MAIL = Personal(of="customer_id", kind="customer")
 DATA: LiteralString = "select data from event_store.events where decider = 'customer' order by \"offset\""
-BEGIN: LiteralString = "select event_store.begin_key_epoch(%s, %s)"
-FORGET: LiteralString = "select event_store.forget_subject(%s, 'asked')"
-READMIT: LiteralString = "select event_store.readmit_subject(%s, 'is back')"
+BEGIN: LiteralString = "select event_store_platform.begin_key_epoch(%s, %s)"
+FORGET: LiteralString = "select event_store_platform.forget_subject(%s, 'asked')"
+READMIT: LiteralString = "select event_store_platform.readmit_subject(%s, 'is back')"
 
 
 @event(decider="customer")
