@@ -308,6 +308,7 @@ set local check_function_bodies = off;
 \ir functions/operations/settle_alert.sql
 \ir functions/operations/standing.sql
 \ir functions/personal/begin_key_epoch.sql
+\ir functions/personal/end_key_epoch.sql
 \ir functions/personal/forget_subject.sql
 \ir functions/personal/key_counts.sql
 \ir functions/personal/open_keys.sql
@@ -318,7 +319,11 @@ set local check_function_bodies = off;
 \ir functions/personal/private/unknown_key.sql
 \ir functions/personal/private/without_forgotten.sql
 \ir functions/personal/readmit_subject.sql
+\ir functions/personal/restore_keys.sql
+\ir functions/personal/standbys_behind.sql
 \ir functions/personal/subject_keys.sql
+\ir functions/personal/wrap_keys.sql
+\ir functions/personal/wrapped_keys.sql
 \ir functions/private/audit.sql
 \ir functions/private/bound_idle_transaction.sql
 \ir functions/private/caller_role.sql
@@ -385,7 +390,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '83bb36c48398aace7a18b89ca78037cad44d12915940c747a73bc49359bc6f55'),
+  (0, 'f4bb2fafa4db708c7c8ebf12945092777625dbf6e570d6fe85e7d885e4af5dde'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -318,7 +318,11 @@ class AsyncSealing(AsyncSqlFunctions):
             data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
             if people := [each for each in self.sealer.unknown_subjects(data) if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                rows = await self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
+                proposed = self.sealer.proposed(people)
+                try:
+                    rows = await self._all(SubjectKey, call, (decider, *proposed))
+                except KeyGone as error:
+                    raise self.sealer.refused(proposed[0], error) from error
                 keys |= self.sealer.learnt(people, rows)
         sealed = list[StreamEvents]()
         for stream in streams:

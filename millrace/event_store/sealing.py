@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 
-from millrace.errors import UnreadableData
+from millrace.errors import KeyGone, UnreadableData
 from millrace.event_store.new_events import StreamEvents
 from millrace.event_store.rows import Event
 from millrace.event_store.sql_functions import SqlFunctions
@@ -57,7 +57,11 @@ class Sealing(SqlFunctions):
             data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
             if people := [each for each in self.sealer.unknown_subjects(data) if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                rows = self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
+                proposed = self.sealer.proposed(people)
+                try:
+                    rows = self._all(SubjectKey, call, (decider, *proposed))
+                except KeyGone as error:
+                    raise self.sealer.refused(proposed[0], error) from error
                 keys |= self.sealer.learnt(people, rows)
         sealed = list[StreamEvents]()
         for stream in streams:

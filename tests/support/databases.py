@@ -43,7 +43,7 @@ CATALOG: LiteralString = (
         )
     )
 )  # fmt: skip
-OURS: LiteralString = "('event_store'::regnamespace, 'read_models'::regnamespace)"
+OURS: LiteralString = "('event_store'::regnamespace, 'event_store_keys'::regnamespace, 'read_models'::regnamespace)"
 # The tables with rows, and the tables that refer to them: none can be truncated without the others.
 FILLED: LiteralString = f"""
     with recursive filled as (
