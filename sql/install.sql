@@ -390,7 +390,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'f4bb2fafa4db708c7c8ebf12945092777625dbf6e570d6fe85e7d885e4af5dde'),
+  (0, 'c38817b152c0e3d1a17a8893242dd55fca25c44db9f7dc3707d8c0e1a8da9028'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

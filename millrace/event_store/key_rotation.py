@@ -57,7 +57,7 @@ class KeyStore(SqlFunctions):
 
     def begin_key_epoch(self, epoch: int, fingerprint: str) -> None:
         """Let an epoch wrap keys from now on."""
-        self._value(str, "select event_store.begin_key_epoch(%s, %s)", (epoch, fingerprint))
+        self._value(str, "select event_store_platform.begin_key_epoch(%s, %s)", (epoch, fingerprint))
 
     def wrap_keys(self, folder: KeyFolder, wrapped: dict[str, bytes], limit: int) -> list[OpenKey]:
         """Keep keys as the folder's last epoch wraps them; return others that an earlier one still wraps."""

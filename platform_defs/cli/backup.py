@@ -93,7 +93,13 @@ def backup_command(
 
 
 @app.command("restore")
-def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
+def restore_command(
+    folder: Folder,
+    keys: Annotated[
+        Path | None, typer.Option(help="The folder of keys, for a backup with keys of people.", file_okay=False)
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
     """Restore a backup into an empty database: all of it, or nothing.
 
     The next drains rebuild the read models.
@@ -104,6 +110,7 @@ def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
         report = restore(
             chosen_dsn(dsn),
             folder,
+            keys=keys,
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
     _print_line(

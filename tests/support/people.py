@@ -48,9 +48,9 @@ def emails(store: EventStore, *people: str) -> list[object]:
 def forget(connection: psycopg.Connection, keys: KeyFolder, person: str) -> None:
     """Destroy a person's key, as `millrace privacy forget` does."""
     mac = keys.mac(f"customer:{person}")
-    keys.note_forgotten([str(value(connection, "select key_id from event_store.forget_subject(%s, '')", mac))])
+    keys.note_forgotten([str(value(connection, "select key_id from event_store_platform.forget_subject(%s, '')", mac))])
 
 
 def readmit(connection: psycopg.Connection, keys: KeyFolder, person: str) -> None:
     """Let a forgotten person have a key again."""
-    assert value(connection, "select event_store.readmit_subject(%s, '')", keys.mac(f"customer:{person}"))
+    assert value(connection, "select event_store_platform.readmit_subject(%s, '')", keys.mac(f"customer:{person}"))

@@ -1,6 +1,6 @@
 -- Races: it waits for the transactions that make keys, and later ones see the new epoch (require_key_epoch).
 -- Example: select begin_key_epoch(1, '9f86d081…')
-create or replace function event_store.begin_key_epoch(
+create or replace function event_store_platform.begin_key_epoch(
   v_epoch int,
   v_fingerprint text
 )
@@ -26,15 +26,19 @@ begin
   end if;
   update event_store_keys.epochs e set began_at = e.began_at where e.epoch = _last.epoch; -- for require_key_epoch
   insert into event_store_keys.epochs (epoch, fingerprint, began_at) values (v_epoch, v_fingerprint, event_store_private.clock());
-  insert into event_store.deciders (decider, event, description, owner)
-  values ('privacy', 'subject_forgotten', 'The key of a person was destroyed: what it sealed cannot be read any more.', 'event_store_owner')
+  -- a store without personal data does not show the decider
+  insert into event_store.deciders (decider, event, description, owner, registered_by)
+  values (
+    'privacy', 'subject_forgotten', 'The key of a person was destroyed: what it sealed cannot be read any more.', 'event_store_owner',
+    'event_store_owner'
+  )
   on conflict do nothing;
   perform event_store_private.audit('begin_key_epoch', null, null, jsonb_build_object('epoch', v_epoch));
 end
 $$;
 
-comment on function event_store.begin_key_epoch(int, text) is
+comment on function event_store_platform.begin_key_epoch(int, text) is
 'Lets the key of an epoch wrap the keys of people from now on; repeating the call changes nothing. MR005 the epoch does not '
 'follow the last one, or has other files.';
-revoke all on function event_store.begin_key_epoch(int, text) from public;
-grant execute on function event_store.begin_key_epoch(int, text) to event_store_owner;
+revoke all on function event_store_platform.begin_key_epoch(int, text) from public;
+grant execute on function event_store_platform.begin_key_epoch(int, text) to event_store_owner;

@@ -1,7 +1,7 @@
 -- The row stays: what comes of the subject later is stored without content, until it is admitted again.
 -- Races: an append that began before may store a value that the key sealed; nothing opens it.
 -- Example: select * from forget_subject(mac, 'request 812')
-create or replace function event_store.forget_subject(
+create or replace function event_store_platform.forget_subject(
   v_subject_mac bytea,
   v_reason text
 )
@@ -39,8 +39,8 @@ begin
 end
 $$;
 
-comment on function event_store.forget_subject(bytea, text) is
+comment on function event_store_platform.forget_subject(bytea, text) is
 'Destroys the key of a subject in this database, and returns its name and since when it is gone; repeating the call changes '
 'nothing. Audited with v_reason, by the key''s name; the decider privacy gets an event. MR056 the subject has no key.';
-revoke all on function event_store.forget_subject(bytea, text) from public;
-grant execute on function event_store.forget_subject(bytea, text) to event_store_owner;
+revoke all on function event_store_platform.forget_subject(bytea, text) from public;
+grant execute on function event_store_platform.forget_subject(bytea, text) to event_store_owner;

@@ -1,5 +1,5 @@
 -- Example: select readmit_subject(mac, 'came back, see ticket 90')
-create or replace function event_store.readmit_subject(
+create or replace function event_store_platform.readmit_subject(
   v_subject_mac bytea,
   v_reason text
 )
@@ -23,8 +23,8 @@ begin
 end
 $$;
 
-comment on function event_store.readmit_subject(bytea, text) is
+comment on function event_store_platform.readmit_subject(bytea, text) is
 'Lets a forgotten subject get a new key, and returns the name of the forgotten one, which stays forgotten; null if the subject '
 'was not forgotten. Audited with v_reason.';
-revoke all on function event_store.readmit_subject(bytea, text) from public;
-grant execute on function event_store.readmit_subject(bytea, text) to event_store_owner;
+revoke all on function event_store_platform.readmit_subject(bytea, text) from public;
+grant execute on function event_store_platform.readmit_subject(bytea, text) to event_store_owner;
