@@ -24,7 +24,7 @@ from millrace.processes import only_one
 
 Result = TypeVar("Result")
 
-# so many keys are wrapped anew in one transaction
+# that many keys are wrapped anew in one transaction
 BATCH = 5000
 
 

@@ -98,7 +98,9 @@ class KeyFolder:
         return sorted(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
 
     def begun_next(self) -> "KeyFolder":
-        """Make the file of the next epoch, durably, and return the folder with it."""
+        """Make the file of the next epoch, durably, unless an earlier one is still there; return the folder with it."""
+        if self.earlier():
+            return self
         _write_new(self.path, f"epoch-{self.epoch + 1}.key", KEY_BYTES)
         _sync_folder(self.path)
         return opened_folder(self.path)

@@ -136,7 +136,7 @@ def test_a_line_that_a_kill_cut_off(keys: KeyFolder) -> None:
 
 def test_a_program_takes_the_other_file(store: PlatformStore, dsn: str, keys: KeyFolder, connect: Connect) -> None:
     early, in_transaction = sealing(store.connection, keys.path), sealing(connect(autocommit=False), keys.path)
-    keys.begun_next()
+    assert keys.begun_next().begun_next().epoch == 2
     late = sealing(store.connection, keys.path)
     # the store has not begun the epoch whose file is there
     move(late, "d-1", "d@a")
@@ -170,7 +170,7 @@ def test_a_copy_of_the_folder_without_the_file(store: PlatformStore, dsn: str, k
     foreign = begun_folder(tmp_path / "foreign")
     for _ in range(2):
         foreign = foreign.begun_next()
-    foreign.destroy_earlier()
+        foreign.destroy_earlier()
     with pytest.raises(InvalidSetting, match="not that of the store"):
         rotate(dsn, foreign.path)
 

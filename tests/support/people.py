@@ -1,4 +1,4 @@
-"""A store with a personal field, its folder of keys, and people who are forgotten."""
+"""A store with a personal field, its folder of keys, and forgetting its people."""
 
 from pathlib import Path
 

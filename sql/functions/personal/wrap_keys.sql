@@ -29,7 +29,7 @@ begin
   select k.key_id, k.epoch, k.wrapped
   from event_store_keys.subject_keys k
   where k.epoch < v_epoch and k.wrapped is not null
-  limit v_limit;
+  limit greatest(v_limit, 0);
 end
 $$;
 
