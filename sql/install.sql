@@ -390,7 +390,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c38817b152c0e3d1a17a8893242dd55fca25c44db9f7dc3707d8c0e1a8da9028'),
+  (0, '814a3eec28f910f12638ab944a0dfc927bb4b94da05a321f02a4c8489adb6704'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -15,6 +15,7 @@ from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import begun_folder
 from millrace.personal.values import Forgotten, Sealed
 from tests.support.backups import tables
+from tests.support.command_line import millrace
 from tests.support.factories import refusal, rows
 from tests.support.people import begin, emails, forget, move, readmit, sealing
 
@@ -90,4 +91,5 @@ def test_a_restore_needs_the_right_folder(store: PlatformStore, dsn: str, target
         restore(target, tmp_path / "saved", keys=foreign.path)
     with psycopg.connect(target, autocommit=True) as connection:
         assert not any(tables(PlatformStore(connection))[each] for each in ("events", "subject_keys", "deciders"))
-    restore(target, tmp_path / "saved", keys=keys.path)
+    assert "Restored 1 events" in millrace("restore", tmp_path / "saved", "--keys", keys.path, dsn=target)
+    assert kinds(target, keys.path, "c") == ["c@a"]
