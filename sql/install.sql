@@ -308,6 +308,7 @@ set local check_function_bodies = off;
 \ir functions/operations/settle_alert.sql
 \ir functions/operations/standing.sql
 \ir functions/personal/begin_key_epoch.sql
+\ir functions/personal/end_key_epoch.sql
 \ir functions/personal/forget_subject.sql
 \ir functions/personal/key_counts.sql
 \ir functions/personal/open_keys.sql
@@ -321,7 +322,11 @@ set local check_function_bodies = off;
 \ir functions/personal/private/sealed_pattern.sql
 \ir functions/personal/private/unknown_key.sql
 \ir functions/personal/readmit_subject.sql
+\ir functions/personal/restore_keys.sql
+\ir functions/personal/standbys_behind.sql
 \ir functions/personal/subject_keys.sql
+\ir functions/personal/wrap_keys.sql
+\ir functions/personal/wrapped_keys.sql
 \ir functions/private/audit.sql
 \ir functions/private/bound_idle_transaction.sql
 \ir functions/private/caller_role.sql
@@ -388,7 +393,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '2a8dc7a43d357e0a7e4bb09b186b94d617a0ea20a09af96590cd238790f6fd0e'),
+  (0, 'db71d3047cbe2678aeb5de47d4001a7f8bb0f5d2352c93efe2d8cdf56b50eb95'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -41,6 +41,9 @@ begin
     if _role = 'event_store_owner' then
       execute format('grant usage, select on all sequences in schema read_models to %I', _role);
       execute format('grant create on schema read_models to %I', _role);
+      -- for backups
+      execute format('grant usage on schema event_store_keys to %I', _role);
+      execute format('grant select on all tables in schema event_store_keys to %I', _role);
       -- frees streams, see free_deleted_lock
       execute format('grant delete on event_store.locks to %I', _role);
       -- changes of a source's log come by COPY; store_changes accepts them in the same transaction

@@ -122,6 +122,7 @@ SQL = {
     "event_store.async_client": "calls functions",
     "event_store.sealing": "calls functions",
     "event_store.rounds": "calls functions",
+    "event_store.key_rotation": "calls functions",
     "event_store.waiting": "calls functions",
     "event_store.migrations": "makes the schema that functions stand in",
     "event_schemas.*": "reads what is registered, and judges the history",

@@ -21,9 +21,10 @@ from millrace.archive.files import read_file
 from millrace.archive.store import NO_TIME_LIMITS
 from millrace.backup.log_files import Progress
 from millrace.backup.manifest import Manifest, read_manifest, reading, require_backup
-from millrace.backup.state_tables import STATE_TABLES
+from millrace.backup.state_tables import STATE_TABLES, SUBJECT_KEYS
 from millrace.backup.store import BackupStore
-from millrace.errors import ArchiveDamaged, BackupDamaged, SchemaMismatch
+from millrace.errors import ArchiveDamaged, BackupDamaged, InvalidSetting, SchemaMismatch
+from millrace.event_store.key_rotation import restored_keys
 from millrace.event_store.migrations import migrate
 from millrace.postgres.connecting import connect
 from millrace.spark.log_source import COLUMNS, LogRange
@@ -49,15 +50,20 @@ class RestoreReport:
     seconds: float
 
 
-def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total: None) -> RestoreReport:
+def restore(
+    dsn: str, folder: Path, *, keys: Path | None = None, progress: Progress = lambda _done, _total: None
+) -> RestoreReport:
     """Restore a backup into a database without a store, or with an empty one.
 
     Args:
         dsn: The database; the role must be able to migrate it, or be `event_store_owner` of a migrated one.
         folder: The backup; later ones may be taken into the folder meanwhile.
+        keys: The folder of keys, for a backup with keys of people: whose key was destroyed since stays forgotten.
         progress: Called with how many events are loaded, and the total.
 
     Raises:
+        InvalidSetting: The backup has keys of people, and `keys` is missing, or cannot open them.
+        KeyGone: `keys` is of another store, or a copy from before a rotation that the backup knows.
         NoBackup: The folder holds no finished backup.
         BackupDamaged: A file is missing or changed, or the store it makes is not whole; the text says which.
         NotEmpty: The store is not empty.
@@ -65,15 +71,21 @@ def restore(dsn: str, folder: Path, *, progress: Progress = lambda _done, _total
             partitions than the store.
     """
     with reading(folder):
-        return _restore(dsn, folder, progress)
+        return _restore(dsn, folder, keys, progress)
 
 
-def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
+def _restore(dsn: str, folder: Path, keys: Path | None, progress: Progress) -> RestoreReport:
     began = time.monotonic()
     manifest = read_manifest(folder)
     require_backup(folder, manifest)
     checked = time.monotonic()
     _require_known(manifest)
+    has_keys = any(each.table == SUBJECT_KEYS and each.rows for each in manifest.tables)
+    if has_keys and keys is None:
+        raise InvalidSetting(
+            "The backup has keys of people: state the folder of keys.",
+            hint="`millrace restore --keys DIR`. It lists the people that were forgotten since the backup.",
+        )
     migrate(dsn, log_partitions=len(manifest.partitions))
     with connect(dsn, autocommit=False) as connection:
         store = BackupStore(connection)
@@ -82,7 +94,7 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
         for table in manifest.tables:
             columns = sql.SQL(", ").join(map(sql.Identifier, table.columns))
             into = sql.SQL("copy {} ({}) from stdin (format csv)").format(
-                sql.Identifier("event_store", table.table), columns
+                sql.SQL(STATE_TABLES[table.table][0]), columns
             )
             try:
                 for batch in _batches(folder / table.path):
@@ -110,6 +122,8 @@ def _restore(dsn: str, folder: Path, progress: Progress) -> RestoreReport:
                 "left_out": list(manifest.left_out),
             },
         )
+        if has_keys and keys is not None:
+            restored_keys(connection, keys)
     return RestoreReport(manifest, events, checked - began, time.monotonic() - began)
 
 

@@ -12,11 +12,12 @@ from psycopg import sql
 from millrace.archive.files import BATCH_BYTES, file_checksum, sync_folder, whole_file
 from millrace.backup.manifest import STATE, BackedUpTable
 
+SUBJECT_KEYS = "subject_keys"
 # table -> the source of its rows, and its columns; each column becomes text, as Postgres writes it
 STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
     "deciders": (
         "event_store.deciders",
-        ("decider", "event", "event_version", "description", "owner", "accepts", "registered_by"),
+        ("decider", "event", "event_version", "description", "owner", "accepts", "seals", "registered_by"),
     ),
     "event_schemas": (
         "event_store.event_schemas",
@@ -69,6 +70,11 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
     "capture_gaps": (
         "event_store.capture_gaps",
         ("gap_id", "capture", "source_generation", "from_lsn", "to_lsn", "reason", "detected_at", "resolved_by_generation"),
+    ),
+    "epochs": ("event_store_keys.epochs", ("epoch", "fingerprint", "began_at", "destroyed_at")),
+    SUBJECT_KEYS: (
+        "event_store_keys.subject_keys",
+        ("key_id", "subject_mac", "epoch", "wrapped", "created_at", "forgotten_at"),
     ),
     "producers": ("event_store.producers", ("producer_id", "partition", "epoch", "registered_at", "owner")),
     "producer_progress": (

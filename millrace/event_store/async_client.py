@@ -320,7 +320,11 @@ class AsyncSealing(AsyncSqlFunctions):
             keys |= {each: key for each, key in kept.items() if key is not None}
             if people := [each for each in kept if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                rows = await self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
+                proposed = self.sealer.proposed(people)
+                try:
+                    rows = await self._all(SubjectKey, call, (decider, *proposed))
+                except KeyGone as error:
+                    raise self.sealer.refused(proposed[0], error) from error
                 keys |= self.sealer.learnt(people, rows)
         if not keys:
             return [*streams]

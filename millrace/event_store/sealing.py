@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 
-from millrace.errors import UnreadableData
+from millrace.errors import KeyGone, UnreadableData
 from millrace.event_store.new_events import StreamEvents
 from millrace.event_store.rows import Event
 from millrace.event_store.sql_functions import SqlFunctions
@@ -59,7 +59,11 @@ class Sealing(SqlFunctions):
             keys |= {each: key for each, key in kept.items() if key is not None}
             if people := [each for each in kept if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                rows = self._all(SubjectKey, call, (decider, *self.sealer.proposed(people)))
+                proposed = self.sealer.proposed(people)
+                try:
+                    rows = self._all(SubjectKey, call, (decider, *proposed))
+                except KeyGone as error:
+                    raise self.sealer.refused(proposed[0], error) from error
                 keys |= self.sealer.learnt(people, rows)
         if not keys:
             return [*streams]

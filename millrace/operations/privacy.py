@@ -11,21 +11,10 @@ from datetime import datetime
 from pathlib import Path
 
 from millrace.errors import InvalidSetting
-from millrace.event_store.sql_functions import SqlFunctions
+from millrace.event_store.key_rotation import KeyEpoch, KeyStore
 from millrace.personal.declaration import subject_of
 from millrace.personal.folder import FORGOTTEN, KeyFolder, begun_folder, opened_folder
 from millrace.personal.values import OpenKey
-
-
-@dataclass(frozen=True)
-class KeyCount:
-    """An epoch of keys, with the number of its living and of its forgotten keys."""
-
-    epoch: int
-    fingerprint: str
-    began_at: datetime
-    living: int
-    forgotten: int
 
 
 @dataclass(frozen=True)
@@ -36,12 +25,8 @@ class ForgottenKey:
     forgotten_at: datetime
 
 
-class PrivacyStore(SqlFunctions):
+class PrivacyStore(KeyStore):
     """The SQL functions on keys of people. Every method raises the `MillraceError` of its SQL function."""
-
-    def begin_key_epoch(self, epoch: int, fingerprint: str) -> None:
-        """Let the key of an epoch wrap people's keys from now on."""
-        self._value(str, "select event_store_platform.begin_key_epoch(%s, %s)", (epoch, fingerprint))
 
     def forget_subject(self, subject_mac: bytes, reason: str) -> ForgottenKey:
         """Destroy the key of a person, and return its name; repeating the call changes nothing."""
@@ -52,10 +37,6 @@ class PrivacyStore(SqlFunctions):
         """Let a forgotten person get a new key; return the name of the forgotten one, None if there is none."""
         call = "select k from event_store_platform.readmit_subject(%s, %s) k where k is not null"
         return next(iter(self._values(str, call, (subject_mac, reason))), None)
-
-    def key_counts(self) -> list[KeyCount]:
-        """Return the epochs of keys, the last one last."""
-        return self._all(KeyCount, "select * from event_store.key_counts()")
 
     def open_keys(self, key_ids: list[str]) -> list[OpenKey]:
         """Return keys by their names, as they are wrapped."""
@@ -119,7 +100,7 @@ def readmit(store: PrivacyStore, path: Path, subject: str, reason: str) -> str |
     return store.readmit_subject(folder_of(store, path).mac(_named(subject)), reason)
 
 
-def problems(store: PrivacyStore, path: Path, epochs: Sequence[KeyCount]) -> list[str]:
+def problems(store: PrivacyStore, path: Path, epochs: Sequence[KeyEpoch]) -> list[str]:
     """Return what is wrong between a folder and the store, each as a sentence."""
     try:
         folder = opened_folder(path)
@@ -134,7 +115,7 @@ def problems(store: PrivacyStore, path: Path, epochs: Sequence[KeyCount]) -> lis
     return [*([fault] if fault else []), *([back] if living else [])]
 
 
-def _unfit(folder: KeyFolder, epochs: Sequence[KeyCount]) -> str | None:
+def _unfit(folder: KeyFolder, epochs: Sequence[KeyEpoch]) -> str | None:
     if not epochs:
         return "The store has no keys yet: `millrace privacy begin` begins with them."
     last = epochs[-1]

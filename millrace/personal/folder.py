@@ -3,6 +3,7 @@
     subjects.key        32 random bytes: HMAC-SHA-256 of a subject with it is the subject's name in the store
     epoch-<n>.key       64 random bytes: wraps the keys of people that were made in the epoch
     forgotten.list      the names of keys that were destroyed: what a restored database must forget again
+    living-<n>.keys     people's keys as epoch n wraps them, of those made before: an older backup opens with these only
 
 Only the owner may read the files. They must not be in a backup of the database: then a destroyed key would come back.
 """
@@ -12,17 +13,19 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.errors import InvalidSetting
-from millrace.personal.envelope import KEY_BYTES
+from millrace.personal.envelope import KEY_BYTES, bytes_of, decrypt, encrypt, text_of
 from millrace.processes import only_one
 
 SUBJECTS = "subjects.key"
 FORGOTTEN = "forgotten.list"
 EPOCH = re.compile(r"epoch-([1-9][0-9]{0,8})\.key")
+KEY_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 MAC_BYTES = 32
 
 
@@ -47,41 +50,91 @@ class KeyFolder:
     def key(self, epoch: int) -> bytes | None:
         """Return the key of an epoch; None where its file was destroyed."""
         file = self.path / f"epoch-{epoch}.key"
-        return _read(file, KEY_BYTES) if file.exists() else None
+        try:
+            return _read(file, KEY_BYTES)
+        except InvalidSetting:
+            if file.exists():
+                raise
+            return None
+
+    def wrapped(self, raw: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return people's keys, by their names, as the last epoch wraps them."""
+        wrapping = self.key(self.epoch)
+        if wrapping is None:
+            raise InvalidSetting(f"The folder of keys {self.path} lost its file epoch-{self.epoch}.key.")
+        return {name: encrypt(wrapping, key, name, str(self.epoch)) for name, key in raw.items()}
+
+    def unwrapped(self, epoch: int, wrapped: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return people's keys, by their names, without those that the epoch's key does not unwrap."""
+        wrapping, found = self.key(epoch), dict[str, bytes]()
+        for name, key in wrapped.items() if wrapping else ():
+            with suppress(ValueError):
+                found[name] = decrypt(wrapping or b"", key, name, str(epoch))
+        return found
 
     def forgotten(self) -> list[str]:
         """Return the names of the keys that are destroyed."""
-        file = self.path / FORGOTTEN
-        return file.read_text().split() if file.exists() else []
+        return [line for line in _lines(self.path / FORGOTTEN) if KEY_ID.fullmatch(line)]
 
     def note_forgotten(self, key_ids: Iterable[str]) -> None:
         """Add names of keys to the list of those that are destroyed, durably; one that is there stays once."""
-        file, known = self.path / FORGOTTEN, {*self.forgotten()}
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as out:
-            # first the end of a line that a crash may have cut
-            out.writelines(f"\n{key_id}\n" for key_id in key_ids if key_id not in known)
-            out.flush()
-            os.fsync(out.fileno())
+        known = set(self.forgotten())
+        _append(self.path / FORGOTTEN, (key_id for key_id in key_ids if key_id not in known))
+
+    def living(self) -> dict[str, bytes]:
+        """Return the keys that were wrapped anew by the last epoch, by their names."""
+        found = dict[str, bytes]()
+        for line in _lines(self.path / f"living-{self.epoch}.keys"):
+            with suppress(ValueError):  # a line that a kill cut off
+                name, text = line.split()
+                found[name] = bytes_of(text)
+        return {name: found[name] for name in self.unwrapped(self.epoch, found)}
+
+    def note_living(self, wrapped: Mapping[str, bytes]) -> None:
+        """Keep keys as the last epoch wraps them, durably."""
+        _append(self.path / f"living-{self.epoch}.keys", (f"{name} {text_of(key)}" for name, key in wrapped.items()))
+
+    def earlier(self) -> list[int]:
+        """Return the epochs before the last whose files are there."""
+        return sorted(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
+
+    def begun_next(self) -> "KeyFolder":
+        """Make the file of the next epoch, durably, unless an earlier one is still there; return the folder with it."""
+        if self.earlier():
+            return self
+        _write_new(self.path, f"epoch-{self.epoch + 1}.key", KEY_BYTES)
+        _sync_folder(self.path)
+        return opened_folder(self.path)
+
+    def destroy_earlier(self) -> None:
+        """Overwrite and remove the files of the epochs before the last."""
+        for epoch in self.earlier():
+            (self.path / f"living-{epoch}.keys").unlink(missing_ok=True)
+            file = self.path / f"epoch-{epoch}.key"
+            with file.open("r+b") as out:
+                out.write(secrets.token_bytes(KEY_BYTES))
+                out.flush()
+                os.fsync(out.fileno())
+            file.unlink()
         _sync_folder(self.path)
 
 
-def opened_folder(path: str | Path) -> KeyFolder:
-    """Return a folder of keys.
+def opened_folder(path: str | Path, refused: int | None = None) -> KeyFolder:
+    """Return a folder of keys; where it has a file of another epoch than a refused one, with that as the last.
+
+    While it is rotated, a folder has the next epoch's file before the store has begun the epoch.
 
     Raises:
         InvalidSetting: It lacks a file, or others may read one.
     """
     folder = Path(path)
-    try:
-        epochs = [int(found[1]) for each in folder.iterdir() if (found := EPOCH.fullmatch(each.name))]
-    except OSError as error:
-        raise InvalidSetting(f"The folder of keys {folder} cannot be read: {error.strerror}.") from error
+    epochs = _epochs(folder)
     if not epochs:
         raise InvalidSetting(
             f"The folder of keys {folder} has no file epoch-1.key: `millrace privacy begin` makes it.",
             hint="If the store has keys already, name their folder.",
         )
-    last = max(epochs)
+    last = max([epoch for epoch in epochs if epoch != refused] or epochs)
     parts = _read(folder / SUBJECTS, MAC_BYTES) + _read(folder / f"epoch-{last}.key", KEY_BYTES)
     return KeyFolder(folder, last, hashlib.sha256(parts).hexdigest())
 
@@ -94,15 +147,42 @@ def begun_folder(path: str | Path) -> KeyFolder:
         if not any(EPOCH.fullmatch(each.name) for each in folder.iterdir()):
             # the epoch's file last: with it the folder counts as begun
             for name, size in ((SUBJECTS, MAC_BYTES), ("epoch-1.key", KEY_BYTES)):
-                beside = folder / f".{name}"
-                beside.unlink(missing_ok=True)
-                with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                    out.write(secrets.token_bytes(size))
-                    out.flush()
-                    os.fsync(out.fileno())
-                beside.replace(folder / name)
+                _write_new(folder, name, size)
             _sync_folder(folder)
     return opened_folder(folder)
+
+
+def _epochs(folder: Path) -> list[int]:
+    try:
+        return [int(found[1]) for each in folder.iterdir() if (found := EPOCH.fullmatch(each.name))]
+    except OSError as error:
+        raise InvalidSetting(f"The folder of keys {folder} cannot be read: {error.strerror}.") from error
+
+
+def _write_new(folder: Path, name: str, size: int) -> None:
+    beside = folder / f".{name}"
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(secrets.token_bytes(size))
+        out.flush()
+        os.fsync(out.fileno())
+    beside.replace(folder / name)
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().split("\n") if file.exists() else []
+
+
+def _append(file: Path, lines: Iterable[str]) -> None:
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "ab+") as out:
+        if out.tell():
+            out.seek(-1, os.SEEK_END)
+            if out.read() != b"\n":  # after a line that a kill cut off
+                out.write(b"\n")
+        out.writelines(f"{line}\n".encode() for line in lines)
+        out.flush()
+        os.fsync(out.fileno())
+    _sync_folder(file.parent)
 
 
 def _read(file: Path, size: int) -> bytes:

@@ -8,8 +8,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from millrace.errors import Malformed
-from millrace.personal.envelope import KEY_BYTES, decrypt, emptied, encrypt, nonce_of, open_sealed, seal, text_of
+from millrace.errors import KeyGone, Malformed
+from millrace.personal.envelope import KEY_BYTES, emptied, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
 from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sealed, SubjectKey, is_envelope
 
@@ -51,15 +51,18 @@ class Sealer:
     def proposed(self, subjects: Iterable[str]) -> tuple[int, str, list[bytes], list[str], list[bytes]]:
         """Return new keys for people, as `subject_keys` takes them."""
         folder = self.folder
-        wrapping = folder.key(folder.epoch)
-        assert wrapping is not None
-        macs, names, wrapped = list[bytes](), list[str](), list[bytes]()
-        for subject in subjects:
-            name = text_of(secrets.token_bytes(16))
-            macs += [folder.mac(subject)]
-            names += [name]
-            wrapped += [encrypt(wrapping, secrets.token_bytes(KEY_BYTES), name, str(folder.epoch))]
-        return folder.epoch, folder.fingerprint, macs, names, wrapped
+        if folder.key(folder.epoch) is None:
+            # the epoch ended while this process had nothing to seal
+            folder = self.folder = opened_folder(folder.path)
+        macs = [folder.mac(subject) for subject in subjects]
+        wrapped = folder.wrapped({text_of(secrets.token_bytes(16)): secrets.token_bytes(KEY_BYTES) for _ in macs})
+        return folder.epoch, folder.fingerprint, macs, [*wrapped], [*wrapped.values()]
+
+    def refused(self, epoch: int, error: KeyGone) -> KeyGone:
+        """Take another epoch of the folder from now on, and return the error that names the folder."""
+        if self.folder.epoch == epoch:
+            self.folder = opened_folder(self.folder.path, refused=epoch)
+        return KeyGone(error.message, detail=error.detail, hint=f"Take the newest files of {self.folder.path}.")
 
     def learnt(self, subjects: Iterable[str], rows: Iterable[SubjectKey]) -> dict[str, Key]:
         """Return people's keys as the store gave them, and keep those that may be kept."""
@@ -67,9 +70,9 @@ class Sealer:
         keys = dict[str, Key]()
         for subject in subjects:
             row = by_mac[self.folder.mac(subject)]
-            keys[subject] = self._by_name[row.key_id] = self._key(row.key_id, row.epoch, row.wrapped)
-            if row.settled:
-                self._of_subject[subject] = keys[subject]
+            keys[subject] = self._key(row.key_id, row.epoch, row.wrapped)
+            if row.settled and (keys[subject].raw or keys[subject].forgotten):
+                self._of_subject[subject] = self._by_name[row.key_id] = keys[subject]
         return keys
 
     def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
@@ -99,7 +102,9 @@ class Sealer:
     def learn(self, rows: Iterable[OpenKey]) -> None:
         """Keep keys as the store gave them by their names."""
         for row in rows:
-            self._by_name[row.key_id] = self._key(row.key_id, row.epoch, row.wrapped)
+            key = self._key(row.key_id, row.epoch, row.wrapped)
+            if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
+                self._by_name[row.key_id] = key
 
     def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`."""
@@ -124,12 +129,8 @@ class Sealer:
     def _key(self, name: str, epoch: int, wrapped: bytes | None) -> Key:
         if wrapped is None:
             return Key(name, None, forgotten=True)
-        wrapping = self.folder.key(epoch)
-        try:
-            raw = AESSIV(decrypt(wrapping, bytes(wrapped), name, str(epoch))) if wrapping else None
-        except ValueError:
-            raw = None
-        return Key(name, raw, forgotten=False)
+        raw = self.folder.unwrapped(epoch, {name: bytes(wrapped)}).get(name)
+        return Key(name, AESSIV(raw) if raw else None, forgotten=False)
 
 
 def _plains(data: Any) -> Iterator[Plain]:  # noqa: ANN401 - what JSON holds

@@ -1,21 +1,16 @@
 """The commands on history as a whole: `millrace backup`, `restore`, `purge`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
-from millrace.platform_defs.cli.output import table
+from millrace.platform_defs.cli.output import progress_bar, table
 from millrace.platform_defs.screen import Screen
 from millrace.settings import Settings
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 app = typer.Typer()
 
@@ -76,7 +71,7 @@ def backup_command(
     """
     from millrace.backup.backup import backup
 
-    with _bar("Backing up") as bar:
+    with progress_bar("Backing up") as bar:
         manifest = backup(
             chosen_dsn(dsn),
             folder,
@@ -93,17 +88,25 @@ def backup_command(
 
 
 @app.command("restore")
-def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
+def restore_command(
+    folder: Folder,
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="The folder of keys of people, if it has any. By default MILLRACE_KEYS.", file_okay=False),
+    ] = None,
+    dsn: DsnOption = None,
+) -> None:
     """Restore a backup into an empty database: all of it, or nothing.
 
     The next drains rebuild the read models.
     """
     from millrace.backup.restore import restore
 
-    with _bar("Restoring") as bar:
+    with progress_bar("Restoring") as bar:
         report = restore(
             chosen_dsn(dsn),
             folder,
+            keys=keys or Settings().keys,
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
     _print_line(
@@ -116,14 +119,3 @@ def restore_command(folder: Folder, dsn: DsnOption = None) -> None:
 
 def _print_line(line: str) -> None:
     Screen().print(Text(line), soft_wrap=True)
-
-
-@contextmanager
-def _bar(what: str) -> "Iterator[Progress]":
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    errors = Screen(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        bar.add_task(what, total=None)
-        yield bar

@@ -3,10 +3,11 @@
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
@@ -15,6 +16,9 @@ from rich.text import Text
 
 from millrace.platform_defs.screen import Screen
 from millrace.redact import escaped, masked, printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, an object a line.")]
 
@@ -97,3 +101,15 @@ def complain(text: str) -> None:
     """Print an error, with each connection string masked."""
     dsns = [value for name, value in os.environ.items() if name.endswith("_DSN")]
     Screen(stderr=True).print(Text(masked(text, *sys.argv, *dsns), style="red"), soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(what: str) -> "Iterator[Progress]":
+    """Show a bar on a terminal while the block runs; the caller updates its only task."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    errors = Screen(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        bar.add_task(what, total=None)
+        yield bar

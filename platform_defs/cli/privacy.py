@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from millrace.errors import InvalidSetting
-from millrace.platform_defs.cli.options import DsnOption, chosen_store
-from millrace.platform_defs.cli.output import in_utc, table
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.platform_defs.cli.output import in_utc, progress_bar, table
 from millrace.platform_defs.screen import Screen
 from millrace.settings import Settings
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-COLUMNS = ("epoch", "began", "living keys", "forgotten keys")
+COLUMNS = ("epoch", "began", "living keys", "forgotten keys", "file destroyed")
 
 Subject = Annotated[str, typer.Argument(help="The person, as <kind>:<id>, such as customer:c-7.", metavar="SUBJECT")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log, which keeps it: no personal data.")]
@@ -54,7 +54,7 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
     )
     _say(
         f"Copies from before still hold the key, wrapped by epoch-{epoch}.key: backups, files of standbys, the WAL, dead rows."
-        " Such a copy and that file together open what was sealed, as long as the file exists.",
+        " Such a copy and that file together open what was sealed, until `millrace privacy rotate` destroys the file.",
         style="yellow",
     )
 
@@ -72,6 +72,26 @@ def readmit_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> Non
         _say(f"{subject} gets a new key with its next event. Key {key_id} stays gone, with all that it sealed.")
 
 
+@app.command("rotate")
+def rotate_command(dsn: DsnOption = None) -> None:
+    """Wrap the keys of all living people anew, and destroy the file before: copies of forgotten keys open no more.
+
+    A program with another copy of the folder needs the new file. After a kill the command goes on.
+    """
+    from millrace.event_store.key_rotation import rotate
+
+    with progress_bar("Wrapping keys") as bar:
+        epoch = rotate(
+            chosen_dsn(dsn),
+            _folder(),
+            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
+        )
+    _say(
+        f"All living keys are wrapped by epoch-{epoch}.key, and the file before is destroyed here: destroy its other copies."
+        " Once none is left, no copy of the database opens what was forgotten until now."
+    )
+
+
 @app.command("status")
 def status_command(dsn: DsnOption = None) -> None:
     """Show the epochs of keys with their numbers of keys, and whether the folder MILLRACE_KEYS is that of the store."""
@@ -81,7 +101,16 @@ def status_command(dsn: DsnOption = None) -> None:
     with _store(dsn) as store:
         epochs = store.key_counts()
         found = None if folder is None else problems(store, folder, epochs)
-    rows = [(each.epoch, in_utc(each.began_at), f"{each.living:,}", f"{each.forgotten:,}") for each in epochs]
+    rows = [
+        (
+            each.epoch,
+            in_utc(each.began_at),
+            f"{each.living:,}",
+            f"{each.forgotten:,}",
+            in_utc(each.destroyed_at) if each.destroyed_at else "",
+        )
+        for each in epochs
+    ]
     Screen().print(table("Keys of people", COLUMNS, rows))
     if found is None:
         _say("MILLRACE_KEYS is not set: no folder was compared.", style="yellow")

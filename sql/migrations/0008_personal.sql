@@ -2,12 +2,13 @@
 
 create schema event_store_keys;
 comment on schema event_store_keys is
-'The keys of personal data, each wrapped by a key that lies outside of the database. No role may read it but the one that migrated.';
+'The keys of personal data, each wrapped by a key that lies outside of the database. Only the role that migrated may read it, and event_store_owner, for backups.';
 
 create table event_store_keys.epochs (
   epoch int not null,
   fingerprint text not null,
   began_at timestamptz not null,
+  destroyed_at timestamptz,
   constraint epochs_pkey primary key (epoch),
   constraint epochs_epoch_is_positive check (epoch > 0)
 );
@@ -16,6 +17,7 @@ comment on table event_store_keys.epochs is
 comment on column event_store_keys.epochs.epoch is 'Its number, from 1.';
 comment on column event_store_keys.epochs.fingerprint is 'The SHA-256 of its files, in hexadecimal: files of another store are refused.';
 comment on column event_store_keys.epochs.began_at is 'Since when it wraps new keys.';
+comment on column event_store_keys.epochs.destroyed_at is 'Since when its file is destroyed; null while it may exist.';
 
 create table event_store_keys.subject_keys (
   key_id text collate "C" not null,

@@ -145,7 +145,9 @@ def test_a_rebuild_after_a_forgetting_gives_the_same_rows(
     assert by_recompute[2] == {"order_id": "o-2", "customer": "ada", "mail": "ada@3"}
     assert rows(store.connection, "select * from read_models.by_customer order by 1") == [("ada", 2), ("bo", 1)]
     before = {model.name: rows_of(store.connection, model) for model in MODELS}
-    store.connection.execute("select * from event_store_platform.forget_subject(%s, 'request 1')", (folder.mac("customer:ada"),))
+    store.connection.execute(
+        "select * from event_store_platform.forget_subject(%s, 'request 1')", (folder.mac("customer:ada"),)
+    )
     store.sequence_events()
     for model in MODELS:
         assert lab.rebuild(model, *range(16)).rows == 0

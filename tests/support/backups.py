@@ -17,7 +17,8 @@ def tables(store: PlatformStore) -> dict[str, list[dict[str, Any]]]:
     """Return every row of every table that a backup keeps, without the values that differ between clusters."""
     found = {}
     for table in (*STATE_TABLES, "events", "event_log", "partitions"):
-        query = sql.SQL("select to_jsonb(t) - %s::text[] from {} t").format(sql.Identifier("event_store", table))
+        source, _ = STATE_TABLES.get(table, (f"event_store.{table}", ()))
+        query = sql.SQL("select to_jsonb(t) - %s::text[] from {} t").format(sql.SQL(source))
         passing = ["transaction_id", "lease_pid", "archived_position", "revision"]
         loaded = [row for (row,) in store.connection.execute(query, (passing,))]
         found[table] = sorted(loaded, key=lambda row: json.dumps(row, sort_keys=True))

@@ -1,3 +1,4 @@
+-- Races: it waits for the transactions that make keys, and later ones see the new epoch (require_key_epoch).
 -- Example: select begin_key_epoch(1, '9f86d081…')
 create or replace function event_store_platform.begin_key_epoch(
   v_epoch int,
@@ -12,7 +13,7 @@ as $$
 declare
   _last event_store_keys.epochs;
 begin
-  lock table event_store_keys.epochs in share row exclusive mode;
+  lock table event_store_keys.epochs in exclusive mode;
   select e.* into _last from event_store_keys.epochs e order by e.epoch desc limit 1;
   if _last.epoch = v_epoch and _last.fingerprint = v_fingerprint then
     return;
@@ -23,7 +24,8 @@ begin
       'Use the folder of keys that belongs to this store; the next epoch has the next number.'
     );
   end if;
-  insert into event_store_keys.epochs values (v_epoch, v_fingerprint, event_store_private.clock());
+  update event_store_keys.epochs e set began_at = e.began_at where e.epoch = _last.epoch; -- for require_key_epoch
+  insert into event_store_keys.epochs (epoch, fingerprint, began_at) values (v_epoch, v_fingerprint, event_store_private.clock());
   -- a store without personal data does not show the decider
   insert into event_store.deciders (decider, event, description, owner, registered_by)
   values (

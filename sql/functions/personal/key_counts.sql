@@ -5,14 +5,15 @@ returns table (
   fingerprint text,
   began_at timestamptz,
   living bigint,
-  forgotten bigint
+  forgotten bigint,
+  destroyed_at timestamptz
 )
 language sql
 stable
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select e.epoch, e.fingerprint, e.began_at, count(k.wrapped), count(k.forgotten_at)
+  select e.epoch, e.fingerprint, e.began_at, count(k.wrapped), count(k.forgotten_at), e.destroyed_at
   from event_store_keys.epochs e
   left join event_store_keys.subject_keys k using (epoch)
   group by e.epoch

@@ -60,7 +60,7 @@ $$;
 
 comment on function event_store.subject_keys(text, int, text, bytea[], text[], bytea[]) is
 'Returns the keys of subjects, and keeps those that are proposed for subjects without one. wrapped is null for a forgotten '
-'subject, settled false for a key that this transaction made. MR004 the decider is not registered; MR005 the key of the epoch '
-'is not the one that wraps now, or an array does not fit; MR046 the decider belongs to another role.';
+'subject, settled false for a key that this transaction made. MR004 the decider is not registered; MR005 the store '
+'has no epoch of keys, or an array does not fit; MR046 the decider belongs to another role; MR055 the keys are of another epoch.';
 revoke all on function event_store.subject_keys(text, int, text, bytea[], text[], bytea[]) from public;
 grant execute on function event_store.subject_keys(text, int, text, bytea[], text[], bytea[]) to event_store_personal, event_store_owner;
