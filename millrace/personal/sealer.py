@@ -70,9 +70,11 @@ class Sealer:
         keys = dict[str, Key]()
         for subject in subjects:
             row = by_mac[self.folder.mac(subject)]
-            keys[subject] = self._key(row.key_id, row.epoch, row.wrapped)
-            if row.settled and (keys[subject].raw or keys[subject].forgotten):
-                self._of_subject[subject] = self._by_name[row.key_id] = keys[subject]
+            keys[subject] = key = self._key(row.key_id, row.epoch, row.wrapped)
+            if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
+                self._by_name[row.key_id] = key
+                if row.settled:
+                    self._of_subject[subject] = key
         return keys
 
     def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
@@ -103,7 +105,7 @@ class Sealer:
         """Keep keys as the store gave them by their names."""
         for row in rows:
             key = self._key(row.key_id, row.epoch, row.wrapped)
-            if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
+            if key.raw or key.forgotten:
                 self._by_name[row.key_id] = key
 
     def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
