@@ -116,7 +116,8 @@ class AsyncEventStore(UngatheredEventStore):
     async def _execute(
         self, cursor: psycopg.AsyncCursor[Any], query: bytes, parameters: Sequence[object], prepare: bool | None
     ) -> None:
-        if asyncio.current_task() is not self._sender:
+        # a connection that a pool lends is this call's alone
+        if asyncio.current_task() is not self._sender or cursor.connection is not self._source:
             await super()._execute(cursor, query, parameters, prepare)
             return
         # like `cursor.execute`, but no other task gets in between the check and the statement

@@ -239,6 +239,18 @@ def test_callers_repeat_after_a_lost_connection_without_a_twin(
     assert value(orders.connection, "select count(*) from event_store.events") == 6
 
 
+def test_a_pool_takes_any_number_of_batches(orders: PlatformStore, dsn: str) -> None:
+    """The client asks, after some calls, what is behind a connection: a pool's is then in a transaction."""
+
+    async def main() -> list[int]:
+        async with AsyncConnectionPool(dsn, min_size=1, max_size=1, open=False) as pool:
+            store = AsyncEventStore(pool)
+            return [(await store.append("order", "o-1", NewEvent("placed"))).version for _ in range(8)]
+
+    assert asyncio.run(main()) == [*range(1, 9)]
+    assert value(orders.connection, SENT) == 8
+
+
 def test_ten_thousand_who_wait_leave_in_bounded_batches(orders: PlatformStore, dsn: str) -> None:
     async def work(store: AsyncEventStore) -> int:
         return len(await asyncio.gather(*(store.append("order", f"o-{n}", NewEvent("placed")) for n in range(10_000))))
