@@ -29,7 +29,7 @@ add_module_names = False
 nitpick_ignore_regex = [
     ("py:.*", r"(psycopg|psycopg_pool|pyspark|dagster|pydantic|collections|datetime|pathlib|threading|uuid)\..*"),
     # an annotation in quotes has no package
-    ("py:class", r"(Async)?ConnectionPool|BaseModel|DataFrame|SparkColumn|SparkSession|StructType"),
+    ("py:class", r"(Async)?ConnectionPool|AESSIV|BaseModel|DataFrame|SparkColumn|SparkSession|StructType"),
     # type variables
     ("py:class", r"millrace\.commands\.decider\.(Command|State)|millrace\.event_s\w+\.\w+\.Model"),
 ]
