@@ -393,7 +393,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'db71d3047cbe2678aeb5de47d4001a7f8bb0f5d2352c93efe2d8cdf56b50eb95'),
+  (0, 'bbe41c141e821a67394fd92f77b76a6609198eeac3f3707a9187ceaea8992a07'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

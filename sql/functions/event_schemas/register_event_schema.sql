@@ -103,7 +103,7 @@ begin
         using errcode = 'serialization_failure', hint = 'Repeat the transaction.';
     end if;
     select n.newer, event_store_private.personal_fault(v_decider, v_event, n.newer) into _newer, _unreadable
-    from unnest(array[v_event_version, v_event_version + 1]) n(newer)
+    from unnest(array[v_event_version, nullif(v_event_version, 9223372036854775807) + 1]) n(newer)
     where event_store_private.personal_fault(v_decider, v_event, n.newer) is not null
     limit 1;
     if found then
