@@ -2,8 +2,6 @@
 
 Here: what is personal (`Personal`), how a value is sealed (`envelope`), and the keys (`folder`, `Sealer`). Not here:
 the table of keys, and which values the store takes, which are in `sql/functions/personal`.
-
-`Sealer` needs the package `cryptography`: pip install 'millrace[personal]'.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -195,7 +194,7 @@ START = "mutation($sensor: SensorSelector!) { startSensor(sensorSelector: $senso
 
 @contextmanager
 def dg_dev(folder: Path, env: dict[str, str]) -> Iterator[Deployment]:
-    """Run `dg dev` in a folder, and stop it by Ctrl-C with all its processes."""
+    """Run `dg dev` in a folder; terminated, it ends all its processes."""
     port = free_port()
     with TemporaryFile() as log:
         command = ending_with_us([PROGRAMS / "dg", "dev", "--port", str(port)])
@@ -205,7 +204,7 @@ def dg_dev(folder: Path, env: dict[str, str]) -> Iterator[Deployment]:
             yield running
         finally:
             children = psutil.Process(process.pid).children(recursive=True)
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.wait(patience())
             assert wait_ended(children, patience()) == [], running.said()
 
