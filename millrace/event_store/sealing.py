@@ -78,10 +78,10 @@ class Sealing(SqlFunctions):
 
     def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
-        if self.sealer is None:
-            raise  # noqa: PLE0704 - the error that is handled
-        self.sealer.drop_keys()
+        if self.sealer is not None:
+            self.sealer.drop_keys()
         aborted = psycopg.pq.TransactionStatus.INERROR
-        if isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == aborted:
-            raise  # noqa: PLE0704 - as above
+        in_vain = isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == aborted
+        if self.sealer is None or in_vain:
+            raise  # noqa: PLE0704 - the error that is handled
         return self._sealed(streams)

@@ -42,7 +42,7 @@ def seal(key: AESSIV, key_id: str, nonce: str, value: Any) -> dict[str, str]:  #
     """Return a value's envelope."""
     plain = _ENCODER.encode(value).encode()
     padded = plain.ljust(-(-len(plain) // BLOCK) * BLOCK)
-    return {SEALED: ".".join([VERSION, key_id, nonce, text_of(_encrypted(key, padded, VERSION, key_id, nonce))])}
+    return {SEALED: ".".join([VERSION, key_id, nonce, text_of(encrypt(key, padded, VERSION, key_id, nonce))])}
 
 
 def emptied(key_id: str) -> dict[str, str]:
@@ -57,28 +57,20 @@ def open_sealed(key: AESSIV, envelope: str) -> Any:  # noqa: ANN401 - what JSON 
         ValueError: The key does not open it, or it was changed.
     """
     version, key_id, nonce, text = envelope.split(".")
-    return json.loads(_decrypted(key, bytes_of(text), version, key_id, nonce))
+    return json.loads(decrypt(key, bytes_of(text), version, key_id, nonce))
 
 
-def encrypt(key: bytes, plain: bytes, *bound: str) -> bytes:
+def encrypt(key: AESSIV, plain: bytes, *bound: str) -> bytes:
     """Return bytes sealed with a key, bound to texts without which they do not open."""
-    return _encrypted(AESSIV(key), plain, *bound)
+    return bytes(key.encrypt(plain, [each.encode() for each in bound]))
 
 
-def decrypt(key: bytes, sealed: bytes, *bound: str) -> bytes:
+def decrypt(key: AESSIV, sealed: bytes, *bound: str) -> bytes:
     """Return what `encrypt` sealed.
 
     Raises:
         ValueError: The key or the texts are others, or the bytes were changed.
     """
-    return _decrypted(AESSIV(key), sealed, *bound)
-
-
-def _encrypted(key: AESSIV, plain: bytes, *bound: str) -> bytes:
-    return bytes(key.encrypt(plain, [each.encode() for each in bound]))
-
-
-def _decrypted(key: AESSIV, sealed: bytes, *bound: str) -> bytes:
     try:
         return bytes(key.decrypt(sealed, [each.encode() for each in bound]))
     except InvalidTag:

@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
 from millrace.errors import InvalidSetting
 from millrace.personal.envelope import KEY_BYTES, bytes_of, decrypt, encrypt, text_of
 from millrace.processes import only_one
@@ -62,14 +64,17 @@ class KeyFolder:
         wrapping = self.key(self.epoch)
         if wrapping is None:
             raise InvalidSetting(f"The folder of keys {self.path} lost its file epoch-{self.epoch}.key.")
-        return {name: encrypt(wrapping, key, name, str(self.epoch)) for name, key in raw.items()}
+        cipher = AESSIV(wrapping)
+        return {name: encrypt(cipher, key, name, str(self.epoch)) for name, key in raw.items()}
 
     def unwrapped(self, epoch: int, wrapped: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return people's keys, by their names, without those that the epoch's key does not unwrap."""
-        wrapping, found = self.key(epoch), dict[str, bytes]()
-        for name, key in wrapped.items() if wrapping else ():
-            with suppress(ValueError):
-                found[name] = decrypt(wrapping or b"", key, name, str(epoch))
+        found = dict[str, bytes]()
+        if wrapping := self.key(epoch):
+            cipher = AESSIV(wrapping)
+            for name, key in wrapped.items():
+                with suppress(ValueError):
+                    found[name] = decrypt(cipher, key, name, str(epoch))
         return found
 
     def forgotten(self) -> list[str]:
