@@ -49,6 +49,7 @@ CLIENT = {
     "millrace/event_store/sql_functions.py": {"SqlFunctions": "AsyncSqlFunctions"},
     "millrace/event_store/waiting.py": {"Waiting": "AsyncWaiting"},
     "millrace/event_store/sealing.py": {"Sealing": "AsyncSealing"},
+    "millrace/event_store/scheduling.py": {"Scheduling": "AsyncScheduling"},
     "millrace/event_store/client.py": {"EventStore": "UngatheredEventStore"},
     "millrace/event_store/views.py": {"RowsViews": "AsyncViews"},
 }
@@ -57,7 +58,7 @@ TARGETS = [
         "millrace/event_store/async_client.py",
         """The event store's client on psycopg's asynchronous connections.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `sealing`, `client` and `views`: change
+Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `sealing`, `scheduling`, `client` and `views`: change
 those.
 """,
         CLIENT,

@@ -39,6 +39,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_personal.sql
+\ir migrations/0009_scheduled_events.sql
 
 \ir roles.sql
 
@@ -387,13 +388,22 @@ set local check_function_bodies = off;
 \ir functions/read_models/serve_version.sql
 \ir functions/read_models/stream_state.sql
 \ir functions/read_models/version_of_view.sql
+\ir functions/scheduled/cancel_scheduled_event.sql
+\ir functions/scheduled/fire_scheduled_events.sql
+\ir functions/scheduled/hold_scheduled_events.sql
+\ir functions/scheduled/private/append_scheduled.sql
+\ir functions/scheduled/private/held_because.sql
+\ir functions/scheduled/private/scheduling_roles.sql
+\ir functions/scheduled/retry_scheduled_events.sql
+\ir functions/scheduled/schedule_event.sql
+\ir functions/scheduled/scheduled_events_of.sql
 \ir uuid_forms.sql
 \ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bbe41c141e821a67394fd92f77b76a6609198eeac3f3707a9187ceaea8992a07'),
+  (0, 'ef50d93d66cee8e03a156e4847fd52701559c0dcba29a901c0a2f977415018ca'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -401,5 +411,6 @@ insert into event_store.migrations (version, name) values
   (5, '0005_producers'),
   (6, '0006_capture'),
   (7, '0007_alerts'),
-  (8, '0008_personal');
+  (8, '0008_personal'),
+  (9, '0009_scheduled_events');
 commit;

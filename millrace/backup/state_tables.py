@@ -51,6 +51,14 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
             "nothing_after", "ahead",
         ),
     ),
+    "scheduled_events": (
+        "event_store.scheduled_events",
+        (
+            "decider", "decider_id", "name", "event_id", "event", "event_version", "data", "command_id", "metadata", "final", "due_at",
+            "unless_event", "unless_above", "since_version", "opens", "made_by", "made_at", "next_at", "tries", "last_error", "done_at",
+            "outcome",
+        ),
+    ),
     "audit_log": (
         "event_store.audit_log",
         ("audit_id", "done_at", "done_by", "operation", "view", "reason", "detail"),

@@ -1,6 +1,6 @@
 """The event store's client on psycopg's asynchronous connections.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `sealing`, `client` and `views`: change
+Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `sealing`, `scheduling`, `client` and `views`: change
 those.
 """
 
@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
 
-from millrace.errors import KeyGone, UnreadableData
+from millrace.errors import KeyGone, Malformed, UnreadableData
 from millrace.event_store.client import APPEND_ONE, STREAM_PAGE, _arguments, appended_of
 from millrace.event_store.json_text import flat, jsonb
 from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
@@ -43,6 +43,7 @@ from millrace.event_store.rows import (
     StreamState,
     View,
 )
+from millrace.event_store.scheduling import SCHEDULE, Scheduled, ScheduledEvent
 from millrace.event_store.sql_functions import (
     CHECK_AFTER_CALLS,
     MOST_KEPT_ROWS,
@@ -73,6 +74,8 @@ if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
 
     from millrace.personal.sealer import Sealer
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -348,7 +351,92 @@ class AsyncSealing(AsyncSqlFunctions):
         return await self._sealed(streams)
 
 
-class UngatheredEventStore(AsyncWaiting, AsyncSealing):
+class AsyncScheduling(AsyncSealing):
+    """The part of `UngatheredEventStore` that schedules events."""
+
+    async def schedule(
+        self,
+        decider: str,
+        decider_id: str | UUID,
+        event: "NewEvent | BaseModel",
+        *,
+        name: str,
+        after: timedelta | None = None,
+        at: datetime | None = None,
+        unless: str | int | None = None,
+        since_version: int | None = None,
+        opens: bool = False,
+        caused_by: Event | None = None,
+    ) -> Scheduled:
+        """Let an event be appended to the end of a stream later: not before, usually within a second.
+
+        It commits with the caller's transaction. Scheduled again under the same name, it moves; with the same
+        event_id, nothing changes.
+
+        Args:
+            decider: The kind of entity.
+            decider_id: The entity.
+            event: A `NewEvent`, or an object of a declared event.
+            name: Its name in the stream, such as `pay`; 200 bytes at most.
+            after: How long from now, by the server's clock; or state `at`.
+            at: When; with a time zone.
+            unless: The name of an event: it is not appended if that came first. Or a number: if the stream has more
+                events.
+            since_version: After which version `unless` counts; by default the stream's version now.
+            opens: Whether it may be the first event of its stream.
+            caused_by: The event that led to it, as for `append`.
+
+        Raises:
+            Malformed: Not one of `after` and `at` is stated, or the store does not take an argument.
+            EventNotRegistered: The decider has no such event.
+            DataRefused: The data do not fit the event's schema.
+        """
+        if (after is None) == (at is None):
+            raise Malformed("Not one of after and at is stated.", hint="Pass after=timedelta(days=3), or at=… .")
+        awaited: Json = {"event": unless} if isinstance(unless, str) else {"version_above": unless}
+        rest = (None if unless is None else jsonb(awaited), since_version, opens)
+        streams = all_passed_on([on(decider, decider_id, event)], caused_by)
+        try:
+            (sealed,) = await self._sealed(streams)
+            return await self._scheduled(sealed, (at, after, name), rest)
+        except KeyGone:
+            (sealed,) = await self._sealed_anew(streams)
+            return await self._scheduled(sealed, (at, after, name), rest)
+
+    async def cancel_scheduled(self, decider: str, decider_id: str | UUID, name: str) -> bool:
+        """Take back a scheduled event that waits or was refused; return whether there was one."""
+        call = "select event_store.cancel_scheduled_event(%s, %s, %s)"
+        return await self._value(bool, call, (decider, str(decider_id), name))
+
+    async def scheduled_events(
+        self, decider: str | None = None, decider_id: str | UUID | None = None, limit: int = 100
+    ) -> list[ScheduledEvent]:
+        """Return scheduled events that wait or were refused: of a stream, with those that are done; of a decider; all."""
+        call = (
+            "select decider, decider_id, name, event_id, event, due_at, made_by, tries, last_error, done_at, outcome"
+            " from event_store.scheduled_events_of(%s, %s, %s)"
+        )
+        return await self._all(ScheduledEvent, call, (decider, None if decider_id is None else str(decider_id), limit))
+
+    async def _scheduled(
+        self, stream: StreamEvents, when: tuple[datetime | None, timedelta | None, str], rest: Sequence[object]
+    ) -> Scheduled:
+        (event,) = stream.events
+        metadata = None if event.metadata is None else jsonb(event.metadata)
+        arguments = (
+            event.event,
+            event.event_id,
+            stream.decider,
+            stream.decider_id,
+            jsonb(event.data),
+            event.command_id,
+        )
+        return await self._one(
+            Scheduled, SCHEDULE, (*arguments, *when, event.event_version, event.final, metadata, *rest)
+        )
+
+
+class UngatheredEventStore(AsyncWaiting, AsyncScheduling):
     """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     async def append(

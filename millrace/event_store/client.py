@@ -36,7 +36,7 @@ from millrace.event_store.rows import (
     StreamHead,
     StreamState,
 )
-from millrace.event_store.sealing import Sealing
+from millrace.event_store.scheduling import Scheduling
 from millrace.event_store.status_rows import PartitionInfo
 from millrace.event_store.views import listed, moment_of
 from millrace.event_store.waiting import Waiting
@@ -49,7 +49,7 @@ STREAM_PAGE = 500
 APPEND_ONE = "select {} from event_store.append_event(%s, %s, %s, %s, %s, %s, null, %s, %s, %s, %s)"
 
 
-class EventStore(Waiting, Sealing):
+class EventStore(Waiting, Scheduling):
     """The event store behind a connection, or a pool. Every method raises the `MillraceError` of its SQL function."""
 
     def append(

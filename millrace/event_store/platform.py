@@ -20,7 +20,7 @@ from millrace.event_store.rows import (
     StreamView,
     View,
 )
-from millrace.event_store.status_rows import OldestWriter, Problem, SequencerHolder, ViewBeyondLog
+from millrace.event_store.status_rows import FiredEvents, OldestWriter, Problem, SequencerHolder, ViewBeyondLog
 from millrace.event_store.views import Views, moment_of, tokens_of
 
 
@@ -64,6 +64,20 @@ class PlatformStore(EventStore, Views, RoundFunctions):
     def sequence_events(self) -> int:
         """Give committed events their positions; return their number, 0 while another session sequences."""
         return self._value(int, "select event_store_platform.sequence_events()")
+
+    def fire_scheduled_events(self, expected: datetime | None = None, limit: int = 100) -> FiredEvents:
+        """Append scheduled events that are due; `expected` is what the server's clock should be."""
+        call = "select * from event_store_platform.fire_scheduled_events(%s, %s)"
+        return self._one(FiredEvents, call, (limit, expected))
+
+    def hold_scheduled_events(self, until: datetime | None, reason: str) -> None:
+        """Let no scheduled event be appended until then; None lets them be appended, also in a copy of the database."""
+        self._value(str, "select event_store_platform.hold_scheduled_events(%s, %s)", (until, reason))
+
+    def retry_scheduled_events(self, decider: str | None = None, decider_id: str | None = None, reason: str = "") -> int:
+        """Try scheduled events again that were refused: all, those of a decider, or of a stream; return how many."""
+        call = "select event_store_platform.retry_scheduled_events(%s, %s, %s)"
+        return self._value(int, call, (decider, decider_id, reason))
 
     def mark_log(self, reason: str) -> LogMark:
         """Record the present moment of the log with a reason, for ever."""

@@ -132,6 +132,14 @@ class WantingView:
 
 
 @dataclass(frozen=True)
+class FiredEvents:
+    """How many scheduled events are done by a call, and the server's clock."""
+
+    done: int
+    clock: datetime
+
+
+@dataclass(frozen=True)
 class SequencerHolder:
     """A session with an open transaction that holds the sequencer's row; Postgres may hide `open_since` (None)."""
 

@@ -310,7 +310,8 @@ create table event_store.audit_log (
       'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
       'drop_version', 'approve_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
       'drop_push_secret', 'begin_verification', 'supersede_changes', 'end_log_holder', 'purge_results',
-      'begin_key_epoch', 'forget_subject', 'readmit_subject', 'end_key_epoch', 'restore_keys'
+      'begin_key_epoch', 'forget_subject', 'readmit_subject', 'end_key_epoch', 'restore_keys',
+      'hold_scheduled_events', 'retry_scheduled_events'
     )
   )
 );

@@ -18,7 +18,7 @@ begin
   lock table event_store.views in exclusive mode;
   update event_store.sequencer set sequenced_at = 'infinity'; -- until finish_restore
   lock table event_store.deciders, event_store.event_schemas, event_store.event_upcasts, event_store.purged_streams,
-    event_store.events, event_store.event_log, event_store.log_marks, event_store.log_partitions, event_store.checkpoints, event_store.stream_locks, event_store.audit_log,
+    event_store.events, event_store.event_log, event_store.log_marks, event_store.log_partitions, event_store.checkpoints, event_store.stream_locks, event_store.scheduled_events, event_store.audit_log,
     event_store.producers, event_store.producer_progress, event_store.producer_results, event_store.producer_state,
     event_store.source_generations, event_store.quarantined_changes, event_store.capture_gaps,
     event_store_keys.epochs, event_store_keys.subject_keys

@@ -167,6 +167,10 @@ begin
   insert into event_store.dispatches (view) select view from event_store.views;
   perform setval('event_store.events_offset_seq', greatest(1, v_last_offset)), setval('event_store.lease_token_seq', greatest(1, v_lease_token));
   perform event_store_private.advance_sequences();
+  -- the store of the backup may still append them
+  update event_store.schedule
+  set held_until = 'infinity', held_because = 'this store was restored from a backup'
+  where exists (select from event_store.scheduled_events s where s.done_at is null);
   update event_store.sequencer
   set
     snapshot = event_store_private.committed_snapshot(),

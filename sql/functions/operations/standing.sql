@@ -67,6 +67,11 @@ begin
        '`millrace capture quarantined {}` says why. Repair the cause, then: millrace capture requeue {}'),
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
+      ('not_fired', 'ticket', 'Scheduled events are overdue',
+       'Where they are held back, an operator lets them go: millrace scheduled resume --reason WHY. Else: is `millrace run '
+       'sequencer` running, and does its log say why it does not get on?'),
+      ('refused_events', 'ticket', 'Scheduled events of the decider {} were refused',
+       '`millrace scheduled list {}` says why. Repair the cause, then: millrace scheduled retry {}'),
       ('log_held', 'page', 'No sequencer gives events their positions: an open transaction holds the log',
        'No view gets new events. `millrace run sequencer` ends a session that idles for ten seconds, an operator any: select * '
        'from event_store_platform.end_log_holder(''why''). A superuser ends what is left: pg_terminate_backend.'),
@@ -210,6 +215,24 @@ begin
       )
     from event_store_platform.overdue_transactions() o
     group by o.producer_id
+    union all
+    select
+      'not_fired', 'log', 'scheduled events', min(s.next_at),
+      format(
+        'One waits for %s%s.', event_store_private.age_text(min(s.next_at)), ', held back: ' || event_store_private.held_because()
+      )
+    from event_store_private.scheduling_roles() r(role)
+    cross join lateral (
+      select o.next_at from event_store.scheduled_events o where o.done_at is null and o.made_by = r.role order by o.next_at limit 1
+    ) s
+    having min(s.next_at) < _now - interval '1 minute'
+    union all
+    select
+      'refused_events', 'decider', s.decider, min(s.done_at),
+      format('%s wait for an operator, the first with: %s', count(*), (array_agg(s.last_error order by s.done_at))[1])
+    from event_store.scheduled_events s
+    where s.outcome = 'refused'
+    group by s.decider
     union all
     select
       'log_held', 'log', format('process %s', h.pid), h.open_since,

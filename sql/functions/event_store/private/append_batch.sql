@@ -1,9 +1,11 @@
 -- For append_events, after it has read its JSON, and for callers that make events in the database. The batch has at
 -- least one event; ordinals count from 1 without gaps, in the order of the array. v_holds_nothing: the caller's
--- transaction had written nothing, so it holds no stream that another session may wait for.
+-- transaction had written nothing, so it holds no stream that another session may wait for. v_scheduled: the caller asked
+-- for the rights of the role that scheduled the events, whose metadata say when they were due.
 create or replace function event_store_private.append_batch(
   v_batch event_store_private.batch_event[],
-  v_holds_nothing boolean default pg_current_xact_id_if_assigned() is null
+  v_holds_nothing boolean default pg_current_xact_id_if_assigned() is null,
+  v_scheduled boolean default false
 )
 returns table (
   event_id uuid,
@@ -36,7 +38,8 @@ begin
       b.decider, b.event, b.event_version,
       min(b.ordinal) filter (
         where event_store_private.event_fault(
-          b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final, b.expected_version, b.metadata
+          b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final, b.expected_version,
+          case when v_scheduled then b.metadata - 'due_at' else b.metadata end
         ) is not null
       ) as malformed
     from unnest(v_batch) b
@@ -46,7 +49,7 @@ begin
     select d.accepts is not null as judged
     from event_store.deciders d
     where d.decider = k.decider and d.event = k.event and d.event_version = k.event_version
-      and (d.owner is null or event_store_private.may_use(d.owner))
+      and (d.owner is null or v_scheduled or event_store_private.may_use(d.owner))
   ) d on true
   where k.malformed is not null or d.judged is distinct from false
   order by k.malformed, d.judged nulls first -- unregistered events come before those with a schema
@@ -60,7 +63,8 @@ begin
             'event %s of the batch: %s',
             b.ordinal,
             event_store_private.event_fault(
-              b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final, b.expected_version, b.metadata
+              b.event, b.event_id, b.event_version, b.decider, b.decider_id, b.data, b.command_id, b.final, b.expected_version,
+              case when v_scheduled then b.metadata - 'due_at' else b.metadata end
             )
           )
           from unnest(v_batch) b
@@ -242,6 +246,6 @@ begin
 end
 $$;
 
-comment on function event_store_private.append_batch(event_store_private.batch_event[], boolean) is
+comment on function event_store_private.append_batch(event_store_private.batch_event[], boolean, boolean) is
 'Appends a batch of events over any streams, all or nothing; returns one row per event in order. MR001 to MR005, '
 'MR046, MR050, MR055 as append_event.';

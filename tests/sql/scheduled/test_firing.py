@@ -1,0 +1,158 @@
+"""Scheduled events: appended when they are due, unless something came first; moved, cancelled, refused, held."""
+
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from millrace import errors
+from millrace.event_store import NewEvent
+from millrace.event_store.platform import PlatformStore
+from tests.support.factories import Connect, append, move_clock, purge_all, refusal, rows, set_clock, value
+
+DAY = timedelta(days=1)
+
+
+def fire(store: PlatformStore) -> int:
+    return store.fire_scheduled_events().done
+
+
+def later(store: PlatformStore, days: int) -> None:
+    """Move the clock of the store's session, for ever further ahead."""
+    now = value(store.connection, "select event_store_private.clock()")
+    set_clock(store.connection, str(now + timedelta(days=days, seconds=1)))
+
+
+def remind(store: PlatformStore, stream: str = "o-1", name: str = "pay", **stated: object) -> UUID:
+    event = NewEvent("paid", {"late": True})
+    return store.schedule("order", stream, event, name=name, **{"after": DAY, **stated}).event_id  # type: ignore[arg-type]
+
+
+def events(store: PlatformStore, stream: str = "o-1") -> list[str]:
+    return [event.event for event in store.read("order", stream)]
+
+
+def outcomes(store: PlatformStore, stream: str = "o-1") -> dict[str, str | None]:
+    return {each.name: each.outcome for each in store.scheduled_events("order", stream)}
+
+
+def test_it_is_appended_once_it_is_due_and_not_before(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    event_id = remind(orders)
+    assert fire(orders) == 0
+    assert events(orders) == ["placed"]
+    later(orders, 1)
+    assert [fire(orders), fire(orders)] == [1, 0]
+    stored = [*orders.read("order", "o-1")][1]
+    due = value(orders.connection, "select to_jsonb(due_at) #>> '{}' from event_store.scheduled_events")
+    assert (stored.event_id, stored.data, stored.metadata) == (event_id, {"late": True}, {"due_at": due})
+    assert outcomes(orders) == {"pay": "fired"}
+
+
+def test_what_it_waits_for_came_first(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    append(orders, "o-2", event="paid")
+    remind(orders, unless="paid")
+    remind(orders, "o-2", unless="paid")  # paid before it was scheduled
+    remind(orders, "o-2", name="quiet", unless=1)
+    orders.append("order", "o-1", NewEvent("paid"))
+    orders.append("order", "o-2", NewEvent("placed"))
+    later(orders, 1)
+    assert fire(orders) == 3
+    assert events(orders) == ["placed", "paid"]
+    assert events(orders, "o-2") == ["paid", "placed", "paid"]
+    assert (outcomes(orders), outcomes(orders, "o-2")) == ({"pay": "unless"}, {"pay": "fired", "quiet": "unless"})
+
+
+def test_the_same_again_changes_nothing_and_another_one_moves_it(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    first = NewEvent("paid", {"n": 1})
+    assert orders.schedule("order", "o-1", first, name="pay", after=DAY).scheduled
+    again = orders.schedule("order", "o-1", first, name="pay", after=2 * DAY)
+    assert (again.scheduled, again.outcome) == (False, None)
+    other = NewEvent("paid", {"n": 2}, event_id=first.event_id, command_id=first.command_id)
+    refusal(errors.EventIdReused, lambda: orders.schedule("order", "o-1", other, name="pay", after=DAY))
+    moved = orders.schedule("order", "o-1", NewEvent("paid", {"n": 3}), name="pay", after=3 * DAY)
+    assert moved.due_at > again.due_at
+    later(orders, 2)
+    assert fire(orders) == 0
+    later(orders, 2)
+    assert fire(orders) == 1
+    assert [*orders.read("order", "o-1")][1].data == {"n": 3}
+    # the name is free, and what fired stays done
+    assert orders.schedule("order", "o-1", NewEvent("paid"), name="pay", after=DAY).scheduled
+
+
+def test_it_is_cancelled_and_closed_streams_and_missing_ones_get_nothing(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    append(orders, "closed")
+    for stream in ("o-1", "closed", "none"):
+        remind(orders, stream)
+    remind(orders, "new", opens=True)
+    assert [orders.cancel_scheduled("order", "o-1", "pay") for _ in range(2)] == [True, False]
+    orders.append("order", "closed", NewEvent("paid", final=True))
+    later(orders, 1)
+    assert fire(orders) == 3
+    found = [outcomes(orders, stream)["pay"] for stream in ("o-1", "closed", "none", "new")]
+    assert found == ["cancelled", "closed", "no_stream", "fired"]
+    assert [events(orders, stream) for stream in ("o-1", "none", "new")] == [["placed"], [], ["paid"]]
+
+
+def test_a_lost_right_is_refused_and_tried_again_on_demand(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    remind(orders)
+    orders.connection.execute("update event_store.scheduled_events set made_by = 'nobody'")
+    later(orders, 1)
+    assert fire(orders) == 1
+    (problem,) = [each for each in orders.standing() if each.kind == "refused_events"]
+    assert (problem.subject, "role nobody may not append to decider order" in problem.cause) == ("order", True)
+    orders.connection.execute("update event_store.scheduled_events set made_by = 'postgres'")
+    assert [orders.retry_scheduled_events("order", reason="again"), fire(orders)] == [1, 1]
+    assert events(orders) == ["placed", "paid"]
+
+
+def test_whether_a_purged_event_came_is_not_guessed(orders: PlatformStore) -> None:
+    for _ in range(3):
+        orders.append("order", "o-1", NewEvent("placed"))
+    remind(orders, unless="paid", since_version=1)
+    orders.append("order", "o-2", NewEvent("placed"))
+    remind(orders, "o-2", unless="paid")
+    purge_all(orders)
+    later(orders, 1)
+    assert fire(orders) == 2
+    assert (outcomes(orders), outcomes(orders, "o-2")) == ({"pay": "refused"}, {"pay": "fired"})
+
+
+def test_events_come_in_the_order_of_their_times_within_a_stream(orders: PlatformStore, connect: Connect) -> None:
+    """A stream that another transaction holds waits, and no other one does."""
+    append(orders, "held")
+    append(orders, "free")
+    for stream in ("held", "free"):
+        for number in range(3):
+            event = NewEvent("paid", {"n": number})
+            orders.schedule("order", stream, event, name=f"{9 - number}", after=DAY + timedelta(seconds=number))
+    later(orders, 2)
+    with connect(autocommit=False) as other:
+        PlatformStore(other).append("order", "held", NewEvent("placed"))
+        assert fire(orders) == 3
+        assert outcomes(orders, "held") == {"9": None, "8": None, "7": None}
+        other.commit()
+    later(orders, 1)
+    assert fire(orders) == 3
+    for stream in ("held", "free"):
+        paid = [event.data["n"] for event in orders.read("order", stream) if event.event == "paid"]
+        assert paid == [0, 1, 2]
+
+
+def test_a_clock_that_jumps_and_a_hold_stop_all(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    remind(orders)
+    first = orders.fire_scheduled_events()
+    set_clock(orders.connection, str(first.clock + DAY + timedelta(minutes=3)))
+    assert orders.fire_scheduled_events(first.clock + timedelta(seconds=1)).done == 0
+    assert orders.fire_scheduled_events().done == 0
+    (problem,) = [each for each in orders.standing() if each.kind == "not_fired"]
+    assert "held back: the server's clock jumped ahead" in problem.cause
+    set_clock(orders.connection, str(first.clock + DAY + timedelta(minutes=9)))
+    assert orders.fire_scheduled_events().done == 1
