@@ -23,6 +23,7 @@ TABLES: dict[str, tuple[list[str], str]] = {
         ["deciders", "producers"],
         "Every event, once, never changed; its version is the optimistic lock of its stream.",
     ),
+    "scheduled_events": (["events"], "Events that are appended when they are due, unless something came first."),
     "purged_streams": (["events"], "The last purged event of each stream that lost events."),
     "partitions": ([], "The log partitions and their high-water marks."),
     "event_log": (["events", "partitions"], "The dense order of events within each log partition."),

@@ -36,6 +36,7 @@ RECENT = 10_000
 PRODUCERS = dg.AssetKey(["event_store", "producers"])
 EVENT_LOG = dg.AssetKey(["event_store", "event_log"])
 CHECKPOINTS = dg.AssetKey(["event_store", "checkpoints"])
+SCHEDULED_EVENTS = dg.AssetKey(["event_store", "scheduled_events"])
 STREAM_LOCKS = dg.AssetKey(["event_store", "stream_locks"])
 
 
@@ -111,6 +112,11 @@ STANDING_CHECKS = (
         "no_dead_letters",
         STREAM_LOCKS,
         "No stream was given up after its last attempt: each one waits for an operator.",
+    ),
+    standing_check(
+        "nothing_is_overdue",
+        SCHEDULED_EVENTS,
+        "No scheduled event waits after its time: a sequencer runs, and none is held back.",
     ),
 )
 no_quarantined_changes = standing_check(

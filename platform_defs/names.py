@@ -7,4 +7,5 @@ SLOTS = "slots_are_healthy"
 OF_STORE = {
     "log_is_not_held_up": "log_held", "messages_are_settled": "overdue", "leases_are_in_time": "expired_lease",
     "no_dead_letters": "dead_letters", "no_quarantined_changes": "quarantine",
+    "nothing_is_overdue": "not_fired",
 }  # fmt: skip

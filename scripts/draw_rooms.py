@@ -31,6 +31,7 @@ MIDDLE = {
     "archive": 440,
     "capture": 680,
     "sequencer": 560,
+    "scheduled_events": 400,
     "reports": 720,
     "handlers": 80,
     "producers": 160,

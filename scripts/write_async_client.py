@@ -58,8 +58,8 @@ TARGETS = [
         "millrace/event_store/async_client.py",
         """The event store's client on psycopg's asynchronous connections.
 
-Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `sealing`, `scheduling`, `client` and `views`: change
-those.
+Written by `scripts/write_async_client.py` from `sql_functions`, `waiting`, `sealing`, `scheduling`, `client` and
+`views`: change those.
 """,
         CLIENT,
     ),

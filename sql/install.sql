@@ -403,7 +403,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ef50d93d66cee8e03a156e4847fd52701559c0dcba29a901c0a2f977415018ca'),
+  (0, '456275b2aa12cc451953c1c99000d93ae14be74e8a4a987057edfae9593db7c2'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

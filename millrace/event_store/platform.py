@@ -74,7 +74,9 @@ class PlatformStore(EventStore, Views, RoundFunctions):
         """Let no scheduled event be appended until then; None lets them be appended, also in a copy of the database."""
         self._value(str, "select event_store_platform.hold_scheduled_events(%s, %s)", (until, reason))
 
-    def retry_scheduled_events(self, decider: str | None = None, decider_id: str | None = None, reason: str = "") -> int:
+    def retry_scheduled_events(
+        self, decider: str | None = None, decider_id: str | None = None, reason: str | None = None
+    ) -> int:
         """Try scheduled events again that were refused: all, those of a decider, or of a stream; return how many."""
         call = "select event_store_platform.retry_scheduled_events(%s, %s, %s)"
         return self._value(int, call, (decider, decider_id, reason))

@@ -122,7 +122,7 @@ class Scheduling(Sealing):
     def scheduled_events(
         self, decider: str | None = None, decider_id: str | UUID | None = None, limit: int = 100
     ) -> list[ScheduledEvent]:
-        """Return scheduled events that wait or were refused: of a stream, with those that are done; of a decider; all."""
+        """Return scheduled events that wait or were refused, of all or one decider; of a stream also those that are done."""
         call = (
             "select decider, decider_id, name, event_id, event, due_at, made_by, tries, last_error, done_at, outcome"
             " from event_store.scheduled_events_of(%s, %s, %s)"
@@ -134,7 +134,12 @@ class Scheduling(Sealing):
     ) -> Scheduled:
         (event,) = stream.events
         metadata = None if event.metadata is None else jsonb(event.metadata)
-        arguments = (event.event, event.event_id, stream.decider, stream.decider_id, jsonb(event.data), event.command_id)
-        return self._one(
-            Scheduled, SCHEDULE, (*arguments, *when, event.event_version, event.final, metadata, *rest)
+        arguments = (
+            event.event,
+            event.event_id,
+            stream.decider,
+            stream.decider_id,
+            jsonb(event.data),
+            event.command_id,
         )
+        return self._one(Scheduled, SCHEDULE, (*arguments, *when, event.event_version, event.final, metadata, *rest))

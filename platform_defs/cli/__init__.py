@@ -20,6 +20,7 @@ from millrace.platform_defs.cli import (
     importing,
     privacy,
     run,
+    scheduled,
     system,
     verify,
     view,
@@ -70,6 +71,7 @@ for command in (events, catalog, history, as_of, diff, audit, incidents):
 app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a capture or metrics.")
 app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, approve, unlock, sign or remove.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
+app.add_typer(scheduled.app, name="scheduled", help="List, cancel or retry scheduled events, or resume them.")
 app.add_typer(show, name="show", help="Show events, catalog, history, as-of, diff, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
 app.add_typer(privacy.app, name="privacy", help="Begin keys of personal data, forget, readmit, status.")

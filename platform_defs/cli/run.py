@@ -39,17 +39,18 @@ def sequencer_command(
     ] = None,
     dsn: DsnOption = None,
 ) -> None:
-    """Give committed events their positions, and send alerts, until stopped with Ctrl-C or SIGTERM."""
+    """Give committed events their positions, append scheduled ones, send alerts; until Ctrl-C or SIGTERM."""
     from millrace.operations.alerts.alerter import alerting
     from millrace.platform_defs.beside_store import sources_of_alerts
     from millrace.platform_defs.metrics.serve import metrics_beside
+    from millrace.scheduled_events import firing
     from millrace.sequencer import run_sequencer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     settings, store = Settings(), chosen_dsn(dsn)
     port = settings.metrics_port if metrics_port is None else metrics_port
     sources = sources_of_alerts(settings)
-    with stop_on_signals() as stop, metrics_beside(store, port), alerting(store, settings, sources):
+    with stop_on_signals() as stop, metrics_beside(store, port), alerting(store, settings, sources), firing(store):
         run_sequencer(store, stop)
 
 

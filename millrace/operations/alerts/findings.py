@@ -25,6 +25,7 @@ PAGES = {
     "read_model": "/assets/read_models/{subject}?view=checks",
     "log": "/assets/event_store/event_log?view=checks",
     "view": "/assets/event_store/stream_locks?view=checks",
+    "decider": "/assets/event_store/scheduled_events?view=checks",
     "producer": "/assets/event_store/producers?view=checks",
     "capture": "/assets/change_capture/wal_events?view=checks",
 }

@@ -1,7 +1,7 @@
 -- Example: select hold_scheduled_events(null, 'this copy is the store now')
 create or replace function event_store_platform.hold_scheduled_events(
-  v_until timestamptz,
-  v_reason text
+  v_until timestamptz default null,
+  v_reason text default null
 )
 returns void
 language plpgsql

@@ -1,15 +1,12 @@
 """Scheduled events: appended when they are due, unless something came first; moved, cancelled, refused, held."""
 
 from datetime import timedelta
-from uuid import UUID, uuid4
-
-import pytest
-from psycopg.types.json import Jsonb
+from uuid import UUID
 
 from millrace import errors
 from millrace.event_store import NewEvent
 from millrace.event_store.platform import PlatformStore
-from tests.support.factories import Connect, append, move_clock, purge_all, refusal, rows, set_clock, value
+from tests.support.factories import Connect, append, purge_all, refusal, set_clock, value
 
 DAY = timedelta(days=1)
 

@@ -1,3 +1,4 @@
+-- Both parts of its identity differ in a copy: a dump has another database, a replica by logical replication another cluster.
 create or replace function event_store_private.held_because()
 returns text
 language sql

@@ -5,7 +5,7 @@ language sql
 stable
 set search_path = event_store, pg_temp
 as $$
-  -- planner: indexed
+-- planner: indexed
   with recursive roles(role) as (
     (select s.made_by from event_store.scheduled_events s where s.done_at is null order by s.made_by limit 1)
     union all
