@@ -122,7 +122,7 @@ class Scheduling(Sealing):
     def scheduled_events(
         self, decider: str | None = None, decider_id: str | UUID | None = None, limit: int = 100
     ) -> list[ScheduledEvent]:
-        """Return scheduled events that wait or were refused, of all or one decider; of a stream also those that are done."""
+        """Return scheduled events that wait or were refused, and of a stream also those that are done."""
         call = (
             "select decider, decider_id, name, event_id, event, due_at, made_by, tries, last_error, done_at, outcome"
             " from event_store.scheduled_events_of(%s, %s, %s)"
