@@ -77,6 +77,7 @@ import random
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from itertools import count
 from math import isclose
@@ -157,6 +158,17 @@ class Given:
                 store.register_decider_event(decider, name, "given in a test", version)
             if events:
                 store.append_all(events)
+        return self
+
+    def later(self, time: timedelta) -> "Given":
+        """Let a time pass for scheduled events: those that are due are appended; `when` continues with them."""
+        with connect(self.dsn) as connection:
+            connection.execute(
+                "update event_store.scheduled_events set due_at = due_at - %(t)s, next_at = next_at - %(t)s", {"t": time}
+            )
+            store = PlatformStore(connection)
+            while store.fire_scheduled_events().done:
+                pass
         return self
 
     @overload

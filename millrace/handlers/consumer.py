@@ -143,6 +143,7 @@ class Consumer:
         declared = self.subscription
         with connecting.connect(self._dsn, answer_s=connecting.ANSWER_S) as connection:
             store = PlatformStore(connection)
+            declared.prepare(store)
             view = store.register_view(
                 declared.view,
                 declared.start,

@@ -12,12 +12,15 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millrace.errors import InvalidSubscription
 from millrace.labels import labels_fault
 from millrace.times import ACCEPTED_FORMS, bound
 from millrace.user_code import is_async, is_generator
+
+if TYPE_CHECKING:
+    from millrace.event_store import EventStore
 
 Handler = Callable[..., Awaitable[object] | object]
 
@@ -103,6 +106,9 @@ class Subscription:
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401 - what the function takes and returns
         """Call the function, as a test does."""
         return self.handler(*arguments)
+
+    def prepare(self, store: "EventStore") -> None:
+        """Register what it needs beside its view."""
 
     @property
     def name(self) -> str:

@@ -1,0 +1,140 @@
+"""Processes: steps over several streams, each once; timers; refused commands; late events."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from millrace import Decider, Emit
+from millrace.commands.process import Do, RefusedCommand, on, on_late, on_refused, process, starts
+from millrace.event_store import Event
+from millrace.event_store.platform import PlatformStore
+from millrace.testing import StreamsFailed, event, given
+
+DAYS = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Ship:
+    express: bool = False
+
+
+@dataclass(frozen=True)
+class CancelOrder:
+    why: str
+
+
+def ship(command: Ship, state: str) -> list[Emit]:
+    if state == "closed" and not command.express:
+        raise ValueError("the warehouse is closed")
+    return [Emit("shipped", {"express": command.express})]
+
+
+SHIPPING = Decider(name="shipping", initial="open", decide=ship, evolve=lambda _, heard: heard.event)
+ORDERS = Decider(
+    name="order", initial="", decide=lambda command, _: [Emit("cancelled", {"why": command.why})], evolve=lambda s, e: e.event
+)
+
+
+@process(view="checkout", key={"order": "decider_id", "payment": "data.order_id"})
+class Checkout:
+    """From the order to its shipping."""
+
+    payment_id: str | None = None
+
+    @starts("placed")
+    def placed(self, _: Event, do: Do) -> None:
+        do.timer("pay", after=3 * DAYS, event="payment_overdue")
+
+    @on("taken", wait=DAYS)
+    def paid(self, taken: Event, do: Do) -> None:
+        self.payment_id = taken.data["payment_id"]
+        do.cancel("pay")
+        do.command(SHIPPING, taken.data["order_id"], Ship())
+        do.end()
+
+    @on("payment_overdue")
+    def overdue(self, _: Event, do: Do) -> None:
+        do.command(ORDERS, self.key, CancelOrder("overdue"))  # type: ignore[attr-defined]
+        do.end()
+
+    @on_refused(Ship)
+    def by_air(self, refused: RefusedCommand, do: Do) -> None:
+        do.command(SHIPPING, refused.decider_id, Ship(express=True))
+
+    @on_late("taken")
+    def too_late(self, taken: Event, do: Do) -> None:
+        self.payment_id = f"give back {taken.data['payment_id']}"
+
+
+def stream(dsn: str, decider: str, stream: str = "o-1") -> list[Event]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return [*PlatformStore(connection).read(decider, stream)]
+
+
+def names(dsn: str, decider: str, stream_: str = "o-1") -> list[str]:
+    return [each.event for each in stream(dsn, decider, stream_)]
+
+
+PLACED = event("order", "o-1", "placed")
+TAKEN = event("payment", "p-1", "taken", order_id="o-1", payment_id="p-1")
+
+
+def registered(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for decider, each in (("shipping", "shipped"), ("shipping", "closed"), ("order", "cancelled")):
+            PlatformStore(connection).register_decider_event(decider, each, "")
+
+
+def test_a_paid_order_is_shipped_and_its_timer_taken_back(dsn: str) -> None:
+    registered(dsn)
+    shop = given(PLACED, dsn=dsn)
+    assert [shop.when(Checkout).handled, shop.given(TAKEN).when(Checkout).handled] == [1, 1]
+    assert names(dsn, "shipping") == ["shipped"]
+    first, second = stream(dsn, "process:checkout")
+    assert (first.data["state"], first.data["did"]) == ({"payment_id": None}, ["timer pay"])
+    assert second.data["did"] == ["cancel pay", "command Ship for shipping o-1"]
+    assert (second.data["state"], second.data["ended"]) == ({"payment_id": "p-1"}, True)
+    assert shop.later(4 * DAYS).when(Checkout).handled == 0
+
+
+def test_an_order_that_nobody_pays_is_cancelled_and_a_late_payment_noted(dsn: str) -> None:
+    registered(dsn)
+    shop = given(PLACED, dsn=dsn)
+    shop.when(Checkout)
+    assert shop.later(2 * DAYS).when(Checkout).handled == 0
+    assert shop.later(2 * DAYS).when(Checkout).handled == 1
+    assert names(dsn, "order") == ["placed", "cancelled"]
+    shop.given(TAKEN).when(Checkout)
+    assert names(dsn, "process:checkout") == ["step", "payment_overdue", "step", "step"]
+    assert stream(dsn, "process:checkout")[-1].data["state"] == {"payment_id": "give back p-1"}
+
+
+def test_a_step_is_made_once_however_often_its_event_comes(dsn: str) -> None:
+    registered(dsn)
+    shop = given(PLACED, dsn=dsn)
+    shop.when(Checkout)
+    shop.given(TAKEN).when(Checkout)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        PlatformStore(connection).seek_view("checkout", "RESET_TO_EARLIEST")
+    assert given(dsn=dsn).when(Checkout).handled == 2
+    assert (names(dsn, "process:checkout"), names(dsn, "shipping")) == (["step", "step"], ["shipped"])
+
+
+def test_a_refused_command_is_heard_in_the_same_step_or_fails_the_event(dsn: str) -> None:
+    registered(dsn)
+    shop = given(PLACED, event("shipping", "o-1", "closed"), dsn=dsn)
+    shop.when(Checkout)
+    shop.given(TAKEN).when(Checkout)
+    assert names(dsn, "shipping") == ["closed", "shipped"]
+    assert [each.data["heard"].split()[0] for each in stream(dsn, "process:checkout")] == ["placed", "taken", "refused"]
+
+
+def test_an_early_event_waits_and_one_without_a_key_is_passed_over(dsn: str) -> None:
+    registered(dsn)
+    orphan: dict[str, Any] = {"payment_id": "p-2"}
+    counters = given(TAKEN, event("payment", "p-2", "taken", **orphan), dsn=dsn).when(Checkout)
+    assert (counters.handled, counters.given_back) == (1, 1)
+    assert names(dsn, "process:checkout") == []
