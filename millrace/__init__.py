@@ -5,7 +5,7 @@
     from millrace.testing import given
 
 Only these names are public: the ones here, in `millrace.errors`, `rows`, `tracing`, `reports`, `ops` and `testing`, and
-the exports of the rooms `capture`, `event_schemas`, `producers`, `archive`, `personal`, `read_models` and `spark`. The
+the exports of the rooms `capture`, `commands`, `event_schemas`, `producers`, `archive`, `personal`, `read_models` and `spark`. The
 names here are imported at their first use: every process imports this package, and few need Spark or Dagster.
 
 The three ideas, and their files:
@@ -25,7 +25,7 @@ The rooms, from top to bottom; each imports only those below it, as tests/test_a
     testing.py          models, deciders and handlers in tests
     operations          the problems of a store: alerts, metrics, verification; forgetting people
     drain               claims, builds in Spark and commits: keeps read models fresh, and rebuilds them
-    commands            deciders: from a command to its events
+    commands            deciders: from a command to its events; processes over several streams
     read_models         read models: declaration, columns, plans, tables, versions
     backup              backup of a store as of one moment, and restore
     archive             the log in files: writing, reading, purging archived events
@@ -33,6 +33,7 @@ The rooms, from top to bottom; each imports only those below it, as tests/test_a
     importer            event logs in files as events
     reports.py          tables with one set of rows per day
     sequencer.py        the loop of the one writer
+    scheduled_events.py the loop that appends what is due
     handlers            functions and services that are called for each event of a view
     producers           messages that are stored once, however often they are sent
     event_schemas       events as Pydantic models, and upcasts of old versions' data

@@ -49,6 +49,7 @@ LAYERS = (
 FACES = {
     "archive",
     "capture",
+    "commands",
     "event_schemas",
     "event_store",
     "personal",
@@ -88,7 +89,7 @@ BUDGETS = {
     "millrace/archive": 2150,
     "millrace/backup": 1010,
     "millrace/capture": 7810,
-    "millrace/commands": 650,
+    "millrace/commands": 980,  # processes
     "millrace/drain": 4100,
     "millrace/event_schemas": 890,  # reports refuse events that differ from their declaration; personal fields
     "millrace/event_store": 4700,  # gathered appends; personal values, and the rotation of their keys

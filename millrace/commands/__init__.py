@@ -1,1 +1,14 @@
-"""Commands: deciders, and handling what they decide on."""
+"""Commands: deciders, handling what they decide on, and processes over several streams."""
+
+from typing import TYPE_CHECKING
+
+from millrace.late_imports import imported_late
+
+if TYPE_CHECKING:
+    from millrace.commands.process import Do, Process, RefusedCommand, on, on_late, on_refused, process, starts
+
+__all__ = ["Do", "Process", "RefusedCommand", "on", "on_late", "on_refused", "process", "starts"]
+
+__getattr__ = imported_late(
+    __name__, {"commands.process": "Do Process RefusedCommand on on_late on_refused process starts"}
+)

@@ -230,7 +230,16 @@ def process(*, view: str, key: Mapping[str, str], **settings: Any) -> Callable[[
 
         step.__module__, step.__qualname__ = written.__module__, written.__qualname__
         made = Process(
-            step, view, [*key, f"process:{view}"], events, upcast=True, model=model, key=key, methods=methods, waits=waits, **settings
+            step,
+            view,
+            [*key, f"process:{view}"],
+            events,
+            upcast=True,
+            model=model,
+            key=key,
+            methods=methods,
+            waits=waits,
+            **settings,
         )
         return made
 
@@ -266,7 +275,9 @@ def _take(
         return None
     instance, do = found
     told = {"heard": _in_words(what), "did": [_in_words(each) for each in do.asked]}
-    step = NewEvent(STEP, {**told, "state": instance.state, "ended": instance.ended}, event_id=step_id, command_id=step_id)
+    step = NewEvent(
+        STEP, {**told, "state": instance.state, "ended": instance.ended}, event_id=step_id, command_id=step_id
+    )
     try:
         version = store.append(process.decider, key, step, expected_version=version).version
     except Conflict as error:
