@@ -5,8 +5,9 @@
     from millrace.testing import given
 
 Only these names are public: the ones here, in `millrace.errors`, `rows`, `tracing`, `reports`, `ops` and `testing`, and
-the exports of the rooms `capture`, `commands`, `event_schemas`, `producers`, `archive`, `personal`, `read_models` and `spark`. The
-names here are imported at their first use: every process imports this package, and few need Spark or Dagster.
+the exports of the rooms `capture`, `commands`, `event_schemas`, `producers`, `archive`, `personal`, `read_models` and
+`spark`. The names here are imported at their first use: every process imports this package, and few need Spark or
+Dagster.
 
 The three ideas, and their files:
 

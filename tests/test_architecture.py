@@ -81,7 +81,7 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2380,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
+    "assets": 2390,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
     "examples": 1300,
     "platform_defs": 6760,  # `generate dbt`, `privacy`; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from millrace.late_imports import imported_late
 
 if TYPE_CHECKING:
-    from millrace.commands.process import Do, Process, RefusedCommand, on, on_late, on_refused, process, starts
+    from millrace.commands.processes import Do, Process, RefusedCommand, on, on_late, on_refused, process, starts
 
 __all__ = ["Do", "Process", "RefusedCommand", "on", "on_late", "on_refused", "process", "starts"]
 
 __getattr__ = imported_late(
-    __name__, {"commands.process": "Do Process RefusedCommand on on_late on_refused process starts"}
+    __name__, {"commands.processes": "Do Process RefusedCommand on on_late on_refused process starts"}
 )

@@ -7,7 +7,7 @@ from typing import Any, cast
 import psycopg
 
 from millrace import Decider, Emit
-from millrace.commands.process import Do, RefusedCommand, on, on_late, on_refused, process, starts
+from millrace.commands.processes import Do, RefusedCommand, on, on_late, on_refused, process, starts
 from millrace.event_store import Event
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.log_lines import Counters

@@ -1,12 +1,14 @@
 """Scheduled events: appended when they are due, unless something came first; moved, cancelled, refused, held."""
 
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 from millrace import errors
 from millrace.event_store import NewEvent
 from millrace.event_store.platform import PlatformStore
-from tests.support.factories import Connect, append, purge_all, refusal, set_clock, value
+from tests.support.factories import Connect, append, at_once, purge_all, refusal, set_clock, value
+from tests.support.logins import Login
 
 DAY = timedelta(days=1)
 
@@ -153,3 +155,54 @@ def test_a_clock_that_jumps_and_a_hold_stop_all(orders: PlatformStore) -> None:
     assert "held back: the server's clock jumped ahead" in problem.cause
     set_clock(orders.connection, str(first.clock + DAY + timedelta(minutes=9)))
     assert orders.fire_scheduled_events().done == 1
+
+
+def test_neither_both_nor_none_of_a_scheduled_event_and_what_it_waits_for(
+    orders: PlatformStore, connect: Connect
+) -> None:
+    """The awaited event is appended at the moment at which the other one is due."""
+    payer, firing = PlatformStore(connect()), PlatformStore(connect())
+    for number in range(100):
+        stream = f"race-{number}"
+        append(orders, stream)
+        orders.schedule("order", stream, NewEvent("paid", {"late": True}), name="pay", after=-DAY, unless="paid")
+        at_once([partial(payer.append, "order", stream, NewEvent("paid")), firing.fire_scheduled_events])
+    while fire(orders):
+        pass
+    for number in range(100):
+        stream = f"race-{number}"
+        late = [event.data == {"late": True} for event in orders.read("order", stream) if event.event == "paid"]
+        # the awaited one is always there; the late one only where it came first
+        assert late in ([False], [True, False]), stream
+        assert outcomes(orders, stream)["pay"] == ("fired" if True in late else "unless")
+
+
+def test_many_events_of_one_role_delay_no_other_roles(orders: PlatformStore, login: Login) -> None:
+    service = PlatformStore(login("event_store_writer"))
+    append(orders, "o-1")
+    append(orders, "o-2")
+    for number in range(300):
+        remind(orders, name=f"{number}", after=-DAY)
+    remind(service, "o-2", after=timedelta(0))
+    orders.fire_scheduled_events(limit=10)
+    assert outcomes(orders, "o-2") == {"pay": "fired"}
+
+
+def test_a_copy_of_the_database_holds_them_until_an_operator_resumes(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    remind(orders, after=-DAY)
+    orders.connection.execute("update event_store.schedule set database = 1")
+    assert fire(orders) == 0
+    orders.hold_scheduled_events(None, "it is the store now")
+    assert fire(orders) == 1
+
+
+def test_what_is_done_goes_after_a_week_and_what_was_refused_stays(orders: PlatformStore) -> None:
+    append(orders, "o-1")
+    for name in ("fires", "refused"):
+        remind(orders, name=name, after=-DAY)
+    orders.connection.execute("update event_store.scheduled_events set made_by = 'nobody' where name = 'refused'")
+    assert fire(orders) == 2
+    later(orders, 8)
+    assert fire(orders) == 0
+    assert outcomes(orders) == {"refused": "refused"}
