@@ -183,6 +183,19 @@ class Settings(BaseSettings):
         return (self.archive_dir or self.home / "archive").resolve()
 
     @property
+    def keys_folder(self) -> Path:
+        """The folder of keys.
+
+        Raises:
+            InvalidSetting: None is named.
+        """
+        if self.keys is None:
+            raise InvalidSetting(
+                "MILLRACE_KEYS is not set.", hint="Name the folder of the keys of personal data in it."
+            )
+        return self.keys
+
+    @property
     def listed_ui_hosts(self) -> list[str]:
         """The names in `ui_hosts`, as a list."""
         return listed(self.ui_hosts)

@@ -39,6 +39,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_personal.sql
+\ir migrations/0009_key_holders.sql
 
 \ir roles.sql
 
@@ -311,7 +312,10 @@ set local check_function_bodies = off;
 \ir functions/personal/end_key_epoch.sql
 \ir functions/personal/forget_subject.sql
 \ir functions/personal/key_counts.sql
+\ir functions/personal/key_holders.sql
+\ir functions/personal/note_holder.sql
 \ir functions/personal/open_keys.sql
+\ir functions/personal/private/confirm_key_epochs.sql
 \ir functions/personal/private/is_same_data.sql
 \ir functions/personal/private/is_unsealed.sql
 \ir functions/personal/private/leads_into.sql
@@ -323,7 +327,9 @@ set local check_function_bodies = off;
 \ir functions/personal/private/unknown_key.sql
 \ir functions/personal/readmit_subject.sql
 \ir functions/personal/restore_keys.sql
+\ir functions/personal/retire_holder.sql
 \ir functions/personal/standbys_behind.sql
+\ir functions/personal/subject_events.sql
 \ir functions/personal/subject_keys.sql
 \ir functions/personal/wrap_keys.sql
 \ir functions/personal/wrapped_keys.sql
@@ -393,7 +399,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bbe41c141e821a67394fd92f77b76a6609198eeac3f3707a9187ceaea8992a07'),
+  (0, '2f66e9d196792bbb1fa243bb66ca353fadc91293602cfb654b008920025aca84'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -401,5 +407,6 @@ insert into event_store.migrations (version, name) values
   (5, '0005_producers'),
   (6, '0006_capture'),
   (7, '0007_alerts'),
-  (8, '0008_personal');
+  (8, '0008_personal'),
+  (9, '0009_key_holders');
 commit;

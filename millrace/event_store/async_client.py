@@ -307,7 +307,12 @@ class AsyncSealing(AsyncSqlFunctions):
 
     async def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
+            await self._note_holder()
             self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+
+    async def _note_holder(self) -> None:
+        if self.sealer and (holder := self.sealer.to_note()):
+            await self._value(str, "select event_store.note_holder(%s, %s, %s)", holder)
 
     async def _sealed(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Return events with their personal values sealed; a person without a key gets one."""
@@ -321,6 +326,7 @@ class AsyncSealing(AsyncSqlFunctions):
             if people := [each for each in kept if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
                 proposed = self.sealer.proposed(people)
+                await self._note_holder()
                 try:
                     rows = await self._all(SubjectKey, call, (decider, *proposed))
                 except KeyGone as error:

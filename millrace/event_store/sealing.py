@@ -46,7 +46,12 @@ class Sealing(SqlFunctions):
 
     def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
+            self._note_holder()
             self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+
+    def _note_holder(self) -> None:
+        if self.sealer and (holder := self.sealer.to_note()):
+            self._value(str, "select event_store.note_holder(%s, %s, %s)", holder)
 
     def _sealed(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Return events with their personal values sealed; a person without a key gets one."""
@@ -60,6 +65,7 @@ class Sealing(SqlFunctions):
             if people := [each for each in kept if each not in keys]:
                 call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
                 proposed = self.sealer.proposed(people)
+                self._note_holder()
                 try:
                     rows = self._all(SubjectKey, call, (decider, *proposed))
                 except KeyGone as error:

@@ -8,12 +8,14 @@
 Only the owner may read the files. They must not be in a backup of the database: then a destroyed key would come back.
 """
 
+import errno
 import hashlib
 import hmac
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+import socket
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +46,12 @@ class KeyFolder:
     path: Path
     epoch: int
     fingerprint: str
+
+    @property
+    def holder(self) -> tuple[str, str, list[int]]:
+        """The machine, the folder, and the epochs whose files it has, as the store notes them."""
+        epochs = sorted(_epochs(self.path)) if self.path.exists() else []
+        return socket.gethostname(), os.path.realpath(self.path), epochs
 
     def mac(self, subject: str) -> bytes:
         """Return the name of a subject in the store."""
@@ -99,6 +107,12 @@ class KeyFolder:
         """Keep keys as the last epoch wraps them, durably."""
         _append(self.path / f"living-{self.epoch}.keys", (f"{name} {text_of(key)}" for name, key in wrapped.items()))
 
+    def drop_living(self, names: Collection[str]) -> None:
+        """Remove keys from those that the last epoch wraps."""
+        kept = "".join(f"{name} {text_of(key)}\n" for name, key in self.living().items() if name not in names)
+        _write(self.path, f"living-{self.epoch}.keys", kept.encode())
+        _sync_folder(self.path)
+
     def earlier(self) -> list[int]:
         """Return the epochs before the last whose files are there."""
         return sorted(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
@@ -107,13 +121,40 @@ class KeyFolder:
         """Make the file of the next epoch, durably, unless an earlier one is still there; return the folder with it."""
         if self.earlier():
             return self
-        _write_new(self.path, f"epoch-{self.epoch + 1}.key", KEY_BYTES)
+        _write(self.path, f"epoch-{self.epoch + 1}.key", secrets.token_bytes(KEY_BYTES))
         _sync_folder(self.path)
         return opened_folder(self.path)
 
     def destroy_earlier(self) -> None:
         """Overwrite and remove the files of the epochs before the last."""
-        for epoch in self.earlier():
+        self._destroy(self.earlier())
+
+    def copied_to(self, path: Path) -> "KeyFolder":
+        """Copy the folder, durably, also over an earlier copy of it, whose other epochs are destroyed; return the copy.
+
+        Raises:
+            InvalidSetting: There are keys of another store.
+        """
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        subjects = self.path / SUBJECTS
+        if (path / SUBJECTS).exists() and (path / SUBJECTS).read_bytes() != subjects.read_bytes():
+            raise InvalidSetting(f"The folder {path} has keys of another store.", hint="Name another folder.")
+        path.chmod(0o700)
+        with only_one(self.path / ".lock"):
+            epochs = _epochs(self.path)
+            # the epochs' files last: with them the copy counts as one
+            names = [each.name for each in self.path.iterdir() if each.suffix in (".key", ".keys", ".list")]
+            for name in sorted(names, key=lambda name: bool(EPOCH.fullmatch(name))):
+                content = (self.path / name).read_bytes()
+                _write(path, name, content)
+                if (path / name).read_bytes() != content:
+                    raise OSError(errno.EIO, "a copy differs")
+        copy = opened_folder(path)
+        copy._destroy(set(_epochs(path)) - set(epochs))
+        return copy
+
+    def _destroy(self, epochs: Iterable[int]) -> None:
+        for epoch in epochs:
             (self.path / f"living-{epoch}.keys").unlink(missing_ok=True)
             file = self.path / f"epoch-{epoch}.key"
             with file.open("r+b") as out:
@@ -136,7 +177,7 @@ def opened_folder(path: str | Path, refused: int | None = None) -> KeyFolder:
     epochs = _epochs(folder)
     if not epochs:
         raise InvalidSetting(
-            f"The folder of keys {folder} has no file epoch-1.key: `millrace privacy begin` makes it.",
+            f"The folder of keys {folder} has no file epoch-1.key: `millrace privacy init` makes it.",
             hint="If the store has keys already, name their folder.",
         )
     last = max([epoch for epoch in epochs if epoch != refused] or epochs)
@@ -152,7 +193,7 @@ def begun_folder(path: str | Path) -> KeyFolder:
         if not any(EPOCH.fullmatch(each.name) for each in folder.iterdir()):
             # the epoch's file last: with it the folder counts as begun
             for name, size in ((SUBJECTS, MAC_BYTES), ("epoch-1.key", KEY_BYTES)):
-                _write_new(folder, name, size)
+                _write(folder, name, secrets.token_bytes(size))
             _sync_folder(folder)
     return opened_folder(folder)
 
@@ -164,11 +205,11 @@ def _epochs(folder: Path) -> list[int]:
         raise InvalidSetting(f"The folder of keys {folder} cannot be read: {error.strerror}.") from error
 
 
-def _write_new(folder: Path, name: str, size: int) -> None:
+def _write(folder: Path, name: str, content: bytes) -> None:
     beside = folder / f".{name}"
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(secrets.token_bytes(size))
+        out.write(content)
         out.flush()
         os.fsync(out.fileno())
     beside.replace(folder / name)

@@ -13,7 +13,7 @@ from millrace.personal.envelope import KEY_BYTES, emptied, nonce_of, open_sealed
 from millrace.personal.folder import KeyFolder, opened_folder
 from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sealed, SubjectKey, is_envelope
 
-# so long a program may open what is forgotten since
+# so long a program may open what is forgotten since; and so often it notes its folder
 KEPT_S = 300.0
 # what holds no other value; most values are of these, and asking for a mapping takes long
 _SCALARS = (str, int, float, type(None))
@@ -29,15 +29,25 @@ class Sealer:
         self.folder = folder
         self._of_subject, self._by_name = dict[str, Key](), dict[str, Key]()
         self._kept_until = 0.0
+        self._noted: tuple[str, str, list[int]] | None = None
+        self._noted_until = 0.0
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Sealer":
-        """Return a sealer with the keys of a folder, which `millrace privacy begin` makes.
+        """Return a sealer with the keys of a folder, which `millrace privacy init` makes.
 
         Raises:
             InvalidSetting: The folder lacks a file, or others may read one.
         """
         return cls(opened_folder(path))
+
+    def to_note(self) -> tuple[str, str, list[int]] | None:
+        """Return the folder's `holder`, which the caller notes in the store; None while that has it."""
+        holder, now = self.folder.holder, time.monotonic()
+        if holder == self._noted and now < self._noted_until:
+            return None
+        self._noted, self._noted_until = holder, now + KEPT_S
+        return holder
 
     def drop_keys(self) -> None:
         """Forget which keys people have: the store refused one."""

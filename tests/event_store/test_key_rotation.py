@@ -162,7 +162,7 @@ def test_a_copy_of_the_folder_without_the_file(store: PlatformStore, dsn: str, k
     with pytest.raises(KeyGone, match=rf"(?s)are of epoch 2 .*newest files of {tmp_path / 'copy'}"):
         move(copied, "new", "a@a")
     assert type(emails(copied, PEOPLE[0])[0]) is Sealed
-    with pytest.raises(InvalidSetting, match="not that of the store"):
+    with pytest.raises(InvalidSetting, match="does not fit the store"):
         rotate(dsn, tmp_path / "copy")
     shutil.copy(keys.path / "epoch-2.key", tmp_path / "copy")
     assert emails(copied, PEOPLE[0]) == [f"{PEOPLE[0]}@a"]
@@ -171,7 +171,7 @@ def test_a_copy_of_the_folder_without_the_file(store: PlatformStore, dsn: str, k
     for _ in range(2):
         foreign = foreign.begun_next()
         foreign.destroy_earlier()
-    with pytest.raises(InvalidSetting, match="not that of the store"):
+    with pytest.raises(InvalidSetting, match="does not fit the store"):
         rotate(dsn, foreign.path)
 
 
@@ -239,7 +239,7 @@ def test_a_standby_must_have_replayed_it(pytestconfig: pytest.Config, tmp_path: 
                 wait_until(
                     lambda: value(following, "select pg_get_wal_replay_pause_state()") == "paused", "it replays nothing"
                 )
-                refused = refusal(MillraceError, lambda: rotate(dsn, keys.path, standbys_s=0))
+                refused = refusal(MillraceError, lambda: rotate(dsn, keys.path, wait_s=0))
                 assert (refused.detail, "epoch-1.key" in files(keys)) == (f"standby {second.directory.name}", True)
                 following.execute("select pg_wal_replay_resume()")
                 assert rotate(dsn, keys.path) == 2

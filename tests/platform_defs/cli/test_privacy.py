@@ -1,11 +1,14 @@
 """`millrace privacy …`: what it prints of keys, of a folder, and of what a forgetting does not reach."""
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from millrace import NewEvent
-from millrace.errors import InvalidSetting, UnknownSubject
+from millrace.errors import InvalidSetting, MillraceError, UnknownSubject
+from millrace.event_store.key_rotation import rotate
 from millrace.event_store.platform import PlatformStore
 from millrace.personal import Plain, Sealer
 from tests.support.command_line import cells, millrace
@@ -20,11 +23,11 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_person_is_forgotten_and_comes_back(orders: PlatformStore, dsn: str, keys: Path) -> None:
     for _ in range(2):
-        assert f"The keys of {keys}, epoch 1, are those of the store." in millrace("privacy", "begin", dsn=dsn)
+        assert f"The keys of {keys}, epoch 1, are those of the store." in millrace("privacy", "init", dsn=dsn)
     sealing = PlatformStore(orders.connection, sealer=Sealer.from_folder(keys))
     sealing.append("order", "o-1", NewEvent("placed", {"email": Plain("customer:c-7", "eve@example.com")}))
     status = millrace("privacy", "status", dsn=dsn)
-    assert (cells(status)[-1][2:4], f"The folder {keys} is that of the store." in status) == (["1", "0"], True)
+    assert (cells(status)[0][2:4], f"The folder {keys} is that of the store." in status) == (["1", "0"], True)
     forget, readmit = (("privacy", verb, "customer:c-7", "--reason", "request 812") for verb in ("forget", "readmit"))
     assert "customer:c-7 is not forgotten; nothing was changed." in millrace(*readmit, dsn=dsn)
     first, second = millrace(*forget, dsn=dsn), millrace(*forget, dsn=dsn)
@@ -40,15 +43,83 @@ def test_a_person_is_forgotten_and_comes_back(orders: PlatformStore, dsn: str, k
         "until `millrace privacy rotate` destroys the file",
     ):
         assert told in first
-    assert cells(millrace("privacy", "status", dsn=dsn))[-1][2:4] == ["0", "1"]
+    orders.connection.execute("update event_store_keys.subject_keys set forgotten_at = '2030-01-31 12:00:00+00'")
+    gone = f"customer:c-7 is forgotten: its key {key} is gone since 2030-01-31 12:00:00 UTC, in all copies:"
+    assert f"{gone} planned for 2030-02-04 04:30:00 UTC." in millrace("privacy", "show", "customer:c-7", dsn=dsn)
+    assert cells(millrace("privacy", "status", dsn=dsn))[0][2:4] == ["0", "1"]
     assert "wrapped by epoch-2.key, and the file before is destroyed" in millrace("privacy", "rotate", dsn=dsn)
     assert not (keys / "epoch-1.key").exists()
+    status = millrace("privacy", "status", dsn=dsn)
+    confirmed, others = cells(status)[0][5], cells(status)[1:]
+    assert others[1][:3] == [socket.gethostname(), str(keys), "2"]
+    assert f"{gone} confirmed at {confirmed} UTC." in millrace("privacy", "show", "customer:c-7", dsn=dsn)
     assert f"Key {key} stays gone, with all that it sealed." in millrace(*readmit, dsn=dsn)
+    assert "customer:c-7 has no key" in millrace("privacy", "show", "customer:c-7", dsn=dsn)
+
+
+def test_show_counts_the_events_of_a_person(orders: PlatformStore, dsn: str, keys: Path) -> None:
+    millrace("privacy", "init", dsn=dsn)
+    sealing = PlatformStore(orders.connection, sealer=Sealer.from_folder(keys))
+    for person, event in (("c-7", "placed"), ("c-7", "paid"), ("c-8", "paid"), ("c-7", "paid")):
+        sealing.append("order", "o-1", NewEvent(event, {"deep": [{"email": Plain(f"customer:{person}", "a@a")}] * 2}))
+    told = millrace("privacy", "show", "customer:c-7", dsn=dsn)
+    assert re.search(r"customer:c-7 has the key \S{22} since .* UTC, wrapped by epoch-1\.key\.", told)
+    assert cells(told) == [["order", "paid", "2"], ["order", "placed", "1"]]
+
+
+def test_a_copy_of_the_keys_is_a_holder(orders: PlatformStore, dsn: str, keys: Path, tmp_path: Path) -> None:
+    millrace("privacy", "init", dsn=dsn)
+    sealing = PlatformStore(orders.connection, sealer=Sealer.from_folder(keys))
+    sealing.append("order", "o-1", NewEvent("placed", {"email": Plain("customer:c-7", "a@a")}))
+    millrace("privacy", "forget", "customer:c-7", "--reason", "asked", dsn=dsn)
+    copy = tmp_path / "custodian" / "keys"
+    assert f"{copy} has the keys at epoch 1." in millrace("privacy", "backup-keys", copy, dsn=dsn)
+    assert copy.stat().st_mode & 0o777 == 0o700
+    assert {each.name: each.stat().st_mode & 0o777 for each in copy.iterdir()} == dict.fromkeys(
+        ("subjects.key", "epoch-1.key", "forgotten.list"), 0o600
+    )
+    # the next file is kept apart before a key depends on it
+    with pytest.raises(MillraceError, match=rf"(?s)lack {keys}/epoch-2\.key.*{copy}.*Copy the file there"):
+        rotate(dsn, keys, wait_s=0)
+    millrace("privacy", "backup-keys", copy, dsn=dsn)
+    millrace("privacy", "rotate", dsn=dsn)
+    assert f"epoch-1.key is destroyed here, and not by: {socket.gethostname()} {copy}." in " ".join(
+        millrace("privacy", "status", dsn=dsn).split()
+    )
+    millrace("privacy", "backup-keys", copy, dsn=dsn)
+    assert {each.name for each in copy.iterdir()} == {"subjects.key", "epoch-2.key", "forgotten.list"}
+    assert "is destroyed here" not in millrace("privacy", "status", dsn=dsn)
+    retire = ("privacy", "retire", socket.gethostname(), copy, "--reason", "the stick was burnt")
+    assert "no holder of keys any more" in millrace(*retire, dsn=dsn)
+    assert "no holder of keys; nothing was changed" in millrace(*retire, dsn=dsn)
+    assert "the stick was burnt" in millrace("show", "audit", dsn=dsn)
+    for within, file in (("data", "PG_VERSION"), ("saved", "manifest.json")):
+        (tmp_path / within).mkdir()
+        (tmp_path / within / file).touch()
+        with pytest.raises(InvalidSetting, match=f"is within {tmp_path / within}"):
+            millrace("privacy", "backup-keys", tmp_path / within / "keys", dsn=dsn)
+    with pytest.raises(InvalidSetting, match=f"is within {keys}"):
+        millrace("privacy", "backup-keys", keys, dsn=dsn)
+    (copy / "subjects.key").write_bytes(bytes(32))
+    with pytest.raises(InvalidSetting, match="has keys of another store"):
+        millrace("privacy", "backup-keys", copy, dsn=dsn)
+
+
+def test_a_store_of_an_earlier_time_takes_its_keys(orders: PlatformStore, dsn: str, keys: Path) -> None:
+    millrace("privacy", "init", dsn=dsn)
+    sealing = PlatformStore(orders.connection, sealer=Sealer.from_folder(keys))
+    sealing.append("order", "o-1", NewEvent("placed", {"email": Plain("customer:c-7", "a@a")}))
+    earlier = orders.connection.execute("select key_id, wrapped from event_store_keys.subject_keys").fetchone()
+    millrace("privacy", "forget", "customer:c-7", "--reason", "asked", dsn=dsn)
+    orders.connection.execute("update event_store_keys.subject_keys set forgotten_at = null, wrapped = %s", earlier[1:])
+    assert "1 keys in" in millrace("privacy", "status", dsn=dsn)
+    assert "1 that were forgotten since are forgotten again" in millrace("privacy", "restore-keys", dsn=dsn)
+    assert "1 keys in" not in millrace("privacy", "status", dsn=dsn)
 
 
 def test_what_cannot_be_done_is_said(dsn: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be read: No such file" in millrace("privacy", "status", dsn=dsn)
-    millrace("privacy", "begin", dsn=dsn)
+    millrace("privacy", "init", dsn=dsn)
     for verb in ("forget", "readmit"):
         assert "Missing option '--reason'" in millrace("privacy", verb, "customer:c-7", dsn=dsn, code=2)
     with pytest.raises(UnknownSubject, match="<kind>:<id>"):
@@ -58,4 +129,4 @@ def test_what_cannot_be_done_is_said(dsn: str, keys: Path, monkeypatch: pytest.M
     monkeypatch.delenv("MILLRACE_KEYS")
     assert "MILLRACE_KEYS is not set: no folder was compared." in millrace("privacy", "status", dsn=dsn)
     with pytest.raises(InvalidSetting, match="MILLRACE_KEYS is not set"):
-        millrace("privacy", "begin", dsn=dsn)
+        millrace("privacy", "init", dsn=dsn)
