@@ -72,6 +72,7 @@ def test_a_copy_from_before_opens_nothing(store: PlatformStore, dsn: str, keys: 
 # where a rotation is killed, in the order of its steps
 KILLED_AT = {
     "the next file is there": "KeyFolder.begun_next = after(KeyFolder.begun_next)",
+    "the folder is noted": "KeyStore.note_holder = after(KeyStore.note_holder)",
     "the epoch has begun": "KeyStore.begin_key_epoch = after(KeyStore.begin_key_epoch)",
     "a batch is wrapped": "KeyStore.wrap_keys = after(KeyStore.wrap_keys, 2)",
     "a batch is in the folder": "KeyFolder.note_living = after(KeyFolder.note_living, 2)",
@@ -123,6 +124,7 @@ def test_a_kill_at_each_step(store: PlatformStore, dsn: str, keys: KeyFolder) ->
         assert living == ({key: raw for key, (_, raw) in wrapped(store).items()} if all_wrapped else {}), name
     assert rotate(dsn, keys.path) == 2
     assert files(keys) == {"subjects.key", "epoch-2.key", "living-2.keys"}
+    assert value(store.connection, "select confirmed_at is not null from event_store_keys.epochs where epoch = 1")
     assert emails(sealing(store.connection, keys.path), *PEOPLE)[-6:] == [f"{person}@a" for person in PEOPLE[1:]]
 
 
