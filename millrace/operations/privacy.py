@@ -23,7 +23,7 @@ from millrace.personal.values import SEALED, OpenKey, Sealed
 
 # when Dagster rotates: on Mondays at 4:30 UTC, as `planned` reckons
 WEEKLY = "30 4 * * 1"
-# so many of the newest events are looked through for what is forgotten, and so many are tried
+# how many of the newest events are looked through for what is forgotten, and how many values are tried
 NEWEST, TRIED = 10_000, 20
 ENVELOPE = re.compile(r'"\$sealed": "(1\.([\w-]{22})\.[\w-]{22}\.[\w-]+)"')
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-COLUMNS = ("epoch", "began", "living keys", "forgotten keys", "file destroyed", "in all copies")
-HOLDERS = ("host", "folder", "epochs", "last seen")
+COLUMNS = ("epoch", "began", "living keys", "forgotten keys", "file")
 
 Subject = Annotated[str, typer.Argument(help="The person, as <kind>:<id>, such as customer:c-7.", metavar="SUBJECT")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log, which keeps it: no personal data.")]
@@ -172,13 +171,15 @@ def status_command(dsn: DsnOption = None) -> None:
             in_utc(each.began_at),
             f"{each.living:,}",
             f"{each.forgotten:,}",
-            *(in_utc(at) if at else "" for at in (each.destroyed_at, each.confirmed_at)),
+            f"confirmed {in_utc(each.confirmed_at)}"
+            if each.confirmed_at
+            else each.destroyed_at and f"destroyed {in_utc(each.destroyed_at)}",
         )
         for each in epochs
     ]
     Screen().print(table("Keys of people", COLUMNS, rows))
-    folders = [(each.host, each.folder, ", ".join(map(str, each.epochs)), in_utc(each.seen_at)) for each in holders]
-    Screen().print(table("Folders of keys", HOLDERS, folders))
+    for holder in holders:
+        _say(f"Holder {holder}: epochs {', '.join(map(str, holder.epochs)) or 'none'}")
     if found is None:
         _say("MILLRACE_KEYS is not set: no folder was compared.", style="yellow")
     elif not found:
