@@ -80,9 +80,9 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2380,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
+    "assets": 2420,  # `defs`: each file by itself; owners, tags, links to code; a rebuild's verdicts; keys of people
     "examples": 1300,
-    "platform_defs": 6660,  # `generate dbt`, `privacy`; `dg dev` starts nothing; a location that does not load is told
+    "platform_defs": 6780,  # `generate dbt`, `privacy`, rotations; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
     "millrace": 3300,  # its own modules, without the rooms
     "millrace/archive": 2150,
@@ -91,11 +91,11 @@ BUDGETS = {
     "millrace/commands": 650,
     "millrace/drain": 4100,
     "millrace/event_schemas": 890,  # reports refuse events that differ from their declaration; personal fields
-    "millrace/event_store": 4450,  # gathered appends; personal values, and the rotation of their keys
+    "millrace/event_store": 4540,  # gathered appends; personal values, the rotation of their keys, and its holders
     "millrace/handlers": 2100,
     "millrace/importer": 1550,
-    "millrace/operations": 1500,  # personal data: begin, forget, readmit, status
-    "millrace/personal": 720,
+    "millrace/operations": 1560,  # personal data: init, forget, readmit, status, show, copies of keys
+    "millrace/personal": 770,
     "millrace/postgres": 1100,
     "millrace/producers": 700,
     "millrace/read_models": 7380,  # columns of personal values: sealed, or refused

@@ -74,7 +74,7 @@ def backup(
         ForeignBackup: The folder holds other files, or a backup that this store does not continue.
         ArchiveDamaged: A needed file of the archive is not whole.
         Busy: Another process writes this backup.
-        MillraceError: A rotation of the keys of people is half done.
+        MillraceError: A rotation of keys is half done.
     """
     from adbc_driver_postgresql import dbapi
 
@@ -102,8 +102,7 @@ def backup(
             cursor.execute("select count(*) from event_store.key_counts() where destroyed_at is null")
             if cursor.fetchone()[0] > 1:
                 raise MillraceError(
-                    "A rotation of the keys of people is half done: no backup is taken.",
-                    hint="`millrace privacy rotate` goes on with it.",
+                    "A rotation of keys is half done.", hint="`millrace privacy rotate` goes on with it."
                 )
             available = _read_available(cursor)
             if before is not None:

@@ -195,11 +195,10 @@ def begun(store: KeyStore, path: Path, wait_s: float) -> KeyFolder:
         keys = keys.begun_next()
     if keys.epoch > last.epoch:
         store.note_holder(keys)
-        file = keys.path / f"epoch-{keys.epoch}.key"
         _until_none(
             wait_s,
-            lambda: [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)],
-            f"Other folders lack {file}: the rotation has not begun.",
+            lambda _: [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)],
+            f"Other folders lack {keys.path}/epoch-{keys.epoch}.key: the rotation has not begun.",
             "Copy the file there, and call it again. A program that has asked for no key since does not say that the file"
             " is there: `millrace privacy status` says it at once. A folder that is gone for good is taken off by"
             " `millrace privacy retire`.",
@@ -234,17 +233,9 @@ def require_wrapped(store: KeyStore, keys: KeyFolder, wait_s: float) -> None:
     _opened(keys, rows)
     if any(row.epoch != keys.epoch for row in rows):
         raise MillraceError("Keys are still wrapped by an earlier epoch: nothing is destroyed.", hint="Call it again.")
-    lsn: str | None = None
-
-    def behind() -> list[Standby]:
-        nonlocal lsn
-        found = store.standbys_behind(lsn)
-        lsn = found[0].lsn if found else lsn
-        return found
-
     _until_none(
         wait_s,
-        behind,
+        lambda before: store.standbys_behind(before[0].lsn if before else None),
         "A standby has not replayed the keys as they are wrapped now: nothing is destroyed.",
         "Call it again once it has; a role without pg_read_all_stats cannot see that.",
     )
@@ -279,10 +270,10 @@ def _opened(keys: KeyFolder, rows: Sequence[OpenKey]) -> dict[str, bytes]:
     return opened
 
 
-def _until_none(wait_s: float, find: Callable[[], Sequence[object]], fault: str, hint: str) -> None:
-    """Wait until nothing is found; after that time refuse to go on."""
-    deadline = time.monotonic() + wait_s
-    while found := find():
+def _until_none(wait_s: float, find: Callable[[Sequence[Result]], Sequence[Result]], fault: str, hint: str) -> None:
+    """Wait until nothing is found, given what was found before; after that time refuse to go on."""
+    deadline, found = time.monotonic() + wait_s, list[Result]()
+    while found := [*find(found)]:
         if time.monotonic() > deadline:
             raise MillraceError(fault, detail="; ".join(map(str, found)), hint=hint)
         time.sleep(LOOK_S)

@@ -157,19 +157,15 @@ def confirmed(epochs: Sequence[KeyEpoch], last: int) -> datetime | None:
 
 def unconfirmed(epochs: Sequence[KeyEpoch], holders: Sequence[KeyHolder]) -> list[str]:
     """Return why a rotation is not confirmed, or is late, each as a sentence."""
-    found = []
+    found, goes_on = [], "`millrace privacy rotate`"
     for each in epochs:
         holding = ", ".join(str(holder) for holder in holders if each.epoch in holder.epochs)
         if each is epochs[-1]:
             since = each.forgotten_since
             if since and planned(since) < datetime.now(UTC):
-                found += [
-                    f"Keys are forgotten since {since:%Y-%m-%d}, and no rotation followed: run `millrace privacy rotate`."
-                ]
+                found += [f"Keys are forgotten since {since:%Y-%m-%d}, and no rotation followed: run {goes_on}."]
         elif not each.destroyed_at:
-            found += [
-                f"The rotation of epoch {each.epoch} is half done: `millrace privacy rotate` goes on. Held by: {holding}."
-            ]
+            found += [f"The rotation of epoch {each.epoch} is half done, held by: {holding}. To go on run {goes_on}."]
         elif not each.confirmed_at:
             found += [
                 f"epoch-{each.epoch}.key is destroyed here, and not by: {holding}. Destroy it there and run `millrace"
@@ -200,7 +196,7 @@ def opened_forgotten(store: PrivacyStore, path: Path) -> tuple[int, list[str]]:
     was forgotten since the last rotation may still be in the folder as that wrapped it: this copy is left out.
     """
     folder = folder_of(store, path)
-    listed, living = set(folder.forgotten()), folder.living()
+    listed = set(folder.forgotten())
     if not listed and not any(each.forgotten for each in store.key_counts()):
         return 0, []
     events = PlatformStore(store.connection).latest_events(NEWEST)
@@ -209,7 +205,7 @@ def opened_forgotten(store: PrivacyStore, path: Path) -> tuple[int, list[str]]:
     tried = [
         (text, keys[name]) for text, name in found if name in keys and not (keys[name].wrapped and name not in listed)
     ]
-    opening = set[str]()
+    living, opening = folder.living(), set[str]()
     for text, key in tried[:TRIED]:
         kept = (key.wrapped, living.get(key.key_id) if key.epoch < folder.epoch else None)
         for wrapped, epoch in product(filter(None, kept), folder.holder[2]):

@@ -8,7 +8,6 @@
 Only the owner may read the files. They must not be in a backup of the database: then a destroyed key would come back.
 """
 
-import errno
 import hashlib
 import hmac
 import os
@@ -133,24 +132,20 @@ class KeyFolder:
         """Copy the folder, durably, also over an earlier copy of it, whose other epochs are destroyed; return the copy.
 
         Raises:
-            InvalidSetting: There are keys of another store.
+            InvalidSetting: There are keys of another store, or the folder changed meanwhile.
         """
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        subjects = self.path / SUBJECTS
-        if (path / SUBJECTS).exists() and (path / SUBJECTS).read_bytes() != subjects.read_bytes():
+        files = _contents(self.path)
+        if _contents(path).get(SUBJECTS) not in {None, files[SUBJECTS]}:
             raise InvalidSetting(f"The folder {path} has keys of another store.", hint="Name another folder.")
         path.chmod(0o700)
-        with only_one(self.path / ".lock"):
-            epochs = _epochs(self.path)
-            # the epochs' files last: with them the copy counts as one
-            names = [each.name for each in self.path.iterdir() if each.suffix in (".key", ".keys", ".list")]
-            for name in sorted(names, key=lambda name: bool(EPOCH.fullmatch(name))):
-                content = (self.path / name).read_bytes()
-                _write(path, name, content)
-                if (path / name).read_bytes() != content:
-                    raise OSError(errno.EIO, "a copy differs")
+        # the epochs' files last: with them the copy counts as one
+        for name in sorted(files, key=lambda name: bool(EPOCH.fullmatch(name))):
+            _write(path, name, files[name])
         copy = opened_folder(path)
-        copy._destroy(set(_epochs(path)) - set(epochs))
+        copy._destroy(set(_epochs(path)) - set(_epochs(self.path)))
+        if _contents(path) != _contents(self.path):
+            raise InvalidSetting(f"The folder {self.path} changed while it was copied.", hint="Call it again.")
         return copy
 
     def _destroy(self, epochs: Iterable[int]) -> None:
@@ -203,6 +198,10 @@ def _epochs(folder: Path) -> list[int]:
         return [int(found[1]) for each in folder.iterdir() if (found := EPOCH.fullmatch(each.name))]
     except OSError as error:
         raise InvalidSetting(f"The folder of keys {folder} cannot be read: {error.strerror}.") from error
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.suffix in (".key", ".keys", ".list")}
 
 
 def _write(folder: Path, name: str, content: bytes) -> None:
