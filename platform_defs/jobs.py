@@ -55,7 +55,7 @@ REBUILD = dg.define_asset_job(
 )
 
 
-@dg.op(name="rotate_keys", description="Wraps people's keys anew; holders get five minutes to have the new file.")
+@dg.op(name="wrap_keys_anew", description="Wraps people's keys anew; holders get five minutes to have the new file.")
 def _rotated(context: dg.OpExecutionContext, postgres: PostgresResource) -> None:
     epoch = rotate(postgres.current_dsn(), Settings().keys_folder, wait_s=REST_S)
     context.log.info("the keys are at epoch %s", epoch)

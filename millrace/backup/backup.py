@@ -102,7 +102,9 @@ def backup(
             cursor.execute("select count(*) from event_store.key_counts() where destroyed_at is null")
             if cursor.fetchone()[0] > 1:
                 raise MillraceError(
-                    "A rotation of keys is half done.", hint="`millrace privacy rotate` goes on with it."
+                    "A rotation of keys is half done.",
+                    detail="The file of an ended epoch is not destroyed.",
+                    hint="`millrace privacy rotate` goes on with it.",
                 )
             available = _read_available(cursor)
             if before is not None:

@@ -139,6 +139,8 @@ class KeyFolder:
         if _contents(path).get(SUBJECTS) not in {None, files[SUBJECTS]}:
             raise InvalidSetting(f"The folder {path} has keys of another store.", hint="Name another folder.")
         path.chmod(0o700)
+        for left in path.glob(".*.key"):  # by a copy that was killed
+            left.unlink()
         # the epochs' files last: with them the copy counts as one
         for name in sorted(files, key=lambda name: bool(EPOCH.fullmatch(name))):
             _write(path, name, files[name])
