@@ -39,6 +39,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_personal.sql
+\ir migrations/0009_unsealed_pushes.sql
 
 \ir roles.sql
 
@@ -293,6 +294,7 @@ set local check_function_bodies = off;
 \ir functions/handlers/private/lock_of_stream.sql
 \ir functions/handlers/private/locks_of_id.sql
 \ir functions/handlers/private/refuse_not_in_flight.sql
+\ir functions/handlers/private/require_push.sql
 \ir functions/handlers/push/drop_push_secret.sql
 \ir functions/handlers/push/push_options.sql
 \ir functions/handlers/push/push_secrets.sql
@@ -393,7 +395,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bbe41c141e821a67394fd92f77b76a6609198eeac3f3707a9187ceaea8992a07'),
+  (0, '91648490e4a4731abe4abed897a76769b58fd1e28b421f590833a999ecab2087'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -401,5 +403,6 @@ insert into event_store.migrations (version, name) values
   (5, '0005_producers'),
   (6, '0006_capture'),
   (7, '0007_alerts'),
-  (8, '0008_personal');
+  (8, '0008_personal'),
+  (9, '0009_unsealed_pushes');
 commit;

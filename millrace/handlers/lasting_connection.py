@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from tenacity import RetryCallState
@@ -12,6 +12,9 @@ from millrace.event_store.platform import PlatformStore
 from millrace.handlers.log_lines import Counters, error_text, log_line
 from millrace.patience import while_away
 from millrace.postgres import connecting
+
+if TYPE_CHECKING:
+    from millrace.personal.sealer import Sealer
 
 Result = TypeVar("Result")
 
@@ -23,10 +26,11 @@ class LastingConnection:
         dsn: The event store.
         view: The view in log lines.
         counters: Counts new connections.
+        sealer: Opens personal values.
     """
 
-    def __init__(self, dsn: str, view: str, counters: Counters) -> None:
-        self._dsn, self._view, self._counters = dsn, view, counters
+    def __init__(self, dsn: str, view: str, counters: Counters, sealer: "Sealer | None" = None) -> None:
+        self._dsn, self._view, self._counters, self._sealer = dsn, view, counters, sealer
         self._connection: psycopg.Connection | None = None
         self._away = False
         self._hung_up = threading.Event()
@@ -62,7 +66,7 @@ class LastingConnection:
                     self._away = False
                     self._counters.reconnected += 1
                     log_line(logging.INFO, "server is back", view=self._view)
-            return call(PlatformStore(self._connection))
+            return call(PlatformStore(self._connection, sealer=self._sealer))
         except connecting.PASSING as error:
             # an error of class 40 only means a loss to a concurrent transaction
             if not (error.sqlstate or "").startswith("40"):

@@ -7,10 +7,11 @@ from millrace.event_store.sql_functions import SqlFunctions
 
 @dataclass(frozen=True)
 class PushOptions:
-    """How events are pushed: as 'json' or 'cloudevents', and whether with data in the newest shape of their event."""
+    """How events are pushed: as 'json' or 'cloudevents', whether upcast, and whether with personal values opened."""
 
     push_format: str
     push_upcast: bool
+    push_unseal: bool
 
 
 class PushStore(SqlFunctions):
