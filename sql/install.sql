@@ -395,7 +395,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '91648490e4a4731abe4abed897a76769b58fd1e28b421f590833a999ecab2087'),
+  (0, '5aef37cfccb036ec3efc574ad2441ad8287101c22da61faa166135e787badc60'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

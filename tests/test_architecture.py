@@ -143,7 +143,7 @@ SQL = {
     "postgres.logins": "makes logins and their databases",
     "producers.store": "calls functions",
     "handlers.store": "calls functions",
-    "operations.privacy": "calls functions",
+    "operations.privacy": "calls functions, and reads which views get personal fields",
     "operations.verification.store": "calls functions",
     "read_models.*": "tables that follow from declarations",
     "reports": "tables that follow from reports",

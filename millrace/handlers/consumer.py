@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from msgspec import structs
@@ -26,10 +25,8 @@ from millrace.handlers.lasting_connection import LastingConnection
 from millrace.handlers.log_lines import Counters, error_text, log_line
 from millrace.handlers.wake_up_hub import WakeUpHub
 from millrace.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
+from millrace.personal.sealer import Sealer
 from millrace.postgres import connecting
-
-if TYPE_CHECKING:
-    from millrace.personal.sealer import Sealer
 
 # how long the waiting events keep the threads busy
 AHEAD_S = 0.2
@@ -47,7 +44,7 @@ def consume(
     *,
     stop: threading.Event,
     counters: dict[str, Counters] | None = None,
-    sealer: "Sealer | None" = None,
+    sealer: Sealer | None = None,
 ) -> Mapping[str, Counters]:
     """Call the handlers of subscriptions for each event until `stop` is set; return what was done, by view.
 
@@ -76,7 +73,7 @@ def consume(
         raise InvalidSubscription("There is no subscription to consume.", hint="Declare one with @subscription(…).")
     wake_ups = WakeUpHub(dsn)
     # a sealer for each: it knows whether the handler got a value
-    consumers = [Consumer(dsn, each, wake_ups, sealer=sealer and sealer.anew()) for each in subscriptions]
+    consumers = [Consumer(dsn, each, wake_ups, sealer=sealer and Sealer(sealer.folder)) for each in subscriptions]
     counters_by_view = {} if counters is None else counters
     counters_by_view.update({each.subscription.view: each.counters for each in consumers})
     for consumer in consumers:
@@ -128,7 +125,7 @@ class Consumer:
         wake_ups: WakeUpHub | None = None,
         name: str | None = None,
         *,
-        sealer: "Sealer | None" = None,
+        sealer: Sealer | None = None,
         opens_text: bool = False,
     ) -> None:
         self.subscription = subscription

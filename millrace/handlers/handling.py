@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -22,11 +22,9 @@ from millrace.event_store import Delivery, Views, causing
 from millrace.handlers.declaration import LONGEST_WAIT_S, Refused, Subscription, Told
 from millrace.handlers.log_lines import cleaned, error_text, log_line
 from millrace.patience import FAREWELL_S, PAUSE_S
+from millrace.personal.sealer import Sealer
 from millrace.postgres import connecting
 from millrace.user_code import finished
-
-if TYPE_CHECKING:
-    from millrace.personal.sealer import Sealer
 
 # how often a transaction is retried at once if it only lost to a concurrent one
 TRIES = 5
@@ -72,7 +70,7 @@ class Caller:
         subscription: Subscription,
         loop: asyncio.AbstractEventLoop | None,
         leaving: threading.Event,
-        sealer: "Sealer | None" = None,
+        sealer: Sealer | None = None,
     ) -> None:
         self._dsn, self._subscription, self._loop, self._leaving = dsn, subscription, loop, leaving
         self._sealer = sealer
@@ -200,14 +198,14 @@ def _lost_to_concurrent(error: BaseException) -> bool:
     return False
 
 
-def _has_opened(sealer: "Sealer | None") -> bool:
+def _has_opened(sealer: Sealer | None) -> bool:
     return sealer is not None and sealer.has_opened
 
 
 class LoopThread:
     """An event loop in a thread, for handlers that are `async`."""
 
-    def __init__(self, name: str, sealer: "Sealer | None" = None) -> None:
+    def __init__(self, name: str, sealer: Sealer | None = None) -> None:
         self.loop = asyncio.new_event_loop()
         self._sealer = sealer
         self.loop.set_exception_handler(self._log_fault)

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import psycopg
 from tenacity import RetryCallState
@@ -11,10 +11,8 @@ from tenacity import RetryCallState
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.log_lines import Counters, error_text, log_line
 from millrace.patience import while_away
+from millrace.personal.sealer import Sealer
 from millrace.postgres import connecting
-
-if TYPE_CHECKING:
-    from millrace.personal.sealer import Sealer
 
 Result = TypeVar("Result")
 
@@ -29,7 +27,7 @@ class LastingConnection:
         sealer: Opens personal values.
     """
 
-    def __init__(self, dsn: str, view: str, counters: Counters, sealer: "Sealer | None" = None) -> None:
+    def __init__(self, dsn: str, view: str, counters: Counters, sealer: Sealer | None = None) -> None:
         self._dsn, self._view, self._counters, self._sealer = dsn, view, counters, sealer
         self._connection: psycopg.Connection | None = None
         self._away = False

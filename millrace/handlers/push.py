@@ -110,7 +110,8 @@ def push_events(
     if options.push_unseal and keys is None:
         raise InvalidSetting(f"View {view} is sent opened values, and MILLRACE_KEYS is not set where it is drained.")
     sealer = Sealer.from_folder(keys) if keys and options.push_unseal else None
-    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, options.push_format, unseal=options.push_unseal)
+    url, form = options.edge_function_url or "", options.push_format
+    pusher = Pusher(dsn, view, url, Allowed(allowed), on_failure, form, unseal=options.push_unseal)
     # a delivery may take the timeout twice, to connect and for the rest, and a name is looked up before
     consumer = Consumer(
         dsn,

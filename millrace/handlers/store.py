@@ -7,8 +7,9 @@ from millrace.event_store.sql_functions import SqlFunctions
 
 @dataclass(frozen=True)
 class PushOptions:
-    """How events are pushed: as 'json' or 'cloudevents', whether upcast, and whether with personal values opened."""
+    """Where and how events are pushed, all as of one moment: of an earlier URL another role may have been in charge."""
 
+    edge_function_url: str | None
     push_format: str
     push_upcast: bool
     push_unseal: bool

@@ -47,10 +47,6 @@ class Sealer:
         """
         return cls(opened_folder(path))
 
-    def anew(self) -> "Sealer":
-        """Return one with the same folder that knows no key, and has opened nothing."""
-        return Sealer(self.folder)
-
     def drop_keys(self) -> None:
         """Forget which keys people have: the store refused one."""
         self._of_subject.clear()
@@ -126,8 +122,8 @@ class Sealer:
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
             key = self._by_name.get(sealed.key_id)
-            if key is not None and key.forgotten:
-                return Forgotten(emptied(key.key_id))
+            if (key is not None and key.forgotten) or sealed == emptied(sealed.key_id):
+                return Forgotten(emptied(sealed.key_id))
             if key is None or key.raw is None:
                 return sealed
             try:
@@ -140,7 +136,7 @@ class Sealer:
         return _changed(data, is_envelope, value) if any(_names(data)) else data
 
     def opened_text(self, text: str) -> str:
-        """Return JSON as Postgres prints it with sealed values opened; all else stays, such as the digits of numbers."""
+        """Return JSON as Postgres prints it with sealed values opened; all else stays, such as digits of numbers."""
         return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]))), text)
 
     def _drop_old(self) -> None:
