@@ -100,7 +100,7 @@ def test_of_errors_that_may_quote_a_value_no_text_is_kept(
         "never": "ValueError", "pydantic": "ValidationError", "sql": "InvalidTextRepresentation 22P02", "o-1": "ValueError",
     }  # fmt: skip
     assert told["exits"][1] == f"{__name__}.failing, line {first + 9})"
-    assert errors(people, "w")["o-1"].startswith("ValueError: {'data': ")
+    assert errors(people, "w")["o-1"].startswith("ValueError: {'n': 1} is no more")
     assert SECRET not in caplog.text
     assert SECRET not in str(everything(people.store))
 
