@@ -80,7 +80,7 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2380,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
+    "assets": 2385,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
     "examples": 1300,
     "platform_defs": 6660,  # `generate dbt`, `privacy`; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
@@ -91,11 +91,11 @@ BUDGETS = {
     "millrace/commands": 650,
     "millrace/drain": 4100,
     "millrace/event_schemas": 900,  # reports refuse events that differ from their declaration; personal fields, hidden
-    "millrace/event_store": 4450,  # gathered appends; personal values, and the rotation of their keys
-    "millrace/handlers": 2100,
+    "millrace/event_store": 4470,  # gathered appends; personal values, and the rotation of their keys
+    "millrace/handlers": 2150,  # opened personal values, and errors without text
     "millrace/importer": 1550,
     "millrace/operations": 1500,  # personal data: begin, forget, readmit, status
-    "millrace/personal": 720,
+    "millrace/personal": 730,  # opens values in a text
     "millrace/postgres": 1100,
     "millrace/producers": 700,
     "millrace/read_models": 7380,  # columns of personal values: sealed, or refused
