@@ -13,7 +13,21 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace import Decider, Emit, count, fold, last, on, read_model, rollup, row, stream_id, subscription, sum_
+from millrace import (
+    Decider,
+    Delivery,
+    Emit,
+    count,
+    fold,
+    last,
+    on,
+    read_model,
+    rollup,
+    row,
+    stream_id,
+    subscription,
+    sum_,
+)
 from millrace.personal import Forgotten, Plain
 from millrace.rows import FoldEvent, State
 from millrace.spark import java
@@ -166,3 +180,10 @@ def test_personal_values_are_given_and_decided_on_as_in_production() -> None:
     )
     expected = Emit("customer_moved", {"customer_id": "anna", "email": f"not {SECRET}"})
     assert given(moved).when(decider, "c-7", "not").then(expected).state[0] != SECRET
+
+    def fail(_: Delivery) -> None:
+        raise ValueError("no value was opened for it")
+
+    with pytest.raises(StreamsFailed) as failed:
+        given(PLACED).when(subscription(view="other")(fail))
+    assert "no value was opened for it" in (failed.value.detail or "")

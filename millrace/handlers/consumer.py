@@ -72,8 +72,7 @@ def consume(
     if not subscriptions:
         raise InvalidSubscription("There is no subscription to consume.", hint="Declare one with @subscription(…).")
     wake_ups = WakeUpHub(dsn)
-    # a sealer for each: it knows whether the handler got a value
-    consumers = [Consumer(dsn, each, wake_ups, sealer=sealer and Sealer(sealer.folder)) for each in subscriptions]
+    consumers = [Consumer(dsn, each, wake_ups, sealer=sealer) for each in subscriptions]
     counters_by_view = {} if counters is None else counters
     counters_by_view.update({each.subscription.view: each.counters for each in consumers})
     for consumer in consumers:
@@ -131,9 +130,11 @@ class Consumer:
         self.subscription = subscription
         self.counters = Counters()
         self.idle_since: float | None = None
-        self._dsn, self._sealer, self._opens_text = dsn, sealer, opens_text
+        self._dsn, self._opens_text = dsn, opens_text
+        # one of its own: it says whether this handler got a value, and only the thread that leases drops its keys
+        self._sealer = sealer and Sealer(sealer.folder)
         self._deliveries = Deliveries(refill_at=subscription.concurrency)
-        self._connection = LastingConnection(dsn, subscription.view, self.counters, sealer)
+        self._connection = LastingConnection(dsn, subscription.view, self.counters, self._sealer)
         self._answer_connection = LastingConnection(dsn, subscription.view, self.counters)
         self._answerer = Answerer(subscription, self._deliveries, self._answer_connection, self.counters, self._hung)
         self._loop: LoopThread | None = None
@@ -287,7 +288,7 @@ class Consumer:
             )
         )
         if self._sealer is not None and self._opens_text:
-            # now: a later lease may drop the keys
+            # now: the next lease may drop the keys
             text = self._sealer.opened_text
             events = [structs.replace(event, data_json=text(event.data_json)) for event in events]
         now = time.monotonic()
