@@ -39,7 +39,11 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_personal.sql
+<<<<<<< HEAD
 \ir migrations/0009_key_holders.sql
+=======
+\ir migrations/0009_unsealed_pushes.sql
+>>>>>>> handlers
 
 \ir roles.sql
 
@@ -294,6 +298,7 @@ set local check_function_bodies = off;
 \ir functions/handlers/private/lock_of_stream.sql
 \ir functions/handlers/private/locks_of_id.sql
 \ir functions/handlers/private/refuse_not_in_flight.sql
+\ir functions/handlers/private/require_push.sql
 \ir functions/handlers/push/drop_push_secret.sql
 \ir functions/handlers/push/push_options.sql
 \ir functions/handlers/push/push_secrets.sql
@@ -399,7 +404,11 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
+<<<<<<< HEAD
   (0, '2f66e9d196792bbb1fa243bb66ca353fadc91293602cfb654b008920025aca84'),
+=======
+  (0, '5aef37cfccb036ec3efc574ad2441ad8287101c22da61faa166135e787badc60'),
+>>>>>>> handlers
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -408,5 +417,9 @@ insert into event_store.migrations (version, name) values
   (6, '0006_capture'),
   (7, '0007_alerts'),
   (8, '0008_personal'),
+<<<<<<< HEAD
   (9, '0009_key_holders');
+=======
+  (9, '0009_unsealed_pushes');
+>>>>>>> handlers
 commit;

@@ -34,7 +34,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         (
             "view", "start_at", "lock_timeout_s", "pooling_delay_s", "edge_function_url", "created_at", "updated_at", "mode",
             "deciders", "events", "enabled", "max_attempts", "owner",
-            "version", "push_format", "push_upcast", "max_lag_s",
+            "version", "push_format", "push_upcast", "push_unseal", "max_lag_s",
         ),
     ),
     "checkpoints": (

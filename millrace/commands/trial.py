@@ -8,6 +8,7 @@ from typing import Any, Generic
 from millrace.commands.decider import Command, Decided, Decider, Emit, Loaded, State
 from millrace.commands.handle import handle
 from millrace.event_store import EventStore
+from millrace.personal.values import Plain
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, 
     """
     __tracebackhide__ = True
     initial = deepcopy(decider.initial)
-    state_before = _folded(store, decider, decider_id)
+    (opened,) = store.open_rows([{"state": _folded(store, decider, decider_id)}])
+    state_before = opened["state"]
     unchanged = deepcopy(state_before)
     emitted = [*decider.decide(command, state_before)]
     if state_before != unchanged or decider.initial != initial:
@@ -85,9 +87,15 @@ def _folded(store: EventStore, decider: Decider[State, Command], decider_id: str
 def _as_stored(value: Any) -> Any:  # noqa: ANN401 - a user's
     """Return a value as JSON has it, if JSON can hold it: a tuple is a list, a key a text."""
     try:
-        return json.loads(json.dumps(value))
+        return json.loads(json.dumps(value, default=_value))
     except (TypeError, ValueError):
         return value
+
+
+def _value(plain: Any) -> Any:  # noqa: ANN401 - a user's
+    if isinstance(plain, Plain):
+        return plain.value
+    raise TypeError
 
 
 def _in_words(one: Emit) -> str:

@@ -43,6 +43,7 @@ from millrace.event_store.rows import (
     StreamState,
     View,
 )
+from millrace.event_store.sealing import MAY_OPEN, Read
 from millrace.event_store.sql_functions import (
     CHECK_AFTER_CALLS,
     MOST_KEPT_ROWS,
@@ -291,12 +292,12 @@ class AsyncSealing(AsyncSqlFunctions):
         await self._learn_keys(given)
         return [self.sealer.opened(row) for row in given]
 
-    async def _opened(self, events: list[Event]) -> list[Event]:
+    async def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
         if self.sealer is None:
             return events
         sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
-        readable = list[Event]()
+        readable = list[Read]()
         for event in sealed:
             with suppress(UnreadableData):
                 readable += [event] if event.data is not None else []
@@ -307,8 +308,10 @@ class AsyncSealing(AsyncSqlFunctions):
 
     async def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
-            await self._note_holder()
-            self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+            may_open = await self._value(bool, MAY_OPEN)
+            if may_open:
+                await self._note_holder()
+                self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
 
     async def _note_holder(self) -> None:
         if self.sealer and (holder := self.sealer.to_note()):
@@ -629,7 +632,7 @@ class UngatheredEventStore(AsyncWaiting, AsyncSealing):
         )
 
 
-class AsyncViews(AsyncSqlFunctions):
+class AsyncViews(AsyncSealing):
     """The calls of a consumer of `rows` views, which get events one at a time; also as coroutines."""
 
     async def register_view(
@@ -648,6 +651,7 @@ class AsyncViews(AsyncSqlFunctions):
         version: int | None = None,
         push_format: str | None = None,
         push_upcast: bool | None = None,
+        push_unseal: bool | None = None,
     ) -> View:
         """Register a view, or change the settings that are not None; its progress never changes.
 
@@ -666,10 +670,12 @@ class AsyncViews(AsyncSqlFunctions):
             version: The version of the registering program; a lower version than the view's changes no settings.
             push_format: The format of pushed events, 'json' or 'cloudevents'; at first 'json'.
             push_upcast: Whether data are pushed in the newest shape of their event; at first not.
+            push_unseal: Whether personal values are pushed opened; at first not. Only members of event_store_personal
+                change such a view.
         """
         return await self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 moment_of(start_at),
@@ -684,6 +690,7 @@ class AsyncViews(AsyncSqlFunctions):
                 version,
                 push_format,
                 push_upcast,
+                push_unseal,
             ),
         )
 
@@ -694,7 +701,7 @@ class AsyncViews(AsyncSqlFunctions):
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         query = "select {} from event_store.stream_events(%s, %s, %s)"
-        return await self._all(Event, query.format(RECORDED), (view_name, limit, seconds))
+        return await self._opened(await self._all(Event, query.format(RECORDED), (view_name, limit, seconds)))
 
     async def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
@@ -706,7 +713,7 @@ class AsyncViews(AsyncSqlFunctions):
         """
         query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
         columns = f"{NEWEST_SHAPE if upcast else STORED}, lease_token, attempt, suspect"
-        return await self._all(Delivery, query.format(columns), (view, limit, seconds, ahead))
+        return await self._opened(await self._all(Delivery, query.format(columns), (view, limit, seconds, ahead)))
 
     async def ack_event(
         self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -13,6 +13,13 @@ from millrace.event_store.new_events import StreamEvents
 from millrace.event_store.rows import Event
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.personal.values import SEALED, Key, OpenKey, SubjectKey
+
+Read = TypeVar("Read", bound=Event)
+# asked for, since a refusal would abort the caller's transaction
+MAY_OPEN = """
+    select case when has_schema_privilege('event_store', 'usage')
+      then has_function_privilege('event_store.open_keys(text[])', 'execute') else false end
+"""
 
 
 class Sealing(SqlFunctions):
@@ -30,12 +37,12 @@ class Sealing(SqlFunctions):
         self._learn_keys(given)
         return [self.sealer.opened(row) for row in given]
 
-    def _opened(self, events: list[Event]) -> list[Event]:
+    def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
         if self.sealer is None:
             return events
         sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
-        readable = list[Event]()
+        readable = list[Read]()
         for event in sealed:
             with suppress(UnreadableData):
                 readable += [event] if event.data is not None else []
@@ -46,8 +53,10 @@ class Sealing(SqlFunctions):
 
     def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
-            self._note_holder()
-            self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+            may_open = self._value(bool, MAY_OPEN)
+            if may_open:
+                self._note_holder()
+                self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
 
     def _note_holder(self) -> None:
         if self.sealer and (holder := self.sealer.to_note()):

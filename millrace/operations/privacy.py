@@ -72,6 +72,19 @@ class PrivacyStore(KeyStore):
         return self._value(bool, "select event_store_platform.retire_holder(%s, %s, %s)", (host, folder, reason))
 
 
+def given_values(store: PrivacyStore) -> list[str]:
+    """Return the present views whose programs may have opened values: of handlers, and of pushes with `unseal`."""
+    query = """
+        select v.view from event_store.views v
+        where v.mode = 'rows' and (v.edge_function_url is null or v.push_unseal) and exists (
+          select from event_store.deciders d
+          where d.seals and (v.deciders is null or d.decider = any (v.deciders)) and (v.events is null or d.event = any (v.events))
+        )
+        order by v.view
+    """
+    return [view for (view,) in store.connection.execute(query)]
+
+
 def init(store: PrivacyStore, path: Path) -> KeyFolder:
     """Make the folder's first files where there are none, and let their key wrap people's keys; return the folder.
 

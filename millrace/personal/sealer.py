@@ -1,5 +1,7 @@
 """Seals the personal values of events, and opens them, with keys that the store keeps and a folder unwraps."""
 
+import json
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,12 +19,17 @@ from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sea
 KEPT_S = 300.0
 # what holds no other value; most values are of these, and asking for a mapping takes long
 _SCALARS = (str, int, float, type(None))
+# as Postgres prints it
+_ENVELOPE = re.compile(r'\{"\$sealed": "[A-Za-z0-9_.-]+"\}')
 
 
 class Sealer:
     """Seals and opens the personal values of events, for `EventStore(connection, sealer=…)`; for any threads.
 
     A key is kept for five minutes at most, and only after the transaction that made it has committed.
+
+    Attributes:
+        has_opened: Whether it has opened a value.
     """
 
     def __init__(self, folder: KeyFolder) -> None:
@@ -31,6 +38,7 @@ class Sealer:
         self._kept_until = 0.0
         self._noted: tuple[str, str, list[int]] | None = None
         self._noted_until = 0.0
+        self.has_opened = False
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Sealer":
@@ -124,14 +132,22 @@ class Sealer:
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
             key = self._by_name.get(sealed.key_id)
-            if key is not None and key.forgotten:
-                return Forgotten(emptied(key.key_id))
+            if (key is not None and key.forgotten) or sealed == emptied(sealed.key_id):
+                return Forgotten(emptied(sealed.key_id))
+            if key is None or key.raw is None:
+                return sealed
             try:
-                return sealed if key is None or key.raw is None else open_sealed(key.raw, sealed[SEALED])
+                opened = open_sealed(key.raw, sealed[SEALED])
             except ValueError:
                 return sealed
+            self.has_opened = True
+            return opened
 
         return _changed(data, is_envelope, value) if any(_names(data)) else data
+
+    def opened_text(self, text: str) -> str:
+        """Return JSON as Postgres prints it with sealed values opened; all else stays, such as digits of numbers."""
+        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]))), text)
 
     def _drop_old(self) -> None:
         if (now := time.monotonic()) >= self._kept_until:

@@ -42,7 +42,7 @@ def init_command(dsn: DsnOption = None) -> None:
 @app.command("forget")
 def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None:
     """Forget a person: destroy the key of what was sealed for the person. What is sealed later has no content."""
-    from millrace.operations.privacy import forget, planned
+    from millrace.operations.privacy import forget, given_values, planned
     from millrace.personal.sealer import KEPT_S
 
     with _store(dsn) as store:
@@ -57,6 +57,14 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
         f" planned for {in_utc(planned(gone.forgotten_at))} UTC.",
         style="yellow",
     )
+    with _store(dsn) as store:
+        views = given_values(store)
+    if views:
+        _say(
+            "Values may have gone to the handlers or receivers of these views, and into data of their own:"
+            f" {', '.join(views)}. Erase the person there.",
+            style="yellow",
+        )
 
 
 @app.command("readmit")

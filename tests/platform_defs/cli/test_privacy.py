@@ -118,6 +118,27 @@ def test_a_store_of_an_earlier_time_takes_its_keys(orders: PlatformStore, dsn: s
     assert "1 keys in" not in millrace("privacy", "status", dsn=dsn)
 
 
+def test_where_values_may_have_gone_is_said(orders: PlatformStore, dsn: str, keys: Path) -> None:
+    millrace("privacy", "begin", dsn=dsn)
+    sealing = PlatformStore(orders.connection, sealer=Sealer.from_folder(keys))
+    sealing.append("order", "o-1", NewEvent("placed", {"email": Plain("customer:c-7", "eve@example.com")}))
+    forget = ("privacy", "forget", "customer:c-7", "--reason", "asked")
+    orders.register_view("all")
+    assert "Values may have gone" not in millrace(*forget, dsn=dsn)
+    mark = {"x-personal": {"of": "id", "kind": "customer"}}
+    orders.register_event_schema("order", "paid", {"properties": {"id": {}, "email": mark}})
+    for name, settings in {
+        "mails": {"events": ["paid"]},
+        "opened": {"edge_function_url": "https://example.com", "push_unseal": True},
+        "sealed": {"edge_function_url": "https://example.com"},
+        "bulk": {"mode": "bulk"},
+        "others": {"events": ["placed"]},
+        "invoices": {"deciders": ["invoice"]},
+    }.items():
+        orders.register_view(name, **settings)  # type: ignore[arg-type]
+    assert "data of their own: all, mails, opened. Erase" in millrace(*forget, dsn=dsn)
+
+
 def test_what_cannot_be_done_is_said(dsn: str, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cannot be read: No such file" in millrace("privacy", "status", dsn=dsn)
     millrace("privacy", "init", dsn=dsn)
