@@ -39,11 +39,6 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0006_capture.sql
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_personal.sql
-<<<<<<< HEAD
-\ir migrations/0009_key_holders.sql
-=======
-\ir migrations/0009_unsealed_pushes.sql
->>>>>>> handlers
 
 \ir roles.sql
 
@@ -404,11 +399,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-<<<<<<< HEAD
-  (0, '2f66e9d196792bbb1fa243bb66ca353fadc91293602cfb654b008920025aca84'),
-=======
-  (0, '5aef37cfccb036ec3efc574ad2441ad8287101c22da61faa166135e787badc60'),
->>>>>>> handlers
+  (0, '0156d3e8b3ff6932faff69eb198e77a30eee645cfa614fe285a0c9fa21c712b1'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -416,10 +407,5 @@ insert into event_store.migrations (version, name) values
   (5, '0005_producers'),
   (6, '0006_capture'),
   (7, '0007_alerts'),
-  (8, '0008_personal'),
-<<<<<<< HEAD
-  (9, '0009_key_holders');
-=======
-  (9, '0009_unsealed_pushes');
->>>>>>> handlers
+  (8, '0008_personal');
 commit;
