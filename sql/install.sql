@@ -393,7 +393,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bbe41c141e821a67394fd92f77b76a6609198eeac3f3707a9187ceaea8992a07'),
+  (0, '680155c99b5143b97ceb5d6b00b4233963fbba948e24f93a675e945dfb3344ff'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

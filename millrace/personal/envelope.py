@@ -14,8 +14,6 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from millrace.personal.values import SEALED
-
 VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
@@ -38,16 +36,21 @@ def nonce_of(event_id: bytes, path: str) -> str:
     return text_of(hashlib.sha256(event_id + path.encode()).digest()[:16])
 
 
-def seal(key: AESSIV, key_id: str, nonce: str, value: Any) -> dict[str, str]:  # noqa: ANN401 - what JSON holds
-    """Return a value's envelope."""
-    plain = _ENCODER.encode(value).encode()
+def json_of(value: Any) -> str:  # noqa: ANN401 - what JSON holds
+    """Return the JSON text of a value, as it is sealed."""
+    return _ENCODER.encode(value)
+
+
+def seal(key: AESSIV, key_id: str, nonce: str, json_text: str) -> str:
+    """Return the text in the envelope of a value that is JSON text."""
+    plain = json_text.encode()
     padded = plain.ljust(-(-len(plain) // BLOCK) * BLOCK)
-    return {SEALED: ".".join([VERSION, key_id, nonce, text_of(encrypt(key, padded, VERSION, key_id, nonce))])}
+    return ".".join([VERSION, key_id, nonce, text_of(encrypt(key, padded, VERSION, key_id, nonce))])
 
 
-def emptied(key_id: str) -> dict[str, str]:
-    """Return the envelope of a value that must not be kept: its key is gone."""
-    return {SEALED: f"{VERSION}.{key_id}.0.0"}
+def emptied(key_id: str) -> str:
+    """Return the text in the envelope of a value that must not be kept: its key is gone."""
+    return f"{VERSION}.{key_id}.0.0"
 
 
 def open_sealed(key: AESSIV, envelope: str) -> Any:  # noqa: ANN401 - what JSON holds
