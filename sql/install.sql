@@ -393,7 +393,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '680155c99b5143b97ceb5d6b00b4233963fbba948e24f93a675e945dfb3344ff'),
+  (0, 'cec0711632e754e0c6305382481419af28b81d9e61b53a799d52b150ce68dfdf'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

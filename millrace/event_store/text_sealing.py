@@ -1,17 +1,20 @@
 """Personal values in JSON text that many events are stored as: sealed by captures and imports, before they send it."""
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
 
 from millrace.errors import InvalidSetting, KeyGone
 from millrace.event_store.sealing import Sealing
 from millrace.personal.marked_text import people_of
 from millrace.personal.values import Key
 
+Text = TypeVar("Text", str, str | None)
+
 
 class TextSealing(Sealing):
     """The part of a store that seals marked values of JSON texts (`personal.marked_text`)."""
 
-    def seal_texts(self, decider: str, texts: Sequence[str | None], places: Iterable[bytes]) -> list[str | None]:
+    def seal_texts(self, decider: str, texts: Sequence[Text], places: Iterable[bytes]) -> list[Text]:
         """Return texts with their marked values sealed, with the keys that people have now.
 
         Text of the same place is sealed the same way each time, until its person is forgotten.
@@ -22,7 +25,7 @@ class TextSealing(Sealing):
         """
         people = people_of(filter(None, texts))
         if not people:
-            return [*texts]
+            return list(texts)
         if self.sealer is None:
             raise InvalidSetting(
                 "Personal values are sealed with the keys of a folder.", hint="Name it in MILLRACE_KEYS."

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millrace.assets.declarations import NAME_IT, ROOMS, Declarations, declared
-from millrace.errors import MillraceError
+from millrace.errors import InvalidSetting, MillraceError
 from millrace.event_store.platform import PlatformStore
 from millrace.postgres.connecting import connect
 from millrace.postgres.dsn import current_dsn, drain_dsn
@@ -39,6 +40,18 @@ def rows_dsn(dsn: str | None) -> str:
     if why := too_mighty(chosen, beside_others=True):
         raise MillraceError(why)
     return chosen
+
+
+def key_folder() -> Path:
+    """Return the folder of the keys of personal data.
+
+    Raises:
+        InvalidSetting: MILLRACE_KEYS is not set.
+    """
+    folder = Settings().keys
+    if folder is None:
+        raise InvalidSetting("MILLRACE_KEYS is not set.", hint="Name the folder of the keys of personal data in it.")
+    return folder
 
 
 @contextmanager

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from millrace.errors import InvalidSetting
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.errors import MillraceError
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside, key_folder
 from millrace.platform_defs.cli.output import in_utc, progress_bar, table
 from millrace.platform_defs.screen import Screen
+from millrace.redact import masked
 from millrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def begin_command(dsn: DsnOption = None) -> None:
     from millrace.operations.privacy import begin
 
     with _store(dsn) as store:
-        folder = begin(store, _folder())
+        folder = begin(store, key_folder())
     _say(f"The keys of {folder.path}, epoch {folder.epoch}, are those of the store.")
     _say(
         "Keep a copy of the folder apart from the backups of the database: without it nothing sealed can be read, and beside"
@@ -47,7 +47,7 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
     from millrace.personal.sealer import KEPT_S
 
     with _store(dsn) as store:
-        gone, epoch = forget(store, _folder(), subject, reason)
+        gone, epoch = forget(store, key_folder(), subject, reason)
     _say(
         f"{subject} is forgotten: its key {gone.key_id} is gone since {in_utc(gone.forgotten_at)} UTC. From then on no program"
         f" can get it here; one that had it in memory keeps it for {KEPT_S / 60:.0f} minutes at most."
@@ -57,6 +57,8 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
         " Such a copy and that file together open what was sealed, until `millrace privacy rotate` destroys the file.",
         style="yellow",
     )
+    for told in _told_by_sources(subject, dsn):
+        _say(told, style="yellow")
 
 
 @app.command("readmit")
@@ -65,7 +67,7 @@ def readmit_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> Non
     from millrace.operations.privacy import readmit
 
     with _store(dsn) as store:
-        key_id = readmit(store, _folder(), subject, reason)
+        key_id = readmit(store, key_folder(), subject, reason)
     if key_id is None:
         _say(f"{subject} is not forgotten; nothing was changed.")
     else:
@@ -83,7 +85,7 @@ def rotate_command(dsn: DsnOption = None) -> None:
     with progress_bar("Wrapping keys") as bar:
         epoch = rotate(
             chosen_dsn(dsn),
-            _folder(),
+            key_folder(),
             progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
         )
     _say(
@@ -120,19 +122,39 @@ def status_command(dsn: DsnOption = None) -> None:
         _say(problem, style="red")
 
 
+def _told_by_sources(subject: str, dsn: str | None) -> Iterator[str]:
+    """Say which sources of declared captures still have a person; one that cannot be asked is said, too."""
+    from millrace.capture.source.connection import connect_source
+    from millrace.capture.source.people import rows_of_person
+
+    try:
+        declarations = declared_beside(dsn, ["captures"])
+    except MillraceError as error:
+        yield f"No source of a capture was asked: {error}"
+        return
+    for fault in declarations.faults:
+        yield f"The source of a capture was not asked, because its file does not load: {fault}"
+    kind, _, identity = subject.partition(":")
+    for capture in declarations.captures.values():
+        if not any(table.personal for table in capture.tables):
+            continue
+        try:
+            with connect_source(capture.source()) as source:
+                for delete in rows_of_person(source, capture, kind, identity):
+                    yield (
+                        f"The source of capture {capture.name} still has {subject}; its values come sealed, without content, from"
+                        f" now on. To delete them there: {delete};"
+                    )
+        except Exception as error:  # noqa: BLE001 - the person is forgotten; the user's function may raise anything
+            yield f"The source of capture {capture.name} was not asked for {subject}: {masked(str(error))}"
+
+
 @contextmanager
 def _store(dsn: str | None) -> "Iterator[PrivacyStore]":
     from millrace.operations.privacy import PrivacyStore
 
     with chosen_store(dsn) as store:
         yield PrivacyStore(store.connection)
-
-
-def _folder() -> Path:
-    folder = Settings().keys
-    if folder is None:
-        raise InvalidSetting("MILLRACE_KEYS is not set.", hint="Name the folder of the keys of personal data in it.")
-    return folder
 
 
 def _say(text: str, style: str = "") -> None:
