@@ -24,7 +24,7 @@ SIDES = {"known people": ("customer_id", 1.3), "a new person a row": ("id", 2)}
 
 def rate(bench: IngestBench) -> list[Result]:
     """Measure the same inserted rows, captured plain and sealed."""
-    number = bench.size(50_000, 1000)
+    number = bench.size(20_000, 1000)
     with tempfile.TemporaryDirectory(prefix="bench-keys-") as folder:
         os.environ["MILLRACE_KEYS"] = folder
         keys, source = begun_folder(folder), new_source(bench)

@@ -72,7 +72,7 @@ class Sealing(SqlFunctions):
 
     def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
         assert self.sealer is not None
-        call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
+        call = "select * from event_store.subject_keys(%s, %s, %s, %b::bytea[], %b::text[], %b::bytea[])"
         proposed = self.sealer.proposed(people)
         try:
             rows = self._all(SubjectKey, call, (decider, *proposed))

@@ -41,7 +41,7 @@ class TextSealing(Sealing):
         assert self.sealer is not None
         kept = {each: key for each, key in self.sealer.keys_kept_of(people).items() if key and not key.forgotten}
         # no event is judged by a schema here: ask whether a key was destroyed since it is kept
-        living = "select count(*) from event_store.open_keys(%s) where wrapped is not null"
+        living = "select count(*) from event_store.open_keys(%b::text[]) where wrapped is not null"
         if kept and self._value(int, living, ([key.key_id for key in kept.values()],)) < len(kept):
             kept = {}
         asked = [each for each in people if each not in kept]

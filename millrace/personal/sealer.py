@@ -61,7 +61,10 @@ class Sealer:
             # the epoch ended while this process had nothing to seal
             folder = self.folder = opened_folder(folder.path)
         macs = [*folder.macs(subjects).values()]
-        wrapped = folder.wrapped({text_of(secrets.token_bytes(16)): secrets.token_bytes(KEY_BYTES) for _ in macs})
+        size = 16 + KEY_BYTES
+        drawn = secrets.token_bytes(size * len(macs))
+        each = [drawn[at : at + size] for at in range(0, len(drawn), size)]
+        wrapped = folder.wrapped({text_of(raw[:16]): raw[16:] for raw in each})
         return folder.epoch, folder.fingerprint, macs, [*wrapped], [*wrapped.values()]
 
     def refused(self, epoch: int, error: KeyGone) -> KeyGone:

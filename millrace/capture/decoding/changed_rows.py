@@ -1,6 +1,7 @@
 """The rows of a captured table as JSON: its key, its image, and the changes of a row."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from millrace.capture.declaration import CapturedTable
@@ -290,7 +291,7 @@ class TableRows:
         of, kind = self._people[at]
         try:
             if isinstance(person, bytes):
-                return marked(subject_of(kind, person.decode()), self._names[at], text)
+                return marked(_subject(kind, person), self._names[at], text)
         except (Malformed, UnicodeDecodeError):
             pass
         raise Undecodable(
@@ -306,6 +307,12 @@ class TableRows:
     def _check_number(self, values: Values | WholeRow) -> None:
         if len(values) != self.width:
             raise Undecodable(f"the row has {len(values)} columns, its table {self.width}")
+
+
+# a batch is encoded column by column, and several may be of one person
+@lru_cache(1024)
+def _subject(kind: str, person: bytes) -> str:
+    return subject_of(kind, person.decode())
 
 
 def _encoder(table: CapturedTable, column: RelationColumn) -> Encoder:
