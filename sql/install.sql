@@ -393,7 +393,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'cec0711632e754e0c6305382481419af28b81d9e61b53a799d52b150ce68dfdf'),
+  (0, '2163e6ab80d1534299fe14afeb949284e886c64a7329387a4b169837f572497a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
