@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from millrace.errors import InvalidCapture
+from millrace.errors import InvalidCapture, Malformed
 from millrace.labels import labels_fault
-from millrace.personal.declaration import Personal
+from millrace.personal.declaration import Personal, subject_of
 
 ACTIONS = ("insert", "update", "delete", "truncate")
 # the shortest key for hashes
@@ -203,5 +203,12 @@ class Capture:
             raise InvalidCapture(f"{what}: columns leave out {', '.join(unread)}, which mask, hash or personal has")
         if people := sorted({each.of for each in table.people.values()} & {*table.hidden}):
             raise InvalidCapture(f"{what}: {', '.join(people)} says whose a personal column is, so it is not hidden")
+        for each in table.people.values():
+            try:
+                subject_of(each.kind, 1)
+            except Malformed as error:
+                raise InvalidCapture(
+                    f"{what}: {each.kind!r} is no kind of people: it is empty, or has @ or a blank"
+                ) from error
         if bool(table.hash) != (table.hash_key is not None):
             raise InvalidCapture(f"{what}: hash and hash_key are stated together, or none of them")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from millrace.errors import ImportRefused, InvalidSetting
-from millrace.event_store.platform import PlatformStore
 from millrace.importer.imported_events import Columns
 from millrace.importer.importer import ImportedLog, ImportReport, try_import
 from millrace.personal import Forgotten
@@ -113,7 +112,7 @@ def test_a_trial_shows_no_personal_value(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_would_show_a_value_are_refused(
-    dsn: str, store: PlatformStore, tmp_path: Path, options: dict[str, Any], said: str
+    dsn: str, tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
     file = write_text(tmp_path / "log.jsonl", row(1))
     with pytest.raises(ImportRefused, match=said):

@@ -1,7 +1,6 @@
 """Personal columns: sealed on each path to the store, for their person, also once that one is forgotten."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from millrace.capture.declaration import CapturedTable
 from millrace.capture.quarantine import requeue
+from millrace.capture.source.readiness import NotReady
 from millrace.capture.source.stream import SlotStream
 from millrace.capture.store import CaptureStore
 from millrace.errors import ChangesDiffer, InvalidSetting, KeyGone, Malformed
@@ -35,6 +35,7 @@ def keys(captured: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def people(captured: Captured, keys: Path) -> Captured:
+    assert keys.exists()
     captured.run(
         MADE,
         """insert into people values
@@ -228,37 +229,28 @@ def test_what_waits_from_before_a_column_was_personal_is_sealed(people: Captured
     assert json.dumps(found).count("$sealed") == 2
 
 
-def other_folder(people: Captured, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MILLRACE_KEYS", str(begun_folder(keys / "other").path))
-
-
-def no_epoch(people: Captured, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    people.store.execute("delete from event_store_keys.epochs")
-
-
-def no_folder(people: Captured, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MILLRACE_KEYS")
-
-
 @pytest.mark.parametrize(
     ("lacks", "error", "said"),
     [
-        (no_folder, InvalidSetting, "Capture shop seals columns of public.people, and MILLRACE_KEYS is not set"),
-        (other_folder, KeyGone, "the keys are of epoch 1 with fingerprint"),
-        (no_epoch, Malformed, "the store has no epoch of keys"),
+        ("folder", InvalidSetting, "Capture shop seals columns of public.people, and MILLRACE_KEYS is not set"),
+        ("its folder", KeyGone, "the keys are of epoch 1 with fingerprint"),
+        ("epoch", Malformed, "the store has no epoch of keys"),
+        ("column", NotReady, "it has no column mail, whose; there are id, owner"),
     ],
 )
-def test_without_the_stores_keys_a_capture_does_not_begin(
-    people: Captured,
-    keys: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lacks: Callable[[Captured, Path, pytest.MonkeyPatch], None],
-    error: type[Exception],
-    said: str,
+def test_where_a_column_cannot_be_sealed_no_capture_begins(
+    people: Captured, keys: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, error: type[Exception], said: str
 ) -> None:
-    lacks(people, keys, monkeypatch)
+    match lacks:
+        case "folder":
+            monkeypatch.delenv("MILLRACE_KEYS")
+        case "its folder":
+            monkeypatch.setenv("MILLRACE_KEYS", str(begun_folder(keys / "other").path))
+        case "epoch":
+            people.store.execute("delete from event_store_keys.epochs")
+        case _:
+            people = declared(people, CapturedTable("people", personal={"mail": "whose"}))
     with pytest.raises(error, match=said):
         people.drain()
-    assert people.source.connection.execute(
-        "select count(*) from pg_replication_slots where slot_name ~ 'millrace_shop' and database = current_database()"
-    ).fetchone() == (0,)
+    slots = "select from pg_replication_slots where database = current_database()"
+    assert people.source.connection.execute(slots.encode()).fetchall() == []
