@@ -399,7 +399,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '0156d3e8b3ff6932faff69eb198e77a30eee645cfa614fe285a0c9fa21c712b1'),
+  (0, '9f7cb22458854b768cf70a4e44ddbc25d7eb48aac165c191404b85197bede823'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

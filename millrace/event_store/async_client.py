@@ -327,14 +327,7 @@ class AsyncSealing(AsyncSqlFunctions):
             kept = self.sealer.kept_keys(data)
             keys |= {each: key for each, key in kept.items() if key is not None}
             if people := [each for each in kept if each not in keys]:
-                call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                proposed = self.sealer.proposed(people)
-                await self._note_holder()
-                try:
-                    rows = await self._all(SubjectKey, call, (decider, *proposed))
-                except KeyGone as error:
-                    raise self.sealer.refused(proposed[0], error) from error
-                keys |= self.sealer.learnt(people, rows)
+                keys |= await self._asked_keys(decider, people)
         if not keys:
             return [*streams]
         sealed = list[StreamEvents]()
@@ -345,6 +338,17 @@ class AsyncSealing(AsyncSqlFunctions):
             ]
             sealed += [replace(stream, events=tuple(events))]
         return sealed
+
+    async def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
+        assert self.sealer is not None
+        call = "select * from event_store.subject_keys(%s, %s, %s, %b::bytea[], %b::text[], %b::bytea[])"
+        proposed = self.sealer.proposed(people)
+        await self._note_holder()
+        try:
+            rows = await self._all(SubjectKey, call, (decider, *proposed))
+        except KeyGone as error:
+            raise self.sealer.refused(proposed[0], error) from error
+        return self.sealer.learnt(people, rows)
 
     async def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""

@@ -72,14 +72,7 @@ class Sealing(SqlFunctions):
             kept = self.sealer.kept_keys(data)
             keys |= {each: key for each, key in kept.items() if key is not None}
             if people := [each for each in kept if each not in keys]:
-                call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                proposed = self.sealer.proposed(people)
-                self._note_holder()
-                try:
-                    rows = self._all(SubjectKey, call, (decider, *proposed))
-                except KeyGone as error:
-                    raise self.sealer.refused(proposed[0], error) from error
-                keys |= self.sealer.learnt(people, rows)
+                keys |= self._asked_keys(decider, people)
         if not keys:
             return [*streams]
         sealed = list[StreamEvents]()
@@ -90,6 +83,17 @@ class Sealing(SqlFunctions):
             ]
             sealed += [replace(stream, events=tuple(events))]
         return sealed
+
+    def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
+        assert self.sealer is not None
+        call = "select * from event_store.subject_keys(%s, %s, %s, %b::bytea[], %b::text[], %b::bytea[])"
+        proposed = self.sealer.proposed(people)
+        self._note_holder()
+        try:
+            rows = self._all(SubjectKey, call, (decider, *proposed))
+        except KeyGone as error:
+            raise self.sealer.refused(proposed[0], error) from error
+        return self.sealer.learnt(people, rows)
 
     def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""

@@ -54,7 +54,12 @@ class KeyFolder:
 
     def mac(self, subject: str) -> bytes:
         """Return the name of a subject in the store."""
-        return hmac.new(_read(self.path / SUBJECTS, MAC_BYTES), subject.encode(), hashlib.sha256).digest()
+        return self.macs([subject])[subject]
+
+    def macs(self, subjects: Iterable[str]) -> dict[str, bytes]:
+        """Return the names of subjects in the store."""
+        key = _read(self.path / SUBJECTS, MAC_BYTES)
+        return {subject: hmac.digest(key, subject.encode(), "sha256") for subject in subjects}
 
     def key(self, epoch: int) -> bytes | None:
         """Return the key of an epoch; None where its file was destroyed."""

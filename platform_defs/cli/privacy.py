@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store
+from millrace.errors import MillraceError
+from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
 from millrace.platform_defs.cli.output import in_utc, progress_bar, table
 from millrace.platform_defs.screen import Screen
+from millrace.redact import masked
 from millrace.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
             f" {', '.join(views)}. Erase the person there.",
             style="yellow",
         )
+    for told in _told_by_sources(subject, dsn):
+        _say(told, style="yellow")
 
 
 @app.command("readmit")
@@ -194,6 +198,33 @@ def status_command(dsn: DsnOption = None) -> None:
         _say(f"The folder {folder} is that of the store.")
     for problem in (*(found or ()), *unconfirmed(epochs, holders)):
         _say(problem, style="red")
+
+
+def _told_by_sources(subject: str, dsn: str | None) -> Iterator[str]:
+    """Say which sources of declared captures still have a person; one that cannot be asked is said, too."""
+    from millrace.capture.source.connection import connect_source
+    from millrace.capture.source.people import rows_of_person
+
+    try:
+        declarations = declared_beside(dsn, ["captures"])
+    except MillraceError as error:
+        yield f"No source of a capture was asked: {error}"
+        return
+    for fault in declarations.faults:
+        yield f"The source of a capture was not asked, because its file does not load: {fault}"
+    kind, _, identity = subject.partition(":")
+    for capture in declarations.captures.values():
+        if not any(table.personal for table in capture.tables):
+            continue
+        try:
+            with connect_source(capture.source()) as source:
+                for delete in rows_of_person(source, capture, kind, identity):
+                    yield (
+                        f"The source of capture {capture.name} still has {subject}; its values come sealed, without content, from"
+                        f" now on. To delete them there: {delete};"
+                    )
+        except Exception as error:  # noqa: BLE001 - the person is forgotten; the user's function may raise anything
+            yield f"The source of capture {capture.name} was not asked for {subject}: {masked(str(error))}"
 
 
 @contextmanager

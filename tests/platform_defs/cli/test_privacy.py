@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 
 from millrace import NewEvent
+from millrace.assets.declarations import Declarations, Fault
+from millrace.capture.declaration import Capture, CapturedTable
 from millrace.errors import InvalidSetting, MillraceError, UnknownSubject
 from millrace.event_store.key_rotation import rotate
 from millrace.event_store.platform import PlatformStore
-from millrace.personal import Plain, Sealer
+from millrace.personal import Personal, Plain, Sealer
+from millrace.platform_defs.cli import privacy as privacy_commands
+from tests.support.capturing.captured import Captured, captured, new_source
 from tests.support.command_line import cells, millrace
 from tests.support.factories import rows, value
+
+__all__ = ["captured", "new_source"]
 
 
 @pytest.fixture
@@ -152,3 +158,52 @@ def test_what_cannot_be_done_is_said(dsn: str, keys: Path, monkeypatch: pytest.M
     assert "MILLRACE_KEYS is not set: no folder was compared." in millrace("privacy", "status", dsn=dsn)
     with pytest.raises(InvalidSetting, match="MILLRACE_KEYS is not set"):
         millrace("privacy", "init", dsn=dsn)
+
+
+def test_forgetting_says_which_sources_still_have_the_person(
+    captured: Captured, dsn: str, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    millrace("privacy", "init", dsn=dsn)
+    sealing = PlatformStore(captured.store, sealer=Sealer.from_folder(keys))
+    sealing.register_decider_event("order", "placed", "")
+    sealing.append("order", "o-1", NewEvent("placed", {"email": Plain("customer:c-7", "eve@example.com")}))
+    captured.run(
+        'create table "Customers" (id text primary key, mail text)',
+        "create table orders (id int primary key, customer text, mail text, note text)",
+        "create table numbers (id int primary key, mail text)",
+        """insert into "Customers" values ('c-7', 'x')""",
+        "insert into orders values (1, 'c-8', 'x', 'x'), (2, 'c-7', null, null)",
+    )
+    mine = Personal(of="customer", kind="customer")
+    tables = (
+        CapturedTable("Customers", personal={"mail": Personal(of="id", kind="customer")}),
+        CapturedTable("orders", personal={"mail": mine, "note": mine}),
+        CapturedTable("numbers", personal={"mail": Personal(of="id", kind="customer")}),
+        CapturedTable("items", personal={"name": "id"}),
+    )
+
+    def gone() -> str:
+        raise KeyError("CRM_DSN")
+
+    found = Declarations(
+        captures={
+            "away": Capture("away", lambda: "postgresql://me:secret@127.0.0.1:1/x", tables),
+            "lost": Capture("lost", gone, tables),
+            "plain": Capture("plain", gone, (CapturedTable("t"),)),
+            "shop": Capture("shop", lambda: captured.source.dsn, tables),
+        },
+        faults=(Fault("captures", "crm", Path("captures/crm.py"), 3, "NameError: x"),),
+    )
+    monkeypatch.setattr(privacy_commands, "declared_beside", lambda *_: found)
+    said = millrace("privacy", "forget", "customer:c-7", "--reason", "asked", dsn=dsn, columns=400).splitlines()
+    assert said[0].startswith("customer:c-7 is forgotten")
+    assert "its file does not load: captures/crm.py:3: NameError: x" in said[2]
+    assert said[3].startswith("The source of capture away was not asked for customer:c-7: The source database does not")
+    assert "secret" not in "".join(said)
+    assert [line for line in said if "lost was not asked for customer:c-7: 'CRM_DSN'" in line]
+    told = "The source of capture shop still has customer:c-7; its values come sealed, without content, from now on."
+    assert [line.removeprefix(told) for line in said if line.startswith(told)] == [
+        """ To delete them there: delete from "public"."Customers" where "id" = 'c-7';""",
+        """ To delete them there: delete from "public"."orders" where "customer" = 'c-7';""",
+    ]
+    assert "plain" not in "".join(said)
