@@ -103,6 +103,9 @@ def test_a_sealer_notes_its_folder_when_it_asks_for_keys(store: PlatformStore, k
     assert sealer.to_note()
     shutil.rmtree(keys.path)
     assert (sealer.to_note() or ((), (), [0]))[2] == []
+    # the store does not know that the file is destroyed
+    KeyStore(store.connection).note_holder(keys)
+    assert not is_confirmed(store)
 
 
 def test_a_note_waits_for_none_and_fails_no_transaction(

@@ -84,7 +84,7 @@ def test_a_copy_of_the_keys_is_a_holder(orders: PlatformStore, dsn: str, keys: P
     assert {each.name: each.stat().st_mode & 0o777 for each in copy.iterdir()} == dict.fromkeys(
         ("subjects.key", "epoch-1.key", "forgotten.list"), 0o600
     )
-    (copy / ".epoch-1.key").touch()
+    (copy / ".epoch-9.key").touch()
     # the next file is kept apart before a key depends on it
     with pytest.raises(MillraceError, match=rf"(?s)lack {keys}/epoch-2\.key.*{copy}.*Copy the file there"):
         rotate(dsn, keys, wait_s=0)
