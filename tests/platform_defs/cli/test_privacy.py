@@ -125,7 +125,7 @@ def test_a_store_of_an_earlier_time_takes_its_keys(orders: PlatformStore, dsn: s
 
 
 def test_where_values_may_have_gone_is_said(orders: PlatformStore, dsn: str, keys: Path) -> None:
-    millrace("privacy", "begin", dsn=dsn)
+    millrace("privacy", "init", dsn=dsn)
     sealing = PlatformStore(orders.connection, sealer=Sealer.from_folder(keys))
     sealing.append("order", "o-1", NewEvent("placed", {"email": Plain("customer:c-7", "eve@example.com")}))
     forget = ("privacy", "forget", "customer:c-7", "--reason", "asked")
