@@ -8,7 +8,6 @@ from typing import Any, Generic
 from millrace.commands.decider import Command, Decided, Decider, Emit, Loaded, State
 from millrace.commands.handle import handle
 from millrace.event_store import EventStore
-from millrace.personal.values import Plain
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,10 @@ def _folded(store: EventStore, decider: Decider[State, Command], decider_id: str
 def _as_stored(value: Any) -> Any:  # noqa: ANN401 - a user's
     """Return a value as JSON has it, if JSON can hold it: a tuple is a list, a key a text."""
     try:
-        return json.loads(json.dumps(value, default=_value))
-    except (TypeError, ValueError):
+        # a `Plain` is its value
+        return json.loads(json.dumps(value, default=lambda plain: plain.value))
+    except (AttributeError, TypeError, ValueError):
         return value
-
-
-def _value(plain: Any) -> Any:  # noqa: ANN401 - a user's
-    if isinstance(plain, Plain):
-        return plain.value
-    raise TypeError
 
 
 def _in_words(one: Emit) -> str:

@@ -134,10 +134,13 @@ def test_a_task_that_a_handler_leaves_behind_logs_no_text(
     assert SECRET not in caplog.text
 
 
-def test_drains_get_what_is_stored(people: People) -> None:
+def test_consumers_of_rows_get_values_and_drains_what_is_stored(people: People) -> None:
     people.client().append("customer", "a", moved())
+    people.store.register_view("rows", "-infinity")
     people.store.register_view("bulk", "-infinity", mode="bulk")
     people.store.sequence_events()
+    (event,) = people.client().stream_events("rows")
+    assert event.data["email"] == SECRET
     (lease,) = people.client().claim_batch("bulk", "me")
     assert [event.data for event in people.client().read_batch("bulk", lease)] == people.data()
 
