@@ -31,13 +31,7 @@ BATCH = 5000
 
 @dataclass(frozen=True)
 class KeyEpoch:
-    """An epoch of keys in the store.
-
-    Attributes:
-        forgotten: How many keys of it are gone, the first one since `forgotten_since`.
-        destroyed_at: Since when the rotated folder lacks its file.
-        confirmed_at: Since when all holders lack it.
-    """
+    """An epoch of keys; its file is destroyed in the rotated folder, and confirmed once no holder has it."""
 
     epoch: int
     fingerprint: str

@@ -50,7 +50,7 @@ class KeyFolder:
     def holder(self) -> tuple[str, str, list[int]]:
         """The machine, the folder, and the epochs whose files it has, as the store notes them."""
         epochs = sorted(_epochs(self.path)) if self.path.exists() else []
-        return socket.gethostname(), os.path.realpath(self.path), epochs
+        return socket.gethostname(), str(self.path.absolute()), epochs
 
     def mac(self, subject: str) -> bytes:
         """Return the name of a subject in the store."""
