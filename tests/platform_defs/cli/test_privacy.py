@@ -99,7 +99,7 @@ def test_forgetting_says_which_sources_still_have_the_person(
             "plain": Capture("plain", gone, (CapturedTable("t"),)),
             "shop": Capture("shop", lambda: captured.source.dsn, tables),
         },
-        faults=[Fault("captures", "crm", Path("captures/crm.py"), 3, "NameError: x")],
+        faults=(Fault("captures", "crm", Path("captures/crm.py"), 3, "NameError: x"),),
     )
     monkeypatch.setattr(privacy_commands, "declared_beside", lambda *_: found)
     said = millrace("privacy", "forget", "customer:c-7", "--reason", "asked", dsn=dsn, columns=400).splitlines()
