@@ -81,8 +81,8 @@ PURE = (
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
     "assets": 2380,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
-    "examples": 1300,
-    "platform_defs": 6660,  # `generate dbt`, `privacy`; `dg dev` starts nothing; a location that does not load is told
+    "examples": 1350,  # the shop's sealed address: simulated, and opened on its page
+    "platform_defs": 6670,  # `generate dbt`, `privacy`; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
     "millrace": 3300,  # its own modules, without the rooms
     "millrace/archive": 2150,

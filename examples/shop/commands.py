@@ -5,6 +5,8 @@ imports at the top, so the commands import the modules that do the work.
 """
 
 import logging
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,8 +27,11 @@ def simulate_command(
     from millrace.examples.shop.simulator import simulate
 
     _log()
+    keys = os.environ.get("MILLRACE_KEYS")
     with stop_on_signals() as stop:
-        report = simulate(chosen_dsn(dsn), rate=rate or None, events=events, seed=seed, stop=stop)
+        report = simulate(
+            chosen_dsn(dsn), rate=rate or None, events=events, seed=seed, keys=Path(keys) if keys else None, stop=stop
+        )
     typer.echo(
         f"Appended {report.events:,} events of {report.orders:,} orders in {report.seconds:,.1f} s"
         f" ({report.conflicts:,} appends repeated after a conflict)."
