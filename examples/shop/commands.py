@@ -27,10 +27,16 @@ def simulate_command(
     from millrace.examples.shop.simulator import simulate
 
     _log()
-    keys = os.environ.get("MILLRACE_KEYS")
+    # a store may have no keys yet
+    keys = Path(os.environ.get("MILLRACE_KEYS") or "no folder")
     with stop_on_signals() as stop:
         report = simulate(
-            chosen_dsn(dsn), rate=rate or None, events=events, seed=seed, keys=Path(keys) if keys else None, stop=stop
+            chosen_dsn(dsn),
+            rate=rate or None,
+            events=events,
+            seed=seed,
+            keys=keys if keys.is_dir() else None,
+            stop=stop,
         )
     typer.echo(
         f"Appended {report.events:,} events of {report.orders:,} orders in {report.seconds:,.1f} s"
