@@ -393,7 +393,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'bbe41c141e821a67394fd92f77b76a6609198eeac3f3707a9187ceaea8992a07'),
+  (0, '0cd19ee0b5832184cd249102c41a9a408c2f0e9d8a31939fdb34631c6bee44ca'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
