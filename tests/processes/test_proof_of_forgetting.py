@@ -32,7 +32,9 @@ from millrace.importer.importer import ImportedLog, import_events
 from millrace.personal import Sealed, Sealer
 from millrace.personal.envelope import decrypt, open_sealed
 from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.producers import ProducerStore
 from millrace.settings import EXAMPLE
+from tests.sql.event_store.test_every_way_in import STORES, append_from_a_table, event
 from tests.support.factories import rows, value
 from tests.support.patience import wait_until
 from tests.support.running.deployment import MILLRACE, Deployment, started, until
@@ -115,8 +117,8 @@ def opens(copy: EmbeddedPostgres, keys: list[Path], envelope: Sealed) -> list[ob
     return shown
 
 
-def append_everywhere(deployment: Deployment, sealed: list[str], plain: str, folder: Path) -> None:
-    """Append sealed values and a plain name by a client, by gathered appends, and by an import."""
+def append_everywhere(deployment: Deployment, sealed: list[str], refused: str, plain: str, folder: Path) -> None:
+    """Append sealed values and a plain name by a client, gathered appends, an import; in each way a refused value."""
     with psycopg.connect(deployment.dsn, autocommit=True) as connection:
         register_shop(PlatformStore(connection))
         client = EventStore(connection, sealer=Sealer.from_folder(deployment.home / "keys"))
@@ -131,17 +133,25 @@ def append_everywhere(deployment: Deployment, sealed: list[str], plain: str, fol
                 await asyncio.gather(*(store.append("customer", PERSON, each) for each in given))
 
         asyncio.run(gathered())
+        ProducerStore(connection).register_producer("p")
+        data = json.dumps({"customer_id": PERSON, "email": refused})
+        for way in STORES:
+            if way is not append_from_a_table:
+                with pytest.raises(psycopg.Error):
+                    way(connection, event(decider="customer", decider_id=PERSON, event="email_given", data=data))
         # an export of another store's envelopes
-        data = value(connection, ENVELOPE)
+        envelope = value(connection, ENVELOPE)
     file = folder / "log.jsonl"
-    file.write_text(json.dumps({"id": OTHER, "event": "email_given", "data": {"customer_id": PERSON, "email": data}}))
+    file.write_text(
+        json.dumps({"id": OTHER, "event": "email_given", "data": {"customer_id": PERSON, "email": envelope}})
+    )
     log = ImportedLog(file, "customer", Columns(("id",), "event", data="data"))
     assert import_events(deployment.dsn, log, rejects=deployment.home / "rejects.jsonl").appended == 1
 
 
 @subscription(view="failing_mails", deciders=["customer"], events=["email_given"])
-def failing(event: Delivery) -> None:
-    raise ValueError(f"no mail to {event.data['email']}")
+def failing(delivery: Delivery) -> None:
+    raise ValueError(f"no mail to {delivery.data['email']}")
 
 
 @pytest.fixture
@@ -155,6 +165,7 @@ def home() -> Iterator[Path]:
 @pytest.mark.timeout(1200)
 def test_no_file_shows_what_was_forgotten(home: Path, tmp_path: Path) -> None:
     postgres, sealed, plain = EmbeddedPostgres(home / "postgres"), [letters() for _ in range(3)], letters()
+    refused = letters()
     with postgres, psycopg.connect(postgres.dsn("postgres"), autocommit=True) as admin:
         admin.execute("alter system set archive_mode = on")
         admin.execute(f"alter system set archive_command = '{ARCHIVING}'")
@@ -164,7 +175,7 @@ def test_no_file_shows_what_was_forgotten(home: Path, tmp_path: Path) -> None:
             # the commands find the keys of the home by themselves
             return ran(MILLRACE, *words, env=deployment.env).stdout
 
-        append_everywhere(deployment, sealed, plain, tmp_path)
+        append_everywhere(deployment, sealed, refused, plain, tmp_path)
         counters, dead = consumed(deployment.dsn, failing)
         assert (counters.failed, len(dead)) == (2, 2)
         built = "select name, email::text from read_models.customers where email is not null order by customer_id"
@@ -198,9 +209,9 @@ def test_no_file_shows_what_was_forgotten(home: Path, tmp_path: Path) -> None:
         (home / "planted" / str(number)).write_bytes(form)
     for packed, pack in {"gz": gzip.compress, "zst": pa.Codec("zstd").compress}.items():
         (home / "planted" / packed).write_bytes(pack(planted.encode()))
-    seen = found(home, [planted, plain, *sealed])
+    seen = found(home, [planted, plain, refused, *sealed])
     assert seen[planted] == {file.relative_to(home) for file in (home / "planted").iterdir()}
     places = {"postgres/data/base", "postgres/data/pg_wal", "postgres/data/archived_wal", "archive", "backups/before/log",
               "backups/after/log", "base_before/data/base", "base_after/data/base"}  # fmt: skip
     assert {place for place in places if not any(file.is_relative_to(place) for file in seen[plain])} == set()
-    assert [seen[text] for text in sealed] == [set(), set(), set()]
+    assert [seen[text] for text in (refused, *sealed)] == [set(), set(), set(), set()]

@@ -5,7 +5,7 @@ from millrace import avg, count, field, last, max_, read_model, sum_
 
 @read_model(view="customers", deciders=["customer", "order", "payment"], key=["customer_id"])
 class Customers:
-    """One row per customer: name and address, and what was ordered and paid, over all orders and payments."""
+    """One row per customer: the name, and what was ordered and paid, over all orders and payments."""
 
     customer_id = field({"customer": "decider_id", "order": "data.customer_id", "payment": "data.customer_id"})
     name = last("data.name", events=["customer_registered"])
