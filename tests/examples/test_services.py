@@ -151,7 +151,7 @@ def test_a_page_shows_the_address_of_a_customer_until_it_is_forgotten(
 ) -> None:
     privacy = PrivacyStore(shop.connection)
     begin(privacy, tmp_path)
-    simulated = simulate(dsn, rate=None, events=2, seed=1, keys=tmp_path, stop=threading.Event())
+    simulated = simulate(dsn, rate=None, events=1, seed=1, keys=tmp_path, stop=threading.Event())
     ((customer, data),) = rows(
         shop.connection, "select decider_id, data from event_store.events where event = 'email_given'"
     )
