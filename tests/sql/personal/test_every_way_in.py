@@ -124,6 +124,15 @@ def test_a_refusal_quotes_no_value(people: People, postgres: EmbeddedPostgres, w
     assert SECRET not in logged
 
 
+def test_the_server_logs_no_statement_and_no_row_that_it_refuses(people: People, postgres: EmbeddedPostgres) -> None:
+    end_of_log = postgres.log.stat().st_size
+    people.store.connection.execute("create temporary table mails (address text, sent boolean not null)")
+    with pytest.raises(psycopg.errors.NotNullViolation, match=SECRET):
+        people.store.connection.execute(f"insert into mails values ('{SECRET}')".encode())
+    logged = postgres.log.read_bytes()[end_of_log:].decode()
+    assert ("ERROR" in logged, SECRET in logged) == (True, False)
+
+
 def test_a_plain_value_is_not_even_staged(people: People) -> None:
     ProducerStore(people.store.connection).register_producer("p")
     for data, error in (({"email": SECRET}, "do not fit"), ({"email": {"$sealed": SECRET}}, "is malformed")):
