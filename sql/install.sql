@@ -399,7 +399,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9f7cb22458854b768cf70a4e44ddbc25d7eb48aac165c191404b85197bede823'),
+  (0, '569d8edc9c9f0fe99d66f26446cacb9cf1c30c5505fc49d73ad21ff6c0893a75'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

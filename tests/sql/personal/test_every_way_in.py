@@ -13,7 +13,7 @@ from millrace.errors import DataRefused, EventIdReused, KeyGone, Malformed, Mill
 from millrace.event_store.refusals import refusals
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.producers import ProducerStore
-from tests.sql.event_store.test_every_way_in import STORES, Event, Way, accepted, append_one, copy, event, insert
+from tests.sql.event_store.test_every_way_in import STORES, Event, Way, accepted, append_one, copy, event, insert, stage
 from tests.support.customers import SECRET, People, key_of, moved
 from tests.support.factories import value
 
@@ -120,8 +120,24 @@ def test_a_refusal_quotes_no_value(people: People, postgres: EmbeddedPostgres, w
             # COPY has the row in its context; only the owner of the tables may use it
             assert SECRET not in str(said.context)
     logged = postgres.log.read_bytes()[end_of_log:].decode()
-    assert "customer" in logged
-    assert way is copy or SECRET not in logged
+    assert logged.count("ERROR") == 4
+    assert SECRET not in logged
+
+
+def test_the_server_logs_no_statement_and_no_row_that_it_refuses(people: People, postgres: EmbeddedPostgres) -> None:
+    end_of_log = postgres.log.stat().st_size
+    people.store.connection.execute("create temporary table mails (address text, sent boolean not null)")
+    with pytest.raises(psycopg.errors.NotNullViolation, match=SECRET):
+        people.store.connection.execute(f"insert into mails values ('{SECRET}')".encode())
+    logged = postgres.log.read_bytes()[end_of_log:].decode()
+    assert ("ERROR" in logged, SECRET in logged) == (True, False)
+
+
+def test_a_plain_value_is_not_even_staged(people: People) -> None:
+    ProducerStore(people.store.connection).register_producer("p")
+    for data, error in (({"email": SECRET}, "do not fit"), ({"email": {"$sealed": SECRET}}, "is malformed")):
+        with pytest.raises(psycopg.Error, match=error):
+            stage(people.store.connection, customer(data))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
