@@ -307,7 +307,12 @@ class AsyncSealing(AsyncSqlFunctions):
 
     async def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
-            await self._note_holder()
+            idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
+            # a transaction that only reads must not write: it would hold up the log
+            if not isinstance(source, psycopg.AsyncConnection) or (
+                source.autocommit and source.info.transaction_status == idle
+            ):
+                await self._note_holder()
             self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
 
     async def _note_holder(self) -> None:
