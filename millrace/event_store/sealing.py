@@ -54,9 +54,15 @@ class Sealing(SqlFunctions):
     def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
             may_open = self._value(bool, MAY_OPEN)
-            if may_open:
+            if not may_open:
+                return
+            idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
+            # a transaction that only reads must not write: it would hold up the log
+            if not isinstance(source, psycopg.Connection) or (
+                source.autocommit and source.info.transaction_status == idle
+            ):
                 self._note_holder()
-                self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+            self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
 
     def _note_holder(self) -> None:
         if self.sealer and (holder := self.sealer.to_note()):

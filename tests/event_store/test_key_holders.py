@@ -93,6 +93,11 @@ def test_a_sealer_notes_its_folder_when_it_asks_for_keys(store: PlatformStore, k
     assert rows(store.connection, held) == [(str(keys.path), [1])]
     store.connection.execute("delete from event_store_keys.holders")
     reader = sealing(store.connection, keys.path)
+    with store.connection.transaction():
+        assert emails(reader, "c-1") == ["a@a"]
+        # else its end is waited for by the log
+        assert rows(store.connection, "select pg_current_xact_id_if_assigned()") == [(None,)]
+    reader = sealing(store.connection, keys.path)
     assert emails(reader, "c-1") == ["a@a"]
     assert rows(store.connection, held) == [(str(keys.path), [1])]
     sealer = Sealer(keys)
