@@ -173,8 +173,8 @@ class Settings(BaseSettings):
     )
     keys: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None,
-        description="The folder of the keys of personal data, for `millrace privacy`: outside of the database and its"
-        " backups; none means that there are none.",
+        description="The folder of the keys of personal data, for `millrace privacy`, captures and imports: outside of the"
+        " database and its backups; none means that there are none.",
     )
 
     @property
