@@ -175,8 +175,8 @@ class Settings(BaseSettings):
     )
     keys: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None,
-        description="The folder of the keys of personal data, for `millrace privacy`, `millrace run handlers` and pushes:"
-        " outside of the database and its backups; none means that which `millrace up` made in the home of the"
+        description="The folder of the keys of personal data, for `millrace privacy`, captures, imports, handlers and"
+        " pushes: outside of the database and its backups; none means that which `millrace up` made in the home of the"
         " embedded Postgres, if any.",
     )
 

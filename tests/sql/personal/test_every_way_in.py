@@ -81,6 +81,41 @@ def test_what_uses_the_word_otherwise_is_malformed(people: People) -> None:
     refused(people, wrong, Malformed, "$sealed of data is a reserved word")
 
 
+def test_the_word_is_found_as_a_key_and_with_nothing_else(people: People) -> None:
+    key, nonce = "k" * 22, "n" * 22
+    good = {"$sealed": f"1.{key}.{nonce}.c-_9"}
+    fine = [
+        good,
+        {"$sealed": f"1.{key}.0.0"},
+        "$sealed",
+        ["$sealed", ":"],
+        {'x"$sealed': 1},
+        {"a$sealed": 1},
+        {"x": '{"$sealed": 1}'},
+    ]
+    texts = [
+        f"1.{key}.{nonce}",
+        f"1.{key}.{nonce}.c.d",
+        f"1.{key}.{nonce}.",
+        f"1.{key}.{nonce}.c=",
+        f"2.{key}.{nonce}.c",
+        f"1.{key}.0.1",
+    ]
+    texts += [f"1.{key}k.{nonce}.c", f"1.{key}.{nonce}n.c", f"1.{key[1:]}.{nonce}.c", f"1.{key}.{nonce}.ü", ""]
+    wrong = [
+        *({"$sealed": text} for text in texts),
+        {"a": 1, **good},
+        {**good, "z": 1},
+        {"$sealed": good},
+        {"$sealed": ["1."]},
+    ]
+    ask = "select event_store_private.is_unsealed(%s::jsonb)"
+    for expected, cases in ((False, fine), (True, wrong)):
+        for case in cases:
+            data = json.dumps({"x": [{"before": good}, case, {"behind": good}]}, ensure_ascii=False)
+            assert value(people.store.connection, ask, data) is expected, data
+
+
 def test_keys_that_are_unknown_or_dead_are_refused(people: People) -> None:
     envelope = sealed(people)
     people.forget()
