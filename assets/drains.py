@@ -81,6 +81,7 @@ def view_events_asset(declared: Declarations, settings: Settings) -> dg.AssetsDe
                     idle_s=config.idle_s,
                     allowed=settings.listed_push_allow,
                     owner=context.run.run_id,
+                    keys=settings.keys,
                     on_failure=lambda error: context.log.warning("A delivery failed: %s", printable(error)),
                 )
                 report = DrainReport(events=pushed.events, busy_s=pushed.busy_s)

@@ -5,9 +5,9 @@ import re
 import tomllib
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from millrace.errors import InvalidSetting
@@ -20,6 +20,8 @@ THIS_MACHINE = "127.0.0.0/8, ::1"
 EXAMPLE = "millrace.examples.shop"
 # the file in a home with the name of the package that `millrace up` declared there
 NOTE = "declarations"
+# the folder in a home with the keys of people that `millrace up` made there
+KEYS = "keys"
 PREFIX = "MILLRACE_"
 # the least number of characters in the UI's token
 SHORTEST_TOKEN = 16
@@ -173,14 +175,34 @@ class Settings(BaseSettings):
     )
     keys: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         default=None,
-        description="The folder of the keys of personal data, for `millrace privacy`: outside of the database and its"
-        " backups; none means that there are none.",
+        description="The folder of the keys of personal data, for `millrace privacy`, captures, imports, handlers and"
+        " pushes: outside of the database and its backups; none means that which `millrace up` made in the home of the"
+        " embedded Postgres, if any.",
     )
+
+    @model_validator(mode="after")
+    def _keys_of_the_home(self) -> Self:
+        if self.keys is None and self.dsn is None and (self.home / KEYS).is_dir():
+            self.keys = self.home / KEYS
+        return self
 
     @property
     def archive_folder(self) -> Path:
         """The folder of the archive."""
         return (self.archive_dir or self.home / "archive").resolve()
+
+    @property
+    def keys_folder(self) -> Path:
+        """The folder of keys.
+
+        Raises:
+            InvalidSetting: None is named.
+        """
+        if self.keys is None:
+            raise InvalidSetting(
+                "MILLRACE_KEYS is not set.", hint="Name the folder of the keys of personal data in it."
+            )
+        return self.keys
 
     @property
     def listed_ui_hosts(self) -> list[str]:

@@ -99,7 +99,7 @@ from millrace.handlers.trial import consumed
 from millrace.postgres.connecting import connect
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.rollups import Rollup
-from millrace.testing_servers import drop_store, new_store, shared_spark
+from millrace.testing_servers import drop_store, new_store, sealer, shared_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ class Given:
     """
 
     def __init__(self, dsn: str | None, spark: "SparkSession | None") -> None:
-        self._spark = spark
+        self._spark, self._sealer = spark, None if dsn else sealer()
         if dsn is None:
             name = f"given_{next(_numbers)}"
             dsn = new_store(name)
@@ -151,7 +151,7 @@ class Given:
     def given(self, *events: StreamEvents) -> "Given":
         """Append later events; `when` continues with them."""
         with connect(self.dsn) as connection:
-            store = EventStore(connection)
+            store = EventStore(connection, sealer=self._sealer)
             for decider, name, version in dict.fromkeys(
                 (given.decider, e.event, e.event_version) for given in events for e in given.events
             ):
@@ -231,11 +231,11 @@ class Given:
         if decider_id is None:
             raise TypeError(f"name the stream and the command: when({decider.name.upper()}, decider_id, command)")
         with connect(self.dsn) as connection:
-            return tried(EventStore(connection), decider, decider_id, cast(Command, command))
+            return tried(EventStore(connection, sealer=self._sealer), decider, decider_id, cast(Command, command))
 
     def _consumed(self, subscription: Subscription) -> Counters:
         __tracebackhide__ = True
-        counters, parked = consumed(self.dsn, subscription)
+        counters, parked = consumed(self.dsn, subscription, self._sealer)
         if parked:
             raise StreamsFailed(
                 f"The handler {subscription.name} failed at {len(parked)} stream(s).",

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from millrace.event_store.key_rotation import KeyStore
 from millrace.event_store.migrations import migrate
+from millrace.personal.folder import begun_folder
+from millrace.personal.sealer import Sealer
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.spark import spark_session
 from millrace.spark.java import find_java
@@ -58,7 +61,16 @@ def _server() -> EmbeddedPostgres:
         admin.execute("select pg_reload_conf()")
     server.create_database(TEMPLATE)
     migrate(server.dsn(TEMPLATE), log_partitions=LOG_PARTITIONS)
+    with psycopg.connect(server.dsn(TEMPLATE), autocommit=True) as template:
+        keys = sealer().folder
+        KeyStore(template).begin_key_epoch(keys.epoch, keys.fingerprint)
     return server
+
+
+@cache
+def sealer() -> Sealer:
+    """Return the sealer of all stores of this process."""
+    return Sealer(begun_folder(_folder() / "keys"))
 
 
 def new_store(name: str) -> str:

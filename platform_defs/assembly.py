@@ -12,6 +12,7 @@ from millrace.assets.drains import view_events_asset
 from millrace.assets.event_store import event_store_assets
 from millrace.assets.labels import labelled
 from millrace.assets.partitions import log_partitions
+from millrace.assets.privacy import subjects
 from millrace.assets.read_models.asset import read_model_asset
 from millrace.assets.rounds import shared_drain_job
 from millrace.assets.runs import while_it_runs
@@ -21,8 +22,8 @@ from millrace.platform_defs.capture_sensors import capture_sensor
 from millrace.platform_defs.checks import all_checks
 from millrace.platform_defs.dagster_internals.prune import prune_runs
 from millrace.platform_defs.dagster_internals.run_storage import InstanceFolder
-from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job
-from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, AS_OF, CAPTURE, DRAIN, REBUILD, approve_job, rotate_keys
+from millrace.platform_defs.schedules import PRUNE_RUNS, REPORT_EVENT_STORE, archive_schedule, rotate_keys_weekly
 from millrace.platform_defs.sensors import view_sensors
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.spark import SparkResource
@@ -36,6 +37,7 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
     models, captures, checks = found.models.values(), found.captures, all_checks(found, archive)
     assets = [
         event_store_assets(settings.log_partitions, [CHANGE_EVENTS] if captures else [], found.events),
+        subjects,
         view_events_asset(found, settings),
         *(
             read_model_asset(model, partitions, archive, limits, captures.values(), found.events, checks)
@@ -54,8 +56,8 @@ def assembled(found: Declarations, settings: Settings, resources: Mapping[str, o
     return dg.Definitions(
         assets=labelled(found, [*assets, *specs_shown_only(found, assets)], settings.code_url),
         asset_checks=checks,
-        jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, *needed],
-        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, archive_schedule(settings)],
+        jobs=[APPLY_SCHEMA, ARCHIVE, DRAIN, prune_runs, rotate_keys, *needed],
+        schedules=[REPORT_EVENT_STORE, PRUNE_RUNS, rotate_keys_weekly, archive_schedule(settings)],
         sensors=[*view_sensors(found, together), *map(capture_sensor, captures.values())],
         resources=everything,
         # a process per step would double the cost of a run

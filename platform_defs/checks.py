@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 
+from millrace.assets import privacy
 from millrace.assets.captures.asset import CHANGE_EVENTS, WAL_EVENTS
 from millrace.assets.declarations import Declarations, Fault
 from millrace.assets.declared_events import asset_key, by_decider
@@ -23,6 +24,7 @@ from millrace.drain.diff import diff_with_serving
 from millrace.errors import MillraceError
 from millrace.event_schemas.model import DeclaredEvent
 from millrace.event_schemas.registering import State, schemas_by_event, states_in_store
+from millrace.operations.privacy import PrivacyStore, opened_forgotten, unconfirmed
 from millrace.platform_defs.names import OF_STORE, SLOTS
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.shown.known_names import unknown_names, unknown_properties
@@ -30,6 +32,7 @@ from millrace.read_models.stored.differences import examples, last_diff
 from millrace.read_models.stored.versions import current_version, waiting_version
 from millrace.resources.postgres import PostgresResource
 from millrace.resources.spark import SparkResource
+from millrace.settings import Settings
 
 RECENT = 10_000
 
@@ -52,6 +55,8 @@ def all_checks(declared: Declarations, archive: Path) -> list[dg.AssetChecksDefi
     """Make every check; `archive` is the folder that old events are read from."""
     return [
         offsets_are_dense,
+        rotation_is_confirmed,
+        forgotten_keys_open_nothing,
         *STANDING_CHECKS,
         *(lag_check(objective) for objective in objectives(declared)),
         *starmap(schemas_check, by_decider(declared.events).items()),
@@ -72,6 +77,34 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
     with postgres.store() as store:
         gaps = store.log_gaps(RECENT)
     return dg.AssetCheckResult(passed=not gaps, metadata={"log_partitions_with_gaps": gaps})
+
+
+@dg.asset_check(
+    asset=privacy.KEY,
+    description="No file of an ended epoch is left in a folder of keys, and no forgotten key waits longer than planned.",
+)
+def rotation_is_confirmed(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Look for what keeps copies of forgotten keys openable."""
+    with postgres.connect() as connection:
+        store = PrivacyStore(connection)
+        found = unconfirmed(store.key_counts(), store.key_holders())
+    return dg.AssetCheckResult(passed=not found, metadata={"found": found} if found else {})
+
+
+@dg.asset_check(
+    asset=privacy.KEY,
+    description="Nothing in the store and in the folder MILLRACE_KEYS opens sealed values of the newest events whose key"
+    " is forgotten.",
+)
+def forgotten_keys_open_nothing(postgres: PostgresResource) -> dg.AssetCheckResult:
+    """Try it; where there is no folder, or no key, nothing is tried."""
+    folder = Settings().keys
+    with postgres.connect() as connection:
+        store = PrivacyStore(connection)
+        tried, opening = opened_forgotten(store, folder) if folder and store.key_counts() else (0, [])
+    return dg.AssetCheckResult(
+        passed=not opening, metadata={"tried": tried, **({"keys that open": opening} if opening else {})}
+    )
 
 
 def standing_check(name: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:

@@ -6,9 +6,12 @@ from millrace.assets import Group, archive, as_of
 from millrace.assets.captures import asset as change_capture
 from millrace.assets.declarations import Declarations
 from millrace.assets.partitions import VIEW_EVENTS
+from millrace.event_store.key_rotation import rotate
+from millrace.patience import REST_S
 from millrace.platform_defs import names
 from millrace.read_models.stored.versions import approve_version
 from millrace.resources.postgres import PostgresResource
+from millrace.settings import Settings
 
 APPLY_SCHEMA = dg.define_asset_job(
     names.ALL_CHECKS,
@@ -50,6 +53,18 @@ REBUILD = dg.define_asset_job(
     selection=dg.AssetSelection.groups(Group.READ_MODELS).without_checks(),
     description="Rebuilds log partitions of every read model from their events: side by side, all in one run.",
 )
+
+
+@dg.op(name="wrap_keys_anew", description="Wraps people's keys anew; holders get five minutes to have the new file.")
+def _rotated(context: dg.OpExecutionContext, postgres: PostgresResource) -> None:
+    epoch = rotate(postgres.current_dsn(), Settings().keys_folder, wait_s=REST_S)
+    context.log.info("the keys are at epoch %s", epoch)
+
+
+@dg.job(name="rotate_keys", description="Rotates the keys of people, so that no copy opens what was forgotten.")
+def rotate_keys() -> None:
+    """Rotate the keys of people."""
+    _rotated()
 
 
 class ApproveConfig(dg.Config):

@@ -3,8 +3,10 @@
 import dagster as dg
 
 from millrace.assets.partitions import log_partition_key
+from millrace.event_store.key_rotation import KeyStore
+from millrace.operations.privacy import WEEKLY
 from millrace.platform_defs.dagster_internals.prune import prune_runs
-from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE
+from millrace.platform_defs.jobs import APPLY_SCHEMA, ARCHIVE, rotate_keys
 from millrace.resources.postgres import PostgresResource
 from millrace.settings import Settings
 
@@ -23,6 +25,24 @@ PRUNE_RUNS = dg.ScheduleDefinition(
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every night: Dagster forgets runs that are older than a week.",
 )
+
+
+@dg.schedule(
+    name="rotate_keys_weekly",
+    job=rotate_keys,
+    cron_schedule=WEEKLY,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every Monday: if keys of people were forgotten, a rotation lets no copy open what they sealed.",
+)
+def rotate_keys_weekly(postgres: PostgresResource) -> dg.RunRequest | dg.SkipReason:
+    """Request a rotation where keys were forgotten since the last one, or it is half done."""
+    if Settings().keys is None:
+        return dg.SkipReason("MILLRACE_KEYS is not set: it names the folder of the keys of people.")
+    with postgres.connect() as connection:
+        going = [each for each in KeyStore(connection).key_counts() if not each.destroyed_at]
+    if len(going) < 2 and not any(each.forgotten for each in going):
+        return dg.SkipReason("No key of a person was forgotten since the last rotation.")
+    return dg.RunRequest()
 
 
 def archive_schedule(settings: Settings) -> dg.ScheduleDefinition:

@@ -294,6 +294,7 @@ set local check_function_bodies = off;
 \ir functions/handlers/private/lock_of_stream.sql
 \ir functions/handlers/private/locks_of_id.sql
 \ir functions/handlers/private/refuse_not_in_flight.sql
+\ir functions/handlers/private/require_push.sql
 \ir functions/handlers/push/drop_push_secret.sql
 \ir functions/handlers/push/push_options.sql
 \ir functions/handlers/push/push_secrets.sql
@@ -312,7 +313,10 @@ set local check_function_bodies = off;
 \ir functions/personal/end_key_epoch.sql
 \ir functions/personal/forget_subject.sql
 \ir functions/personal/key_counts.sql
+\ir functions/personal/key_holders.sql
+\ir functions/personal/note_holder.sql
 \ir functions/personal/open_keys.sql
+\ir functions/personal/private/confirm_key_epochs.sql
 \ir functions/personal/private/is_same_data.sql
 \ir functions/personal/private/is_unsealed.sql
 \ir functions/personal/private/leads_into.sql
@@ -324,7 +328,9 @@ set local check_function_bodies = off;
 \ir functions/personal/private/unknown_key.sql
 \ir functions/personal/readmit_subject.sql
 \ir functions/personal/restore_keys.sql
+\ir functions/personal/retire_holder.sql
 \ir functions/personal/standbys_behind.sql
+\ir functions/personal/subject_events.sql
 \ir functions/personal/subject_keys.sql
 \ir functions/personal/wrap_keys.sql
 \ir functions/personal/wrapped_keys.sql
@@ -403,7 +409,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '456275b2aa12cc451953c1c99000d93ae14be74e8a4a987057edfae9593db7c2'),
+  (0, '8e7417d2dcc0bc6253b7e41d3f8364efc30c8d65aeae676f768b9547a2837cd9'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -81,22 +81,22 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2390,  # `defs`: each file and component by itself; owners, tags, links to code; a rebuild's verdicts
-    "examples": 1300,
-    "platform_defs": 6760,  # `generate dbt`, `privacy`; `dg dev` starts nothing; a location that does not load is told
+    "assets": 2425,  # `defs`: each file by itself; owners, tags, links to code; a rebuild's verdicts; keys of people
+    "examples": 1350,  # the shop's sealed address: simulated, and opened on its page
+    "platform_defs": 6980,  # `generate dbt`, `privacy`, rotations; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
     "millrace": 3370,  # its own modules, without the rooms
     "millrace/archive": 2150,
     "millrace/backup": 1010,
-    "millrace/capture": 7810,
+    "millrace/capture": 7980,  # personal columns
     "millrace/commands": 980,  # processes
     "millrace/drain": 4100,
-    "millrace/event_schemas": 890,  # reports refuse events that differ from their declaration; personal fields
-    "millrace/event_store": 4700,  # gathered appends; personal values, and the rotation of their keys
-    "millrace/handlers": 2100,
-    "millrace/importer": 1550,
-    "millrace/operations": 1500,  # personal data: begin, forget, readmit, status
-    "millrace/personal": 720,
+    "millrace/event_schemas": 900,  # reports refuse events that differ from their declaration; personal fields, hidden
+    "millrace/event_store": 4870,  # gathered appends; personal values, their keys and holders; scheduled events
+    "millrace/handlers": 2150,  # opened personal values, and errors without text
+    "millrace/importer": 1630,  # personal columns
+    "millrace/operations": 1570,  # personal data: init, forget, readmit, status, show, copies of keys
+    "millrace/personal": 850,  # text of captures and imports
     "millrace/postgres": 1100,
     "millrace/producers": 700,
     "millrace/read_models": 7380,  # columns of personal values: sealed, or refused
@@ -123,6 +123,7 @@ SQL = {
     "event_store.async_client": "calls functions",
     "event_store.scheduling": "calls functions",
     "event_store.sealing": "calls functions",
+    "event_store.text_sealing": "calls functions",
     "event_store.rounds": "calls functions",
     "event_store.key_rotation": "calls functions",
     "event_store.waiting": "calls functions",
@@ -145,7 +146,7 @@ SQL = {
     "postgres.logins": "makes logins and their databases",
     "producers.store": "calls functions",
     "handlers.store": "calls functions",
-    "operations.privacy": "calls functions",
+    "operations.privacy": "calls functions, and reads which views get personal fields",
     "operations.verification.store": "calls functions",
     "read_models.*": "tables that follow from declarations",
     "reports": "tables that follow from reports",

@@ -13,11 +13,27 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from millrace import count, fold, last, read_model, rollup, row, stream_id, sum_
+from millrace import (
+    Decider,
+    Delivery,
+    Emit,
+    count,
+    fold,
+    last,
+    on,
+    read_model,
+    rollup,
+    row,
+    stream_id,
+    subscription,
+    sum_,
+)
+from millrace.personal import Forgotten, Plain
 from millrace.rows import FoldEvent, State
 from millrace.spark import java
 from millrace.spark.java import JavaNotFound
 from millrace.testing import StreamsFailed, event, given
+from tests.support.customers import ANNA, SECRET, CustomerMoved
 from tests.support.factories import value
 
 if TYPE_CHECKING:
@@ -142,3 +158,32 @@ def test_a_store_of_the_tests_own_is_empty_and_goes_with_the_test() -> None:
     gc.collect()
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         psycopg.connect(dsn)
+
+
+def test_personal_values_are_given_and_decided_on_as_in_production() -> None:
+    moved = on("customer", "c-7", CustomerMoved(customer_id="anna", email=SECRET))
+    forgotten = Forgotten({"$sealed": f"1.{'A' * 22}.0.0"})
+    gone = event("customer", "c-7", "customer_moved", customer_id="anna", email=forgotten)
+    seen = list[object]()
+    given(moved, gone).when(subscription(view="v")(lambda happened: seen.append(happened.data["email"])))
+    assert seen == [SECRET, forgotten]
+    assert isinstance(seen[1], Forgotten)
+
+    def decide(command: str, state: list[object]) -> list[Emit]:
+        return [Emit("customer_moved", {"customer_id": "anna", "email": Plain(ANNA, f"{command} {state[-1]}")})]
+
+    decider = Decider(
+        name="customer",
+        initial=list[object](),
+        decide=decide,
+        evolve=lambda state, happened: [*state, happened.data["email"]],
+    )
+    expected = Emit("customer_moved", {"customer_id": "anna", "email": f"not {SECRET}"})
+    assert given(moved).when(decider, "c-7", "not").then(expected).state[0] != SECRET
+
+    def fail(_: Delivery) -> None:
+        raise ValueError("no value was opened for it")
+
+    with pytest.raises(StreamsFailed) as failed:
+        given(PLACED).when(subscription(view="other")(fail))
+    assert "no value was opened for it" in (failed.value.detail or "")

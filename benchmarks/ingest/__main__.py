@@ -13,7 +13,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from benchmarks.event_store.bench import Result, show
-from benchmarks.ingest import captures, delays, imports, messages
+from benchmarks.ingest import captures, delays, imports, messages, sealed
 from benchmarks.ingest.bench import IngestBench, ingest_bench
 from benchmarks.servers import add_postgres_option
 
@@ -23,6 +23,7 @@ LINES: dict[str, Callable[[IngestBench], list[Result]]] = {
     "import": imports.rate,
     "capture": captures.rate,
     "backfill": captures.backfill,
+    "sealed": sealed.rate,
     "transaction-size": captures.transaction_sizes,
     "delay": delays.delays,
 }

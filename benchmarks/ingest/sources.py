@@ -64,11 +64,12 @@ class Pipeline:
 
     source: str
     store: Database
+    table: CapturedTable = TABLE
 
     @property
     def capture(self) -> Capture:
         """The declaration of the capture."""
-        return Capture("bench", lambda: self.source, (TABLE,))
+        return Capture("bench", lambda: self.source, (self.table,))
 
     def capturing(self) -> CaptureDrain:
         """Make one process of the capture."""

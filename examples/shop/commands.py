@@ -5,6 +5,8 @@ imports at the top, so the commands import the modules that do the work.
 """
 
 import logging
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,8 +27,17 @@ def simulate_command(
     from millrace.examples.shop.simulator import simulate
 
     _log()
+    # a store may have no keys yet
+    keys = Path(os.environ.get("MILLRACE_KEYS") or "no folder")
     with stop_on_signals() as stop:
-        report = simulate(chosen_dsn(dsn), rate=rate or None, events=events, seed=seed, stop=stop)
+        report = simulate(
+            chosen_dsn(dsn),
+            rate=rate or None,
+            events=events,
+            seed=seed,
+            keys=keys if keys.is_dir() else None,
+            stop=stop,
+        )
     typer.echo(
         f"Appended {report.events:,} events of {report.orders:,} orders in {report.seconds:,.1f} s"
         f" ({report.conflicts:,} appends repeated after a conflict)."

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from millrace import EventStore
 from millrace.event_schemas import event, register_events
+from millrace.personal import Personal
 
 Euros = Annotated[Decimal, Field(ge=0, decimal_places=2)]
 
@@ -29,6 +30,14 @@ class CustomerRegistered(BaseModel):
     """A customer was registered."""
 
     name: str
+
+
+@event(decider="customer")
+class EmailGiven(BaseModel):
+    """A customer gave an address for mails, which only programs with the customer's key can read."""
+
+    customer_id: str
+    email: Annotated[str, Personal(of="customer_id", kind="customer")]
 
 
 @event(decider="order")
@@ -102,8 +111,8 @@ class ShipmentDelivered(Whose):
 
 
 SHOP = (
-    CustomerRegistered, OrderPlaced, OrderLineAdded, OrderConfirmed, OrderCancelled, PaymentRequested, PaymentReceived,
-    PaymentFailed, ShipmentPrepared, ShipmentDispatched, ShipmentDelivered,
+    CustomerRegistered, EmailGiven, OrderPlaced, OrderLineAdded, OrderConfirmed, OrderCancelled, PaymentRequested,
+    PaymentReceived, PaymentFailed, ShipmentPrepared, ShipmentDispatched, ShipmentDelivered,
 )  # fmt: skip
 FINAL = {("order", "order_cancelled"), ("payment", "payment_received"), ("shipment", "shipment_delivered")}
 

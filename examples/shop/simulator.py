@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
@@ -30,6 +31,7 @@ from millrace import NO_STREAM, Conflict, EventStore, NewEvent, on, uuid7
 from millrace.errors import SchemaMismatch, StreamClosed, Unreachable
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.lives import Step, plan_life
+from millrace.personal import Plain, Sealer
 
 MOST_LIVES = 100
 # After an outage, catch up on at most this many seconds.
@@ -55,6 +57,7 @@ def simulate(
     rate: float | None,
     events: int | None = None,
     seed: int | None = None,
+    keys: Path | None = None,
     stop: threading.Event,
 ) -> SimulationReport:
     """Append events of the shop until there are `events` of them or `stop` is set.
@@ -67,14 +70,16 @@ def simulate(
         rate: Events per second, None for no limit.
         events: How many events, None for no end.
         seed: Makes the lives repeatable.
+        keys: The folder of keys of people, with which a new customer's address is sealed; without it there is none.
         stop: Ends it from another thread; the current append completes.
 
     Raises:
+        InvalidSetting: The folder of keys lacks a file.
         Unreachable: The database does not answer at the start.
         SchemaMismatch: The database has no event store.
     """
     started = time.monotonic()
-    with _Session(dsn, stop) as session:
+    with _Session(dsn, stop, Sealer.from_folder(keys) if keys else None) as session:
         run = _Run(session, random.Random(seed))  # noqa: S311 - lives, not secrets
         pace_from = started
         while not stop.is_set() and (events is None or run.events < events):
@@ -121,7 +126,7 @@ class _Run:
         life = plan_life(self._chance, f"{self._run.hex[:12]}-{self.orders + 1}")
         try:
             self._register(life.customer)
-            start = life.start[: None if most_events is None else most_events - self.events]
+            start = life.start[: None if most_events is None else max(0, most_events - self.events)]
             if start:
                 self._place(start, life.rest)
         except _Stopped:
@@ -132,12 +137,15 @@ class _Run:
         if step.decider_id in self._customers:
             return
         # Only one run stores a customer's first event. Retries keep its id, so this run knows whether it is the one.
-        first = NewEvent(step.event, step.data)
+        first = [NewEvent(step.event, step.data)]
+        if self._session.sealer:
+            email = Plain(f"customer:{step.decider_id}", f"{step.decider_id}@example.com")
+            first += [NewEvent("email_given", {"customer_id": step.decider_id, "email": email})]
         with suppress(Conflict):
             self._session.call(
-                lambda store: store.append(step.decider, step.decider_id, first, expected_version=NO_STREAM)
+                lambda store: store.append(step.decider, step.decider_id, *first, expected_version=NO_STREAM)
             )
-            self.events += 1
+            self.events += len(first)
         self._customers.add(step.decider_id)
 
     def _place(self, start: tuple[Step, ...], rest: tuple[Step, ...]) -> None:
@@ -194,8 +202,9 @@ class _Run:
 class _Session:
     """A connection that reconnects: calls are retried until the database answers or the simulation is to stop."""
 
-    def __init__(self, dsn: str, stop: threading.Event) -> None:
+    def __init__(self, dsn: str, stop: threading.Event, sealer: Sealer | None) -> None:
         self._dsn = dsn
+        self.sealer = sealer
         self._stop = stop
         self._connection: psycopg.Connection | None = None
 
@@ -237,4 +246,4 @@ class _Session:
     def _store(self) -> EventStore:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(self._dsn, autocommit=True)
-        return EventStore(self._connection)
+        return EventStore(self._connection, sealer=self.sealer)

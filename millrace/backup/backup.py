@@ -74,6 +74,7 @@ def backup(
         ForeignBackup: The folder holds other files, or a backup that this store does not continue.
         ArchiveDamaged: A needed file of the archive is not whole.
         Busy: Another process writes this backup.
+        MillraceError: A rotation of keys is half done.
     """
     from adbc_driver_postgresql import dbapi
 
@@ -98,6 +99,13 @@ def backup(
                     " from event_store_platform.backup_cut()"
                 )
                 archive_id, last_offset, lease_token, taken_at = cursor.fetchone()
+            cursor.execute("select count(*) from event_store.key_counts() where destroyed_at is null")
+            if cursor.fetchone()[0] > 1:
+                raise MillraceError(
+                    "A rotation of keys is half done.",
+                    detail="The file of an ended epoch is not destroyed.",
+                    hint="`millrace privacy rotate` goes on with it.",
+                )
             available = _read_available(cursor)
             if before is not None:
                 _require_continuation(folder, before, cursor, archive_id, available)

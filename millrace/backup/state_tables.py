@@ -34,7 +34,7 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         (
             "view", "start_at", "lock_timeout_s", "pooling_delay_s", "edge_function_url", "created_at", "updated_at", "mode",
             "deciders", "events", "enabled", "max_attempts", "owner",
-            "version", "push_format", "push_upcast", "max_lag_s",
+            "version", "push_format", "push_upcast", "push_unseal", "max_lag_s",
         ),
     ),
     "checkpoints": (
@@ -79,7 +79,8 @@ STATE_TABLES: dict[str, tuple[LiteralString, tuple[str, ...]]] = {
         "event_store.capture_gaps",
         ("gap_id", "capture", "source_generation", "from_lsn", "to_lsn", "reason", "detected_at", "resolved_by_generation"),
     ),
-    "epochs": ("event_store_keys.epochs", ("epoch", "fingerprint", "began_at", "destroyed_at")),
+    "epochs": ("event_store_keys.epochs", ("epoch", "fingerprint", "began_at", "destroyed_at", "confirmed_at")),
+    "holders": ("event_store_keys.holders", ("host", "folder", "epochs", "seen_at")),
     SUBJECT_KEYS: (
         "event_store_keys.subject_keys",
         ("key_id", "subject_mac", "epoch", "wrapped", "created_at", "forgotten_at"),

@@ -21,13 +21,15 @@ from millrace.capture.source.chunks import Chunk
 class BackfilledRows:
     """Rows as events `backfilled`: one list per field, all in the same order.
 
+    decider: The decider of the events.
     command_id: Derived from the backfill; all its rows share it.
     decider_ids: Their keys as JSON arrays, as their changes have them; None if a key cannot be decoded.
     event_ids: Derived from the backfill and the row's number in it.
-        data: The rows, JSON objects; None if one cannot be decoded.
+        data: The rows, JSON objects with personal values marked; None if one cannot be decoded.
         faults: Why a row cannot be decoded, a sentence; None if it can. Empty if all can.
     """
 
+    decider: str
     command_id: str
     decider_ids: Sequence[str | None]
     event_ids: Sequence[str]
@@ -63,4 +65,4 @@ def backfilled_rows(
     begins = packed_ids(backfill_offset, generation=generation, backfills=True)
     event_ids = [packed_id(begins, rows_before + number) for number in range(len(data))]
     command_id = derived_id(f"{generation}/{backfill_offset}/{table.stream_decider}")
-    return BackfilledRows(command_id, decider_ids, event_ids, data, faults if any(faults) else ())
+    return BackfilledRows(table.stream_decider, command_id, decider_ids, event_ids, data, faults if any(faults) else ())

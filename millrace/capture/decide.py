@@ -165,6 +165,8 @@ def fingerprint(capture: Capture, table: CapturedTable, oids: Sequence[int]) -> 
         # of the key only a digest, enough to tell it from another key
         digest = hmac.digest(table.secret(), b"millrace", "sha256") if table.hash else b""
         declared += repr((sorted(table.mask), sorted(table.hash), digest))
+    if table.personal:
+        declared += repr(sorted(table.people.items()))
     return sha256(declared.encode()).hexdigest()[:32]
 
 

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from millrace.errors import InvalidCapture
+from millrace.errors import InvalidCapture, Malformed
 from millrace.labels import labels_fault
+from millrace.personal.declaration import Personal, subject_of
 
 ACTIONS = ("insert", "update", "delete", "truncate")
 # the shortest key for hashes
@@ -43,6 +44,8 @@ class CapturedTable:
         hash: Columns of which the store gets the HMAC-SHA-256 of each value's text, in 64 hexadecimal digits. Equal
             values have equal hashes; without the key, a hash does not tell its value. Null stays null.
         hash_key: A function that returns the key of the hashes, at least 16 bytes; called when it is needed.
+        personal: Columns that the store gets sealed, each with the column of the id of its person: `{"email": "id"}`.
+            The person is `<table>:<id>`, or of another kind: `{"email": Personal(of="owner", kind="customer")}`.
     """
 
     table: str
@@ -54,6 +57,7 @@ class CapturedTable:
     mask: tuple[str, ...] = ()
     hash: tuple[str, ...] = ()
     hash_key: Callable[[], str] | None = field(default=None, repr=False, compare=False)
+    personal: Mapping[str, str | Personal] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
@@ -72,8 +76,20 @@ class CapturedTable:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The columns with values that never leave the source."""
-        return (*self.mask, *self.hash)
+        """The columns with values that the store never gets as they are."""
+        return (*self.mask, *self.hash, *self.personal)
+
+    @property
+    def people(self) -> dict[str, Personal]:
+        """The personal columns, each with its person's column and kind."""
+        return {
+            name: of if isinstance(of, Personal) else Personal(of, self.table) for name, of in self.personal.items()
+        }
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns without which it cannot be told what to hide."""
+        return (*self.hidden, *(each.of for each in self.people.values()))
 
     def secret(self) -> bytes:
         """Return the key of the hashes.
@@ -178,10 +194,21 @@ class Capture:
         if isinstance(table.mask, str) or isinstance(table.hash, str):
             raise InvalidCapture(f'{what}: mask and hash are tuples of columns, such as mask=("iban",)')
         if twice := sorted({name for name in table.hidden if table.hidden.count(name) > 1}):
-            raise InvalidCapture(f"{what}: {', '.join(twice)} is stated twice in mask and hash")
+            raise InvalidCapture(f"{what}: {', '.join(twice)} is stated twice in mask, hash and personal")
         if keys := [name for name in table.hidden if name in (table.key or ())]:
-            raise InvalidCapture(f"{what}: {', '.join(keys)} belongs to its key, which is neither masked nor hashed")
-        if unread := [name for name in table.hidden if table.columns is not None and name not in table.columns]:
-            raise InvalidCapture(f"{what}: columns leave out {', '.join(unread)}, which mask or hash has")
+            raise InvalidCapture(
+                f"{what}: {', '.join(keys)} belongs to its key, which is neither masked nor hashed nor sealed"
+            )
+        if unread := [name for name in table.needed if table.columns is not None and name not in table.columns]:
+            raise InvalidCapture(f"{what}: columns leave out {', '.join(unread)}, which mask, hash or personal has")
+        if people := sorted({each.of for each in table.people.values()} & {*table.hidden}):
+            raise InvalidCapture(f"{what}: {', '.join(people)} says whose a personal column is, so it is not hidden")
+        for each in table.people.values():
+            try:
+                subject_of(each.kind, 1)
+            except Malformed as error:
+                raise InvalidCapture(
+                    f"{what}: {each.kind!r} is no kind of people: it is empty, or has @ or a blank"
+                ) from error
         if bool(table.hash) != (table.hash_key is not None):
             raise InvalidCapture(f"{what}: hash and hash_key are stated together, or none of them")

@@ -33,6 +33,7 @@ from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.emitter import Emitter
 from millrace.capture.prepare import prepare, schedule_reread
 from millrace.capture.schema_changes import SchemaStore, schemas_json
+from millrace.capture.sealing import sealer_of
 from millrace.capture.source.connection import connect_source, flush_lsn, next_xid
 from millrace.capture.source.published import published_tables
 from millrace.capture.source.slot import PublicationMissing, SlotLost
@@ -114,6 +115,7 @@ class CaptureDrain:
         NotReady: The source lacks something; the text says what, and how to give it.
         GapOpen: Changes of the source are lost.
         SessionsShared: The store is reached through a pooler in transaction mode.
+        InvalidSetting, Malformed, KeyGone: There are no keys to seal personal columns with, or not those of the store.
     """
 
     def __init__(
@@ -136,6 +138,7 @@ class CaptureDrain:
 
     def __enter__(self) -> Self:
         with ExitStack() as opening:
+            self._sealer = sealer_of(self.capture)
             self._source = opening.enter_context(connect_source(self.capture.source(), self._interrupt))
             self._control = opening.enter_context(self._connect())
             info = find_capture(self._control, self.capture.name)
@@ -176,7 +179,7 @@ class CaptureDrain:
             connection.execute("set default_transaction_isolation = 'read committed'")
             # a former owner's session may still lock rows
             connection.execute("select set_config('lock_timeout', %s, false)", (f"{BUSY_S}s",))
-            yield CaptureStore(connection)
+            yield CaptureStore(connection, sealer=self._sealer)
 
     @contextmanager
     def _work(self) -> Iterator[CaptureStore]:
@@ -282,7 +285,8 @@ class CaptureDrain:
         with self._reading():
             stream = self._opened_stream()
             while True:
-                arriving = Arriving(self._decoder, stream.messages(flushed, self._stop))
+                # over a connection of its own: the key of a new person is kept even if this transaction is not
+                arriving = Arriving(self._decoder, stream.messages(flushed, self._stop), self._control.seal_changes)
                 try:
                     piece = self._store_piece(arriving, stream, flushed, at)
                 except NotText:

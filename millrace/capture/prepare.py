@@ -80,12 +80,16 @@ def prepare(
     Raises:
         NotReady: The source lacks something that only its administrator can give.
         InvalidCapture: A table is to be hashed, and there is no key.
+        Malformed, KeyGone: Columns are personal, and the store has no keys, or others than the sealer.
         CaptureInUse: Another process has the lease.
         GapOpen: Changes are lost, and the gap is recorded: the slot is gone, or begins behind the store's last change,
             or the source took over without the last changes, or another program changed the publication.
         TimelinesUnknown: The source does not say which way its log came.
     """
     with _claimed(source, store, capture, owner, lease_s) as setup:
+        for each in setup.admitted.tables:
+            if each.table.personal:
+                store.require_keys(each.table.stream_decider)
         setup.apply(decide(read_facts(source, setup.lease), capture.actions))
         # before a table is published anew: its backfill waits for all transactions that commit below this LSN
         flushed, _ = flush_lsn(source)

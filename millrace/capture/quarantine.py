@@ -8,6 +8,7 @@ from millrace.capture.decoding.changes import ChangeDecoder
 from millrace.capture.decoding.pgoutput import PgoutputError
 from millrace.capture.facts import with_registered
 from millrace.capture.quarantined_change import QuarantinedChange
+from millrace.capture.sealing import sealer_of
 from millrace.capture.store import CaptureStore, RegisteredTable, Requeued
 
 
@@ -19,12 +20,15 @@ def requeue(store: CaptureStore, capture: Capture, reason: str) -> Requeued:
     Raises:
         StreamWentOn: The key of a change was unknown, and its row has later events: it can only be discarded.
     """
+    sealing = CaptureStore(store.connection, sealer=sealer_of(capture))
     tables = store.captured_tables(capture.name)
     after = 0
     while changes := store.quarantined_changes(capture.name, after):
         for quarantined in changes:
             change = _decoded(capture, tables, quarantined)
             if change and change.decider_id is not None and change.data is not None:
+                # from before a column became personal
+                sealing.seal_changes([change])
                 store.repair_change(quarantined.quarantine_id, change.decider_id, change.data)
         after = changes[-1].quarantine_id
     return store.requeue_changes(capture.name, reason=reason)

@@ -1,5 +1,6 @@
 """The store's functions for change capture: one method per SQL function, same name, same argument order."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,14 +20,8 @@ from millrace.capture.quarantined_change import QuarantinedChange
 from millrace.errors import UnknownCapture
 from millrace.event_store.refusals import refusals
 from millrace.event_store.sql_functions import SqlFunctions
-
-
-def _read_rows(rows: BackfilledRows) -> tuple[object, ...]:
-    """Return rows as the arguments of the functions that compare rows with their streams.
-
-    The arrays are sent in binary: as text, psycopg would check each character.
-    """
-    return list(rows.decider_ids), list(rows.event_ids), rows.command_id, list(rows.data), list(rows.faults)
+from millrace.event_store.text_sealing import TextSealing
+from millrace.personal.marked_text import MARK
 
 
 @dataclass(frozen=True)
@@ -214,7 +209,7 @@ class _LsnLoader(Loader):
         return Lsn.parse(bytes(data).decode())
 
 
-class CaptureStore(SqlFunctions):
+class CaptureStore(TextSealing):
     """The functions for change capture. Every method raises the `MillraceError` of its SQL function."""
 
     loaders: ClassVar[Mapping[str, type[Loader]]] = {**SqlFunctions.loaders, "pg_lsn": _LsnLoader}
@@ -282,6 +277,31 @@ class CaptureStore(SqlFunctions):
         arguments = (capture, lease_token, str(published_xid))
         return self._value(int, "select event_store_platform.publish_tables(%s, %s, %s::xid8)", arguments)
 
+    def seal_changes(self, changes: Iterable[Change]) -> None:
+        """Seal the personal values of changes; raises as `seal_texts`."""
+        by_decider = defaultdict[str, list[Change]](list)
+        for change in changes:
+            if change.data and MARK in change.data:
+                by_decider[change.decider].append(change)
+        for decider, marked in by_decider.items():
+            sealed = self._sealed_rows(decider, [each.decider_id for each in marked], [each.data for each in marked])
+            for change, data in zip(marked, sealed, strict=True):
+                change.data = data
+
+    def _sealed_rows(
+        self, decider: str, decider_ids: Iterable[str | None], data: Sequence[str | None]
+    ) -> list[str | None]:
+        places = [f"{decider}|{decider_id}|".encode() for decider_id in decider_ids]
+        return self.seal_texts(decider, data, places)
+
+    def _read_rows(self, rows: BackfilledRows) -> tuple[object, ...]:
+        """Return rows as the arguments of the functions that compare rows with their streams.
+
+        The arrays are sent in binary: as text, psycopg would check each character.
+        """
+        data = self._sealed_rows(rows.decider, rows.decider_ids, rows.data)
+        return list(rows.decider_ids), list(rows.event_ids), rows.command_id, data, list(rows.faults)
+
     def copy_changes(self, source_generation: int, changes: Iterable[Change]) -> int:
         """Copy changes into `wal_events`, in a transaction that ends with `store_changes`; return how many."""
         number = 0
@@ -340,7 +360,7 @@ class CaptureStore(SqlFunctions):
             EmittedRows,
             "select * from event_store_platform.emit_backfill(%s, %s, %s, %s, %s::pg_snapshot, %s::pg_lsn,"
             " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[], %s, %s)",
-            (capture, lease_token, schema, table, snapshot, str(high_lsn), *_read_rows(rows), last_key, done),
+            (capture, lease_token, schema, table, snapshot, str(high_lsn), *self._read_rows(rows), last_key, done),
         )
 
     def finish_backfill(self, capture: str, lease_token: int, schema: str, table: str, limit: int = 10_000) -> bool:
@@ -370,7 +390,7 @@ class CaptureStore(SqlFunctions):
             VerifiedRows,
             "select * from event_store_platform.verify_rows(%s, %s::pg_snapshot, %s::pg_lsn,"
             " %b::text[], %b::text[]::uuid[], %s::uuid, %b::text[], %b::text[])",
-            (reading, snapshot, str(high_lsn), *_read_rows(rows)),
+            (reading, snapshot, str(high_lsn), *self._read_rows(rows)),
         )
 
     def end_verification(self, reading: int, *, whole: bool, limit: int = 5_000) -> EndedVerification:

@@ -20,6 +20,7 @@ from millrace.capture.backfilled_rows import backfilled_rows
 from millrace.capture.declaration import Capture, CapturedTable
 from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.drain import CaptureDrain
+from millrace.capture.sealing import sealer_of
 from millrace.capture.source.chunks import Chunk, TableUnreadable, commit_something, read_chunk
 from millrace.capture.source.connection import connect_source, next_xid, oldest_transaction, oldest_xid
 from millrace.capture.source.slot import UNSEEN
@@ -113,7 +114,7 @@ def verify(
     result = Verification(table.name)
     with ExitStack() as opened:
         source = opened.enter_context(connect_source(capture.source()))
-        store = CaptureStore(opened.enter_context(connect(dsn)))
+        store = CaptureStore(opened.enter_context(connect(dsn)), sealer=sealer_of(capture))
         capturing = opened.enter_context(_Capturing(dsn, capture, source, CaptureStore(store.connection)))
         capturing.begin()
         keyed = with_key(source, table)

@@ -52,7 +52,8 @@ def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, 
     """
     __tracebackhide__ = True
     initial = deepcopy(decider.initial)
-    state_before = _folded(store, decider, decider_id)
+    (opened,) = store.open_rows([{"state": _folded(store, decider, decider_id)}])
+    state_before = opened["state"]
     unchanged = deepcopy(state_before)
     emitted = [*decider.decide(command, state_before)]
     if state_before != unchanged or decider.initial != initial:
@@ -85,8 +86,9 @@ def _folded(store: EventStore, decider: Decider[State, Command], decider_id: str
 def _as_stored(value: Any) -> Any:  # noqa: ANN401 - a user's
     """Return a value as JSON has it, if JSON can hold it: a tuple is a list, a key a text."""
     try:
-        return json.loads(json.dumps(value))
-    except (TypeError, ValueError):
+        # a `Plain` is its value
+        return json.loads(json.dumps(value, default=lambda plain: plain.value))
+    except (AttributeError, TypeError, ValueError):
         return value
 
 

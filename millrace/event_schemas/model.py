@@ -9,9 +9,9 @@ Not here: setting schemas in a store (`registering`), what a schema means (`sql/
         customer_id: str
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
@@ -21,7 +21,7 @@ from pydantic_core import core_schema
 from millrace.errors import InvalidEvent
 from millrace.event_store.json_text import flat
 from millrace.labels import labels_fault
-from millrace.personal.declaration import MARK, PersonalField, personal_fields
+from millrace.personal.declaration import EACH, MARK, PersonalField, personal_fields
 from millrace.user_code import snake_case
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -123,7 +123,7 @@ def event(
             decider, named, version, description, model, schema, moves, owner, tuple(owners), tags or {}, personal
         )
         if personal:
-            _hide(model, {each.path[0] for each in personal})
+            _hide(model, {each.path for each in personal})
         model.__event__ = declared  # type: ignore[attr-defined]
         return model
 
@@ -136,12 +136,23 @@ def declared_event(model: object) -> DeclaredEvent | None:
     return found if isinstance(found, DeclaredEvent) else None
 
 
-def _hide(model: type[BaseModel], personal: set[str]) -> None:
-    """Let neither the texts of a model's objects nor its errors show personal values."""
+def _hide(model: type[BaseModel], personal: set[tuple[str, ...]]) -> None:
+    """Let neither the texts of a model's objects nor its errors show personal values; nor those of models within."""
     for name, each in model.model_fields.items():
-        each.repr = not {name, each.alias, each.serialization_alias} & personal
+        names = {name, each.alias, each.serialization_alias}
+        below = {tuple(key for key in path[1:] if key != EACH) for path in personal if path[0] in names}
+        each.repr = not below
+        for inner in _models_in(each.annotation) if any(below) else ():
+            _hide(inner, below - {()})
     model.model_config["hide_input_in_errors"] = True
     model.model_rebuild(force=True)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - any type
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models_in(each)
 
 
 class _Schema(GenerateJsonSchema):

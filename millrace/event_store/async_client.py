@@ -44,6 +44,7 @@ from millrace.event_store.rows import (
     View,
 )
 from millrace.event_store.scheduling import SCHEDULE, Scheduled, ScheduledEvent
+from millrace.event_store.sealing import MAY_OPEN, Read
 from millrace.event_store.sql_functions import (
     CHECK_AFTER_CALLS,
     MOST_KEPT_ROWS,
@@ -294,12 +295,12 @@ class AsyncSealing(AsyncSqlFunctions):
         await self._learn_keys(given)
         return [self.sealer.opened(row) for row in given]
 
-    async def _opened(self, events: list[Event]) -> list[Event]:
+    async def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
         if self.sealer is None:
             return events
         sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
-        readable = list[Event]()
+        readable = list[Read]()
         for event in sealed:
             with suppress(UnreadableData):
                 readable += [event] if event.data is not None else []
@@ -310,7 +311,20 @@ class AsyncSealing(AsyncSqlFunctions):
 
     async def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
+            may_open = await self._value(bool, MAY_OPEN)
+            if not may_open:
+                return
+            idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
+            # a transaction that only reads must not write: it would hold up the log
+            if not isinstance(source, psycopg.AsyncConnection) or (
+                source.autocommit and source.info.transaction_status == idle
+            ):
+                await self._note_holder()
             self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+
+    async def _note_holder(self) -> None:
+        if self.sealer and (holder := self.sealer.to_note()):
+            await self._value(str, "select event_store.note_holder(%s, %s, %s)", holder)
 
     async def _sealed(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Return events with their personal values sealed; a person without a key gets one."""
@@ -322,13 +336,7 @@ class AsyncSealing(AsyncSqlFunctions):
             kept = self.sealer.kept_keys(data)
             keys |= {each: key for each, key in kept.items() if key is not None}
             if people := [each for each in kept if each not in keys]:
-                call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                proposed = self.sealer.proposed(people)
-                try:
-                    rows = await self._all(SubjectKey, call, (decider, *proposed))
-                except KeyGone as error:
-                    raise self.sealer.refused(proposed[0], error) from error
-                keys |= self.sealer.learnt(people, rows)
+                keys |= await self._asked_keys(decider, people)
         if not keys:
             return [*streams]
         sealed = list[StreamEvents]()
@@ -339,6 +347,17 @@ class AsyncSealing(AsyncSqlFunctions):
             ]
             sealed += [replace(stream, events=tuple(events))]
         return sealed
+
+    async def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
+        assert self.sealer is not None
+        call = "select * from event_store.subject_keys(%s, %s, %s, %b::bytea[], %b::text[], %b::bytea[])"
+        proposed = self.sealer.proposed(people)
+        await self._note_holder()
+        try:
+            rows = await self._all(SubjectKey, call, (decider, *proposed))
+        except KeyGone as error:
+            raise self.sealer.refused(proposed[0], error) from error
+        return self.sealer.learnt(people, rows)
 
     async def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
@@ -711,7 +730,7 @@ class UngatheredEventStore(AsyncWaiting, AsyncScheduling):
         )
 
 
-class AsyncViews(AsyncSqlFunctions):
+class AsyncViews(AsyncSealing):
     """The calls of a consumer of `rows` views, which get events one at a time; also as coroutines."""
 
     async def register_view(
@@ -730,6 +749,7 @@ class AsyncViews(AsyncSqlFunctions):
         version: int | None = None,
         push_format: str | None = None,
         push_upcast: bool | None = None,
+        push_unseal: bool | None = None,
     ) -> View:
         """Register a view, or change the settings that are not None; its progress never changes.
 
@@ -748,10 +768,12 @@ class AsyncViews(AsyncSqlFunctions):
             version: The version of the registering program; a lower version than the view's changes no settings.
             push_format: The format of pushed events, 'json' or 'cloudevents'; at first 'json'.
             push_upcast: Whether data are pushed in the newest shape of their event; at first not.
+            push_unseal: Whether personal values are pushed opened; at first not. Only members of event_store_personal
+                change such a view.
         """
         return await self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 moment_of(start_at),
@@ -766,6 +788,7 @@ class AsyncViews(AsyncSqlFunctions):
                 version,
                 push_format,
                 push_upcast,
+                push_unseal,
             ),
         )
 
@@ -776,7 +799,7 @@ class AsyncViews(AsyncSqlFunctions):
     async def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         query = "select {} from event_store.stream_events(%s, %s, %s)"
-        return await self._all(Event, query.format(RECORDED), (view_name, limit, seconds))
+        return await self._opened(await self._all(Event, query.format(RECORDED), (view_name, limit, seconds)))
 
     async def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
@@ -788,7 +811,7 @@ class AsyncViews(AsyncSqlFunctions):
         """
         query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
         columns = f"{NEWEST_SHAPE if upcast else STORED}, lease_token, attempt, suspect"
-        return await self._all(Delivery, query.format(columns), (view, limit, seconds, ahead))
+        return await self._opened(await self._all(Delivery, query.format(columns), (view, limit, seconds, ahead)))
 
     async def ack_event(
         self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None

@@ -5,10 +5,11 @@ unwraps. Once living keys are wrapped anew and that file is destroyed, nothing o
 A call that is killed anywhere is finished by the next one.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,7 +31,7 @@ BATCH = 5000
 
 @dataclass(frozen=True)
 class KeyEpoch:
-    """An epoch of keys in the store; `destroyed_at` is None while its file may exist."""
+    """An epoch of keys; its file is destroyed in the rotated folder, and confirmed once no holder has it."""
 
     epoch: int
     fingerprint: str
@@ -38,6 +39,28 @@ class KeyEpoch:
     living: int
     forgotten: int
     destroyed_at: datetime | None
+    confirmed_at: datetime | None
+    forgotten_since: datetime | None
+
+
+@dataclass(frozen=True)
+class KeyHolder:
+    """A folder of keys, and the epochs whose files a program saw in it; `seen_at` is the last time."""
+
+    host: str
+    folder: str
+    epochs: list[int]
+    seen_at: datetime
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no program noted it for a day."""
+        return datetime.now(UTC) - self.seen_at > timedelta(days=1)
+
+    def __str__(self) -> str:
+        """Return the arguments of `millrace privacy retire`, and since when it is silent."""
+        silent = f" (not seen since {self.seen_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC)" if self.is_silent else ""
+        return f"{shlex.quote(self.host)} {shlex.quote(self.folder)}{silent}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +70,10 @@ class Standby:
     standby: str
     lsn: str
 
+    def __str__(self) -> str:
+        """Return its name."""
+        return f"standby {self.standby}"
+
 
 class KeyStore(SqlFunctions):
     """The functions on keys that operators call. Every method raises the `MillraceError` of its SQL function."""
@@ -54,6 +81,14 @@ class KeyStore(SqlFunctions):
     def key_counts(self) -> list[KeyEpoch]:
         """Return the epochs, in order, with their counts of keys."""
         return self._all(KeyEpoch, "select * from event_store.key_counts()")
+
+    def key_holders(self) -> list[KeyHolder]:
+        """Return the folders of keys."""
+        return self._all(KeyHolder, "select * from event_store.key_holders()")
+
+    def note_holder(self, folder: KeyFolder) -> None:
+        """Note the files that a folder has."""
+        self._value(str, "select event_store.note_holder(%s, %s, %s)", folder.holder)
 
     def begin_key_epoch(self, epoch: int, fingerprint: str) -> None:
         """Let an epoch wrap keys from now on."""
@@ -68,6 +103,10 @@ class KeyStore(SqlFunctions):
     def wrapped_keys(self) -> list[OpenKey]:
         """Return one living key of each epoch that still wraps one."""
         return self._all(OpenKey, "select * from event_store_platform.wrapped_keys()")
+
+    def open_keys(self, key_ids: list[str]) -> list[OpenKey]:
+        """Return keys by their names, as they are wrapped."""
+        return self._all(OpenKey, "select * from event_store.open_keys(%s)", (key_ids,))
 
     def standbys_behind(self, lsn: str | None) -> list[Standby]:
         """Return the connected standbys that have not replayed a position, or what is written by now."""
@@ -89,22 +128,22 @@ def rotate(
     folder: str | Path,
     *,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-    standbys_s: float = PATIENCE_S,
+    wait_s: float = PATIENCE_S,
 ) -> int:
     """Wrap the keys of all living people by the next epoch, destroy the files before, and return the epoch.
 
-    Only this folder's files are destroyed. Programs with another copy of the folder need the new file before.
+    Only this folder's files are destroyed. Holders that were seen within a day must have the new file before.
 
     Args:
         dsn: The event store; the role must be `event_store_owner`.
         folder: The folder of keys.
         progress: Called with how many keys are wrapped anew, and the total.
-        standbys_s: How long to wait for standbys to replay it.
+        wait_s: How long to wait for holders to have the new file, and for standbys to replay it.
 
     Raises:
-        InvalidSetting: The folder lacks a file, or cannot unwrap a key.
-        KeyGone: The folder is of another store, or of an earlier epoch.
-        MillraceError: A standby lags, a transaction holds keys, or another process rotates; call it again.
+        InvalidSetting: The folder lacks a file, is of another store or epoch, or cannot unwrap a key.
+        MillraceError: A holder lacks the new file, a standby lags, a transaction holds keys, or another process
+            rotates; call it again.
     """
     path = opened_folder(folder).path
     busy = MillraceError(f"Another process rotates the keys of {path}.", hint="Wait until it ends.")
@@ -112,27 +151,52 @@ def rotate(
         # what queues behind a call that waits for a lock must go on
         connection.execute(f"set lock_timeout = '{LOOK_S}s'".encode())
         store = KeyStore(connection)
-        keys = begun(store, path)
+        keys = begun(store, path, wait_s)
         wrap_anew(store, keys, progress)
-        require_wrapped(store, keys, standbys_s)
+        require_wrapped(store, keys, wait_s)
         keys.destroy_earlier()
+        store.note_holder(keys)
         store.end_key_epoch(keys.epoch - 1)
         return keys.epoch
 
 
-def begun(store: KeyStore, path: Path) -> KeyFolder:
-    """Begin the folder's next epoch, unless an earlier rotation is not finished; return the folder."""
+def folder_of(store: KeyStore, path: Path) -> KeyFolder:
+    """Return the folder of a store's keys at the store's epoch; the file of the next one may be there already.
+
+    Raises:
+        InvalidSetting: It lacks a file, others may read one, or it belongs to another store.
+    """
     keys, epochs = opened_folder(path), store.key_counts()
-    last = epochs[-1] if epochs else None
-    known = opened_folder(path, refused=keys.epoch) if last and keys.epoch > last.epoch else keys
-    if last is None or (known.epoch, known.fingerprint) != (last.epoch, last.fingerprint):
+    if not epochs:
+        raise InvalidSetting("The store has no keys yet: `millrace privacy init` begins with them.")
+    last = epochs[-1]
+    if keys.epoch == last.epoch + 1:
+        keys = opened_folder(path, refused=keys.epoch)
+    if (keys.epoch, keys.fingerprint) != (last.epoch, last.fingerprint):
         raise InvalidSetting(
-            f"The folder of keys {path} is not that of the store, or `millrace privacy begin` never ran.",
-            detail=f"It has epoch {known.epoch} with fingerprint {known.fingerprint[:8]};"
-            f" the store has {f'epoch {last.epoch} with {last.fingerprint[:8]}' if last else 'none'}.",
+            f"The folder of keys {path} does not fit the store: it is at epoch {keys.epoch} with fingerprint"
+            f" {keys.fingerprint[:8]}, the store at epoch {last.epoch} with fingerprint {last.fingerprint[:8]}.",
+            hint="Name the folder of this store in MILLRACE_KEYS. If the store was set back to an earlier time: `millrace"
+            " privacy restore-keys`.",
         )
-    if keys is known and not keys.earlier() and all(each.destroyed_at for each in epochs[:-1]):
+    return keys
+
+
+def begun(store: KeyStore, path: Path, wait_s: float) -> KeyFolder:
+    """Begin the folder's next epoch, unless an earlier rotation is not finished; return the folder."""
+    last, keys = folder_of(store, path), opened_folder(path)
+    if keys.epoch == last.epoch and all(each.destroyed_at for each in store.key_counts()[:-1]):
         keys = keys.begun_next()
+    if keys.epoch > last.epoch:
+        store.note_holder(keys)
+        _until_none(
+            wait_s,
+            lambda _: [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)],
+            f"Other folders lack {keys.path}/epoch-{keys.epoch}.key: the rotation has not begun.",
+            "Copy the file there, and call it again. A program that has asked for no key since does not say that the file"
+            " is there: `millrace privacy status` says it at once. A folder that is gone for good is taken off by"
+            " `millrace privacy retire`.",
+        )
     _unheld(lambda: store.begin_key_epoch(keys.epoch, keys.fingerprint))
     return keys
 
@@ -149,26 +213,26 @@ def wrap_anew(store: KeyStore, keys: KeyFolder, progress: Callable[[int, int], N
         keys.note_living(wrapped)
         done += len(rows)
         progress(done, total)
-    if len(keys.living()) < done:
-        raise InvalidSetting(f"The file {path_of(keys)} does not open: nothing is destroyed.")
+    living = keys.living()
+    if len(living) < done:
+        raise InvalidSetting(f"The file living-{keys.epoch}.keys of {keys.path} does not open: nothing is destroyed.")
+    # forgotten while their batch was wrapped
+    if gone := [key.key_id for key in store.open_keys([*living]) if key.wrapped is None]:
+        keys.drop_living(gone)
 
 
-def require_wrapped(store: KeyStore, keys: KeyFolder, standbys_s: float) -> None:
+def require_wrapped(store: KeyStore, keys: KeyFolder, wait_s: float) -> None:
     """Refuse to go on while a key is wrapped by an earlier epoch, here or on a standby, or one does not open."""
     rows = store.wrapped_keys()
     _opened(keys, rows)
     if any(row.epoch != keys.epoch for row in rows):
         raise MillraceError("Keys are still wrapped by an earlier epoch: nothing is destroyed.", hint="Call it again.")
-    deadline, lsn = time.monotonic() + standbys_s, None
-    while behind := store.standbys_behind(lsn):
-        lsn = behind[0].lsn
-        if time.monotonic() > deadline:
-            raise MillraceError(
-                "A standby has not replayed the keys as they are wrapped now: nothing is destroyed.",
-                detail=", ".join(f"standby {each.standby}" for each in behind),
-                hint="Call it again once it has; a role without pg_read_all_stats cannot see that.",
-            )
-        time.sleep(LOOK_S)
+    _until_none(
+        wait_s,
+        lambda before: store.standbys_behind(before[0].lsn if before else None),
+        "A standby has not replayed the keys as they are wrapped now: nothing is destroyed.",
+        "Call it again once it has; a role without pg_read_all_stats cannot see that.",
+    )
 
 
 def restored_keys(connection: psycopg.Connection, folder: str | Path) -> int:
@@ -187,11 +251,6 @@ def restored_keys(connection: psycopg.Connection, folder: str | Path) -> int:
     return forgotten
 
 
-def path_of(keys: KeyFolder) -> Path:
-    """Return the file of the keys that the last epoch wrapped anew."""
-    return keys.path / f"living-{keys.epoch}.keys"
-
-
 def _opened(keys: KeyFolder, rows: Sequence[OpenKey]) -> dict[str, bytes]:
     opened = dict[str, bytes]()
     for epoch in {row.epoch for row in rows}:
@@ -203,6 +262,15 @@ def _opened(keys: KeyFolder, rows: Sequence[OpenKey]) -> dict[str, bytes]:
                 hint="Use the folder of keys that belongs to this store, with all its files.",
             )
     return opened
+
+
+def _until_none(wait_s: float, find: Callable[[Sequence[Result]], Sequence[Result]], fault: str, hint: str) -> None:
+    """Wait until nothing is found, given what was found before; after that time refuse to go on."""
+    deadline, found = time.monotonic() + wait_s, list[Result]()
+    while found := [*find(found)]:
+        if time.monotonic() > deadline:
+            raise MillraceError(fault, detail="; ".join(map(str, found)), hint=hint)
+        time.sleep(LOOK_S)
 
 
 def _unheld(call: Callable[[], Result]) -> Result:

@@ -21,10 +21,11 @@ from millrace.event_store.rows import (
     View,
 )
 from millrace.event_store.status_rows import FiredEvents, OldestWriter, Problem, SequencerHolder, ViewBeyondLog
+from millrace.event_store.text_sealing import TextSealing
 from millrace.event_store.views import Views, moment_of, tokens_of
 
 
-class PlatformStore(EventStore, Views, RoundFunctions):
+class PlatformStore(EventStore, Views, RoundFunctions, TextSealing):
     """All calls about events, the log and views."""
 
     def append_json(self, events: str) -> AppendedCount:

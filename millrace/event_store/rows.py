@@ -247,6 +247,7 @@ class View:
     push_format: str
     push_upcast: bool
     max_lag_s: int
+    push_unseal: bool
 
 
 @dataclass(frozen=True)

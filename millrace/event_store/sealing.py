@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -13,6 +13,13 @@ from millrace.event_store.new_events import StreamEvents
 from millrace.event_store.rows import Event
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.personal.values import SEALED, Key, OpenKey, SubjectKey
+
+Read = TypeVar("Read", bound=Event)
+# asked for, since a refusal would abort the caller's transaction
+MAY_OPEN = """
+    select case when has_schema_privilege('event_store', 'usage')
+      then has_function_privilege('event_store.open_keys(text[])', 'execute') else false end
+"""
 
 
 class Sealing(SqlFunctions):
@@ -30,12 +37,12 @@ class Sealing(SqlFunctions):
         self._learn_keys(given)
         return [self.sealer.opened(row) for row in given]
 
-    def _opened(self, events: list[Event]) -> list[Event]:
+    def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
         if self.sealer is None:
             return events
         sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
-        readable = list[Event]()
+        readable = list[Read]()
         for event in sealed:
             with suppress(UnreadableData):
                 readable += [event] if event.data is not None else []
@@ -46,7 +53,20 @@ class Sealing(SqlFunctions):
 
     def _learn_keys(self, data: Iterable[Any]) -> None:
         if self.sealer and (names := self.sealer.unknown_keys(data)):
+            may_open = self._value(bool, MAY_OPEN)
+            if not may_open:
+                return
+            idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
+            # a transaction that only reads must not write: it would hold up the log
+            if not isinstance(source, psycopg.Connection) or (
+                source.autocommit and source.info.transaction_status == idle
+            ):
+                self._note_holder()
             self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+
+    def _note_holder(self) -> None:
+        if self.sealer and (holder := self.sealer.to_note()):
+            self._value(str, "select event_store.note_holder(%s, %s, %s)", holder)
 
     def _sealed(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Return events with their personal values sealed; a person without a key gets one."""
@@ -58,13 +78,7 @@ class Sealing(SqlFunctions):
             kept = self.sealer.kept_keys(data)
             keys |= {each: key for each, key in kept.items() if key is not None}
             if people := [each for each in kept if each not in keys]:
-                call = "select * from event_store.subject_keys(%s, %s, %s, %s, %s, %s)"
-                proposed = self.sealer.proposed(people)
-                try:
-                    rows = self._all(SubjectKey, call, (decider, *proposed))
-                except KeyGone as error:
-                    raise self.sealer.refused(proposed[0], error) from error
-                keys |= self.sealer.learnt(people, rows)
+                keys |= self._asked_keys(decider, people)
         if not keys:
             return [*streams]
         sealed = list[StreamEvents]()
@@ -75,6 +89,17 @@ class Sealing(SqlFunctions):
             ]
             sealed += [replace(stream, events=tuple(events))]
         return sealed
+
+    def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
+        assert self.sealer is not None
+        call = "select * from event_store.subject_keys(%s, %s, %s, %b::bytea[], %b::text[], %b::bytea[])"
+        proposed = self.sealer.proposed(people)
+        self._note_holder()
+        try:
+            rows = self._all(SubjectKey, call, (decider, *proposed))
+        except KeyGone as error:
+            raise self.sealer.refused(proposed[0], error) from error
+        return self.sealer.learnt(people, rows)
 
     def _sealed_anew(self, streams: Sequence[StreamEvents]) -> list[StreamEvents]:
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""

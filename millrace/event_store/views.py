@@ -11,12 +11,12 @@ from millrace.errors import Malformed
 from millrace.event_store.json_text import jsonb
 from millrace.event_store.lease_rows import Lease, StreamFailure
 from millrace.event_store.rows import NEWEST_SHAPE, RECORDED, STORED, DeadLetter, Delivery, Event, Lock, View
-from millrace.event_store.sql_functions import SqlFunctions
+from millrace.event_store.sealing import Sealing
 from millrace.event_store.status_rows import PartitionLag, ViewInfo
 from millrace.times import ACCEPTED_FORMS, bound
 
 
-class RowsViews(SqlFunctions):
+class RowsViews(Sealing):
     """The calls of a consumer of `rows` views, which get events one at a time; also as coroutines."""
 
     def register_view(
@@ -35,6 +35,7 @@ class RowsViews(SqlFunctions):
         version: int | None = None,
         push_format: str | None = None,
         push_upcast: bool | None = None,
+        push_unseal: bool | None = None,
     ) -> View:
         """Register a view, or change the settings that are not None; its progress never changes.
 
@@ -53,10 +54,12 @@ class RowsViews(SqlFunctions):
             version: The version of the registering program; a lower version than the view's changes no settings.
             push_format: The format of pushed events, 'json' or 'cloudevents'; at first 'json'.
             push_upcast: Whether data are pushed in the newest shape of their event; at first not.
+            push_unseal: Whether personal values are pushed opened; at first not. Only members of event_store_personal
+                change such a view.
         """
         return self._one(
             View,
-            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "select * from event_store.register_view(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 view,
                 moment_of(start_at),
@@ -71,6 +74,7 @@ class RowsViews(SqlFunctions):
                 version,
                 push_format,
                 push_upcast,
+                push_unseal,
             ),
         )
 
@@ -81,7 +85,7 @@ class RowsViews(SqlFunctions):
     def stream_events(self, view_name: str, limit: int = 1, seconds: int | None = None) -> list[Event]:
         """Lock free streams of a rows view and return the next event of each."""
         query = "select {} from event_store.stream_events(%s, %s, %s)"
-        return self._all(Event, query.format(RECORDED), (view_name, limit, seconds))
+        return self._opened(self._all(Event, query.format(RECORDED), (view_name, limit, seconds)))
 
     def lease_events(
         self, view: str, limit: int = 1, seconds: int | None = None, *, ahead: bool = False, upcast: bool = False
@@ -93,7 +97,7 @@ class RowsViews(SqlFunctions):
         """
         query = "select {} from event_store.lease_events(%s, %s, %s, %s)"
         columns = f"{NEWEST_SHAPE if upcast else STORED}, lease_token, attempt, suspect"
-        return self._all(Delivery, query.format(columns), (view, limit, seconds, ahead))
+        return self._opened(self._all(Delivery, query.format(columns), (view, limit, seconds, ahead)))
 
     def ack_event(self, view: str, decider_id: str | UUID, offset: int, lease_token: int | None = None) -> list[Lock]:
         """Acknowledge the event in flight and free its stream."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from uuid import uuid4
 
+from msgspec import structs
+
 from millrace.errors import HandlersHang, InvalidSubscription, MillraceError
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.acknowledge import Answerer
@@ -23,6 +25,7 @@ from millrace.handlers.lasting_connection import LastingConnection
 from millrace.handlers.log_lines import Counters, error_text, log_line
 from millrace.handlers.wake_up_hub import WakeUpHub
 from millrace.patience import ASK_S, BUSY_S, FAREWELL_S, GLANCE_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
+from millrace.personal.sealer import Sealer
 from millrace.postgres import connecting
 
 # how long the waiting events keep the threads busy
@@ -41,6 +44,7 @@ def consume(
     *,
     stop: threading.Event,
     counters: dict[str, Counters] | None = None,
+    sealer: Sealer | None = None,
 ) -> Mapping[str, Counters]:
     """Call the handlers of subscriptions for each event until `stop` is set; return what was done, by view.
 
@@ -52,6 +56,8 @@ def consume(
         subscriptions: The subscriptions to consume.
         stop: Ends it.
         counters: Receives the counters of each view at the beginning, to be read during the run.
+        sealer: Opens the personal values of events. Of the errors of a handler that got such a value, only class,
+            SQLSTATE and line are kept.
 
     Raises:
         InvalidSubscription: Two of them have the same view.
@@ -66,7 +72,7 @@ def consume(
     if not subscriptions:
         raise InvalidSubscription("There is no subscription to consume.", hint="Declare one with @subscription(…).")
     wake_ups = WakeUpHub(dsn)
-    consumers = [Consumer(dsn, each, wake_ups) for each in subscriptions]
+    consumers = [Consumer(dsn, each, wake_ups, sealer=sealer) for each in subscriptions]
     counters_by_view = {} if counters is None else counters
     counters_by_view.update({each.subscription.view: each.counters for each in consumers})
     for consumer in consumers:
@@ -112,14 +118,23 @@ class Consumer:
     """
 
     def __init__(
-        self, dsn: str, subscription: Subscription, wake_ups: WakeUpHub | None = None, name: str | None = None
+        self,
+        dsn: str,
+        subscription: Subscription,
+        wake_ups: WakeUpHub | None = None,
+        name: str | None = None,
+        *,
+        sealer: Sealer | None = None,
+        opens_text: bool = False,
     ) -> None:
         self.subscription = subscription
         self.counters = Counters()
         self.idle_since: float | None = None
-        self._dsn = dsn
+        self._dsn, self._opens_text = dsn, opens_text
+        # one of its own: it says whether this handler got a value, and only the thread that leases drops its keys
+        self._sealer = sealer and Sealer(sealer.folder)
         self._deliveries = Deliveries(refill_at=subscription.concurrency)
-        self._connection = LastingConnection(dsn, subscription.view, self.counters)
+        self._connection = LastingConnection(dsn, subscription.view, self.counters, self._sealer)
         self._answer_connection = LastingConnection(dsn, subscription.view, self.counters)
         self._answerer = Answerer(subscription, self._deliveries, self._answer_connection, self.counters, self._hung)
         self._loop: LoopThread | None = None
@@ -180,7 +195,7 @@ class Consumer:
         with ExitStack() as stack:
             stack.callback(self._log_end)
             if self.subscription.is_async:
-                self._loop = LoopThread(f"{self.subscription.view} loop")
+                self._loop = LoopThread(f"{self.subscription.view} loop", self._sealer)
                 stack.callback(self._loop.close)
             stack.callback(self._connection.close)
             stack.callback(self._detach)
@@ -273,6 +288,10 @@ class Consumer:
                 subscription.view, room, subscription.lock_timeout_s, ahead=True, upcast=subscription.upcast
             )
         )
+        if self._sealer is not None and self._opens_text:
+            # now: the next lease may drop the keys
+            text = self._sealer.opened_text
+            events = [structs.replace(event, data_json=text(event.data_json)) for event in events]
         now = time.monotonic()
         self.counters.leased += len(events)
         busy = self._deliveries.busy_streams() if events else set()
@@ -291,7 +310,8 @@ class Consumer:
         return len(events)
 
     def _begin_worker(self) -> None:
-        caller = Caller(self._dsn, self.subscription, self._loop.loop if self._loop else None, self._leaving)
+        loop = self._loop.loop if self._loop else None
+        caller = Caller(self._dsn, self.subscription, loop, self._leaving, self._sealer)
         name = f"{self.subscription.view} handler {len(self._workers) + 1}"
         thread = threading.Thread(target=self._work, args=(caller,), name=name, daemon=True)
         self._workers[thread] = caller

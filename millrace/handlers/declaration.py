@@ -28,7 +28,11 @@ MOST_AT_ONCE = 256
 LONGEST_WAIT_S = 365 * 86_400
 
 
-class Refused(Exception):
+class Told(Exception):
+    """An error of a handler whose text quotes no event: it is always kept."""
+
+
+class Refused(Told):
     """Raised by a handler to fail the event; the store keeps this text unchanged."""
 
 

@@ -2,10 +2,13 @@
 
 The acknowledgement joins the transaction of a handler with a connection, and both commit together: exactly once. If the
 acknowledgement no longer counts, both are rolled back.
+
+An error may quote a personal value that was opened for the handler, then or earlier: no text of it is kept.
 """
 
 import asyncio
 import inspect
+import logging
 import threading
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
@@ -16,9 +19,10 @@ import psycopg
 
 from millrace.errors import NotInFlight, TryLater
 from millrace.event_store import Delivery, Views, causing
-from millrace.handlers.declaration import LONGEST_WAIT_S, Refused, Subscription
-from millrace.handlers.log_lines import cleaned, error_text
+from millrace.handlers.declaration import LONGEST_WAIT_S, Refused, Subscription, Told
+from millrace.handlers.log_lines import cleaned, error_text, log_line
 from millrace.patience import FAREWELL_S, PAUSE_S
+from millrace.personal.sealer import Sealer
 from millrace.postgres import connecting
 from millrace.user_code import finished
 
@@ -61,9 +65,15 @@ class Caller:
     """Calls one subscription's handler; for one thread at a time, except `interrupt`."""
 
     def __init__(
-        self, dsn: str, subscription: Subscription, loop: asyncio.AbstractEventLoop | None, leaving: threading.Event
+        self,
+        dsn: str,
+        subscription: Subscription,
+        loop: asyncio.AbstractEventLoop | None,
+        leaving: threading.Event,
+        sealer: Sealer | None = None,
     ) -> None:
         self._dsn, self._subscription, self._loop, self._leaving = dsn, subscription, loop, leaving
+        self._sealer = sealer
         self._connection: psycopg.Connection | None = None
         self._future: Future[Any] | None = None
 
@@ -82,7 +92,7 @@ class Caller:
                     return GiveBack(error_text(error), PAUSE_S)
             return self._call_handler(event)
         except BaseException as error:  # noqa: BLE001 - it is a thread of ours: also SystemExit is the event's failure
-            return Failed(f"{error_text(error)}{self._where(error)}")
+            return Failed(self._kept(error, f"{error_text(error)}{self._where(error)}"))
 
     def _call_handler(self, event: Delivery) -> Outcome:
         try:
@@ -98,7 +108,7 @@ class Caller:
             if not 0 <= later.after_s <= LONGEST_WAIT_S:
                 text = f"TryLater: after_s is {later.after_s!r}; it is from 0 to {LONGEST_WAIT_S}."
                 raise ValueError(text) from later
-            return GiveBack(cleaned(later.why), later.after_s)
+            return GiveBack(self._kept(later, cleaned(later.why)), later.after_s)
         except Refused as refused:
             return Failed(cleaned(str(refused)) or "Refused")
         except CancelledError:
@@ -106,7 +116,7 @@ class Caller:
         except Exception as error:
             if not _lost_to_concurrent(error):
                 raise
-            return GiveBack(error_text(error), PAUSE_S)
+            return GiveBack(self._kept(error, error_text(error)), PAUSE_S)
         return DONE
 
     def interrupt(self) -> None:
@@ -150,10 +160,17 @@ class Caller:
                 if passes or isinstance(error, connecting.NO_WRITES):
                     # the commit may have succeeded: then the store refuses to take the event back
                     self.close()
-                    return GiveBack(error_text(error), PAUSE_S)
+                    return GiveBack(self._kept(error, error_text(error)), PAUSE_S)
                 if not _lost_to_concurrent(error) or attempt == TRIES:
                     raise
         raise AssertionError("the last try returns or raises")
+
+    def _kept(self, error: BaseException, text: str) -> str:
+        """Return the text of an error; its class, SQLSTATE and line, where the handler was given opened values."""
+        if isinstance(error, Told) or not _has_opened(self._sealer):
+            return text
+        codes = [each.sqlstate for each in (error, error.__cause__) if isinstance(each, psycopg.Error)]
+        return cleaned(" ".join([type(error).__name__, *filter(None, codes)]) + self._where(error))
 
     def _where(self, error: BaseException) -> str:
         """Return the last line of the handler's own file that the error went through."""
@@ -181,11 +198,17 @@ def _lost_to_concurrent(error: BaseException) -> bool:
     return False
 
 
+def _has_opened(sealer: Sealer | None) -> bool:
+    return sealer is not None and sealer.has_opened
+
+
 class LoopThread:
     """An event loop in a thread, for handlers that are `async`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, sealer: Sealer | None = None) -> None:
         self.loop = asyncio.new_event_loop()
+        self._sealer = sealer
+        self.loop.set_exception_handler(self._log_fault)
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -195,6 +218,13 @@ class LoopThread:
             # a task that raises SystemExit or KeyboardInterrupt ends the loop for all others, as does one that stops it
             with suppress(BaseException):
                 self.loop.run_forever()
+
+    def _log_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error that no outcome has, such as that of a task which a handler began."""
+        if _has_opened(self._sealer):
+            log_line(logging.ERROR, context["message"], error=type(context.get("exception")).__name__)
+        else:
+            loop.default_exception_handler(context)
 
     def close(self) -> None:
         """Cancel what still runs, and end the loop."""

@@ -11,6 +11,7 @@ from tenacity import RetryCallState
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.log_lines import Counters, error_text, log_line
 from millrace.patience import while_away
+from millrace.personal.sealer import Sealer
 from millrace.postgres import connecting
 
 Result = TypeVar("Result")
@@ -23,10 +24,11 @@ class LastingConnection:
         dsn: The event store.
         view: The view in log lines.
         counters: Counts new connections.
+        sealer: Opens personal values.
     """
 
-    def __init__(self, dsn: str, view: str, counters: Counters) -> None:
-        self._dsn, self._view, self._counters = dsn, view, counters
+    def __init__(self, dsn: str, view: str, counters: Counters, sealer: Sealer | None = None) -> None:
+        self._dsn, self._view, self._counters, self._sealer = dsn, view, counters, sealer
         self._connection: psycopg.Connection | None = None
         self._away = False
         self._hung_up = threading.Event()
@@ -62,7 +64,7 @@ class LastingConnection:
                     self._away = False
                     self._counters.reconnected += 1
                     log_line(logging.INFO, "server is back", view=self._view)
-            return call(PlatformStore(self._connection))
+            return call(PlatformStore(self._connection, sealer=self._sealer))
         except connecting.PASSING as error:
             # an error of class 40 only means a loss to a concurrent transaction
             if not (error.sqlstate or "").startswith("40"):

@@ -13,6 +13,8 @@ at a time probes whether the receiver is back, with growing pauses up to a minut
 Pushes of a view with a secret are signed as Standard Webhooks says: `webhook-id` is the event's id, the same for each
 retry. The receiver may see an event again, but never out of its stream's order.
 
+A view with `push_unseal` is sent opened values. An answer may repeat them, so of it only the status is kept.
+
 Not here: where pushes may go and how a push is sent (`receivers`).
 """
 
@@ -22,18 +24,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import psycopg
 
-from millrace.errors import MillraceError, TryLater
+from millrace.errors import InvalidSetting, MillraceError, TryLater
 from millrace.event_store import Delivery
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.bodies import FORMS, traceparent_of
 from millrace.handlers.consumer import Consumer
-from millrace.handlers.declaration import Refused, Subscription
+from millrace.handlers.declaration import Refused, Subscription, Told
 from millrace.handlers.receivers import Allowed, Answer, Endpoint
 from millrace.handlers.store import PushStore
 from millrace.patience import AWAY_S, BUSY_S, PATIENCE_S
+from millrace.personal.sealer import Sealer
 from millrace.postgres.connecting import connect
 from millrace.signing import signed
 
@@ -50,6 +54,10 @@ BUSY = {429, 503}
 DEAD_AFTER = 5
 # no answer, or the answer of a proxy in front of a receiver that is away
 AWAY = {0, 502, 503, 504}
+
+
+class NotThere(TryLater, Told):
+    """The receiver is not there; the store keeps this text unchanged."""
 
 
 @dataclass
@@ -70,6 +78,7 @@ def push_events(
     on_failure: Callable[[str], None] = lambda _: None,
     concurrency: int = CONCURRENCY,
     owner: str | None = None,
+    keys: Path | None = None,
 ) -> PushReport:
     """Deliver events until nothing came for `idle_s` or the budget of seconds is used up.
 
@@ -82,10 +91,12 @@ def push_events(
         on_failure: Called with the answer's text of the first deliveries that fail, which the store does not keep.
         concurrency: How many streams are delivered at once.
         owner: The name of its attachment to the view; None for a generated one.
+        keys: The folder of the keys of personal data, for a view that is sent opened values.
 
     Raises:
         MillraceError: The view has no URL.
         UnknownView: The view is not registered.
+        InvalidSetting: The view is sent opened values, and there are no keys.
     """
     with connect(dsn) as connection:
         row = next(iter(PlatformStore(connection).poll_views([view])), None)
@@ -96,7 +107,11 @@ def push_events(
                 hint="Declare a read model for it, or register it with a URL.",
             )
         options = PushStore(connection).push_options(view)
-    pusher = Pusher(dsn, view, row.edge_function_url, Allowed(allowed), on_failure, options.push_format)
+    if options.push_unseal and keys is None:
+        raise InvalidSetting(f"View {view} is sent opened values, and MILLRACE_KEYS is not set where it is drained.")
+    sealer = Sealer.from_folder(keys) if keys and options.push_unseal else None
+    url, form = options.edge_function_url or "", options.push_format
+    pusher = Pusher(dsn, view, url, Allowed(allowed), on_failure, form, unseal=options.push_unseal)
     # a delivery may take the timeout twice, to connect and for the rest, and a name is looked up before
     consumer = Consumer(
         dsn,
@@ -110,6 +125,8 @@ def push_events(
             upcast=options.push_upcast,
         ),
         name=owner,
+        sealer=sealer,
+        opens_text=True,
     )
     stop, began = threading.Event(), time.monotonic()
     faults: list[BaseException] = []
@@ -155,10 +172,12 @@ class Pusher:
         allowed: Allowed,
         on_failure: Callable[[str], None],
         form: str = "json",
+        *,
+        unseal: bool = False,
     ) -> None:
         self._type, self._body = FORMS[form]
         self._dsn, self._view, self._url, self._allowed = dsn, view, url, allowed
-        self._on_failure = on_failure
+        self._on_failure, self._unseal = on_failure, unseal
         self._local = threading.local()
         self._endpoints: list[Endpoint] = []
         self._failures = 0
@@ -177,17 +196,19 @@ class Pusher:
 
         Raises:
             Refused: The receiver refuses the event.
-            TryLater: The receiver is not there.
+            NotThere: The receiver is not there.
         """
         pause, is_probe = self._pause()
         if self.gone or pause > 0:
-            raise TryLater("The receiver is away, or asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
+            raise NotThere("The receiver is away, or asked for a pause.", after_s=max(pause, RETRY_MS / 1000))
         body = self._body(event).encode()
         endpoint: Endpoint | None = getattr(self._local, "endpoint", None)
         if endpoint is None:
             endpoint = self._local.endpoint = Endpoint(self._url, self._allowed)
             self._endpoints.append(endpoint)
         answer = endpoint.post(body, self._headers(event, body), BUSY_S)
+        if self._unseal:
+            answer = answer.status_only()
         self.busy_until = time.monotonic()
         self._count_answer(away=answer.status in AWAY, is_probe=is_probe)
         if answer.status // 100 == 2:
@@ -206,7 +227,7 @@ class Pusher:
         if answer.status in BUSY and (requested_s := seconds_of(answer.retry_after)) is not None:
             after_s = min(requested_s, LONGEST_PAUSE_S)
             self._not_before = time.monotonic() + after_s
-        raise TryLater(answer.error, after_s=after_s)
+        raise NotThere(answer.error, after_s=after_s)
 
     def _pause(self) -> tuple[float, bool]:
         """Return how long to wait before sending, and whether this delivery is a probe, for which the others wait."""
@@ -247,7 +268,7 @@ class Pusher:
                         self._secrets = PushStore(connection).push_secrets(self._view)
                 except psycopg.OperationalError as error:
                     # nothing is sent unsigned, and the event is not at fault
-                    raise TryLater("The store does not say what to sign with.", after_s=RETRY_MS / 1000) from error
+                    raise NotThere("The store does not say what to sign with.", after_s=RETRY_MS / 1000) from error
                 self._read_again_at = time.monotonic() + AWAY_S
             secrets = self._secrets
         return headers | signed(message_id, body, secrets) if secrets else headers

@@ -78,6 +78,11 @@ class Answer:
     body_text: str
     retry_after: str = ""
 
+    def status_only(self) -> "Answer":
+        """Return it without all that may repeat the body that was sent."""
+        error = f"HTTP {self.status}" if self.status else self.error
+        return Answer(self.status, error, "its text may have personal data", self.retry_after)
+
 
 class Allowed:
     """The addresses that pushes may go to, in addition to public ones.

@@ -7,10 +7,12 @@ from millrace.event_store.sql_functions import SqlFunctions
 
 @dataclass(frozen=True)
 class PushOptions:
-    """How events are pushed: as 'json' or 'cloudevents', and whether with data in the newest shape of their event."""
+    """Where and how events are pushed, all as of one moment: of an earlier URL another role may have been in charge."""
 
+    edge_function_url: str | None
     push_format: str
     push_upcast: bool
+    push_unseal: bool
 
 
 class PushStore(SqlFunctions):

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from json import dumps
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
+from millrace.errors import Malformed
 from millrace.importer.file_rows import Row
 from millrace.importer.text import json_object
 from millrace.importer.times import TimeForm
+from millrace.personal.declaration import subject_of
+from millrace.personal.marked_text import marked
 
 # Every event_id of an import is derived from it: it must never change.
 NAMESPACE = UUID("6d696c6c-7261-5365-8000-696d706f7274")
 NAME_BYTES = 1024
 UUID_LENGTH = 36
+# no text of a file has it
+_TOKEN = uuid4().hex
+_QUOTED = re.compile(r"(?s)'.*'|\".*\"")
 UUID_TEXT = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
@@ -36,6 +42,8 @@ class Columns:
         stream_name: The stream of every row, if no column names it.
         event_name: The event of every row, if no column names it.
         nulls: Texts that stand for a cell without a value.
+        personal: Columns with values that are sealed; nothing shows them.
+        subject: Whose these are: a kind, and the column with the person's id.
     """
 
     stream: tuple[str, ...]
@@ -47,11 +55,39 @@ class Columns:
     stream_name: str | None = None
     event_name: str | None = None
     nulls: frozenset[str] = frozenset()
+    personal: tuple[str, ...] = ()
+    subject: tuple[str, str] | None = None
 
     def paths(self, file_columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
         """Return the path of keys to each name's value; a name in `file_columns` is a single key."""
-        names = (*self.stream, self.event, *self.time, *self.metadata, self.id, self.data)
+        names = (*self._shown, self.data, *self.personal)
         return {name: (name,) if name in file_columns else tuple(name.split(".")) for name in names if name is not None}
+
+    @property
+    def _shown(self) -> tuple[str | None, ...]:
+        person = None if self.subject is None else self.subject[1]
+        return (*self.stream, self.event, *self.time, *self.metadata, self.id, person)
+
+    def shown_anyway(self, file_columns: tuple[str, ...]) -> list[str]:
+        """Return the personal columns whose values, or parts of them, another role would show."""
+        paths, shown = self.paths(file_columns), list[str]()
+        for name in self.personal:
+            others = [*filter(None, self._shown), *self.personal]
+            others.remove(name)
+            sizes = [(paths[other], min(len(paths[other]), len(paths[name]))) for other in others]
+            if name == self.data or any(path[:size] == paths[name][:size] for path, size in sizes):
+                shown.append(name)
+        return shown
+
+    def hidden(self, row: Row, file_columns: tuple[str, ...]) -> str:
+        """Return a row as text without its personal values; of one that cannot be read, nothing."""
+        if not self.personal:
+            return row.raw or dumps(row.values, default=str)
+        values = row.values
+        for name, path in self.paths(file_columns).items():
+            if name in self.personal:
+                values = _hidden(values, path)
+        return "" if row.fault else dumps(values, default=str)
 
     def cells(self, row: Row) -> dict[str, Any]:
         """Return a copy of the row's cells in which each of `nulls` is null."""
@@ -61,10 +97,11 @@ class Columns:
 
 
 class Event(NamedTuple):
-    """The event of a row: its name, and the JSON text that `append_events` takes."""
+    """The event of a row: its name, and the JSON text that `append_events` takes once personal values are sealed."""
 
     event: str
     json_text: str
+    event_id: str
 
 
 class Mapping:
@@ -94,7 +131,8 @@ class Mapping:
     def event(self, row: Row) -> Event | str:
         """Return the event, or the reason why the row has none."""
         if row.fault:
-            return row.fault
+            # it may quote a value
+            return _QUOTED.sub("…", row.fault) if self._columns.personal else row.fault
         data = self._columns.cells(row)
         names, paths = self._columns, self._paths
         try:
@@ -110,10 +148,13 @@ class Mapping:
                 _put(data, paths[names.time[0]], self._iso(data))
             # an empty cell is no metadata
             metadata = {name: cell for name in names.metadata if (cell := _at(data, paths[name])) not in (None, "")}
+            marks = self._marked(data)
             whole = data if names.data is None else self._whole(data)
             for column in self._moved:
                 data.pop(column, None)
             data_json = _members(whole)
+            for number, mark in enumerate(marks):
+                data_json = data_json.replace(quoted(_placeholder(number)), mark)
             metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
         except _Fault as fault:
             return str(fault)
@@ -123,7 +164,25 @@ class Mapping:
             event,
             f'{self._beginning}{quoted(stream)}, "event": {quoted(event)}, "event_id": "{event_id}", '
             f'"data": {{{data_json}}}{metadata_json}}}',
+            event_id,
         )
+
+    def _marked(self, data: dict[str, Any]) -> list[str]:
+        """Put a placeholder for each personal value, and return the marked values in this order."""
+        marks = list[str]()
+        within = () if self._columns.data is None else self._paths[self._columns.data]
+        for name in self._columns.personal:
+            path = self._paths[name]
+            if (cell := _at(data, path)) is None or self._columns.subject is None:
+                continue
+            kind, person = self._columns.subject
+            try:
+                subject = subject_of(kind, _name(_at(data, self._paths[person])))
+            except Malformed as error:
+                raise _Fault(f"its person ({person}) cannot be told: {error.message}") from error
+            marks.append(marked(subject, ".".join(path[len(within) :]), dumps(cell)))
+            _put(data, path, _placeholder(len(marks) - 1))
+        return marks
 
     def _stream(self, data: dict[str, Any]) -> str:
         names = [_checked_name(f"the stream ({name})", _at(data, self._paths[name])) for name in self._columns.stream]
@@ -165,6 +224,18 @@ class Mapping:
         if twice := whole.keys() & beside:
             raise _Fault(f"its data ({self._columns.data}) has a member of the name of the time's column: {twice}")
         return whole | beside
+
+
+def _placeholder(number: int) -> str:
+    return f"\0{_TOKEN}{number}\0"
+
+
+def _hidden(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    key, *rest = path
+    if key not in values:
+        return values
+    inner = values[key]
+    return {**values, key: _hidden(inner, tuple(rest)) if rest and isinstance(inner, dict) else "***"}
 
 
 class _Fault(Exception):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 
@@ -33,6 +34,8 @@ from millrace.importer.files import open_event_file
 from millrace.importer.imported_events import Columns, Event, Mapping, name_fault
 from millrace.importer.rejects import Rejects
 from millrace.importer.times import TimeForm
+from millrace.personal.marked_text import changed
+from millrace.personal.sealer import Sealer
 from millrace.postgres.connecting import connect
 
 BATCH_BYTES = 8 * 1024 * 1024
@@ -41,6 +44,8 @@ MOST_EVENT_TYPES = 10_000
 # what CSV files have between their cells, by the word for each
 DELIMITERS = {",": "','", ";": "';'", "\t": "tab", "|": "'|'"}
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# how the store refuses a value that has to be sealed
+PERSONAL = "is personal and not sealed"
 # the parts that may differ in one reason for which many rows are rejected
 _VALUES = re.compile(r"\d+|(?s:'.*'|\".*\")")
 
@@ -122,6 +127,11 @@ class ImportedLog:
         for role, name in names.items():
             if fault := name_fault(f"the {role}", name):
                 raise ImportRefused(f"The import cannot start: {fault}.")
+        if bool(columns.personal) != all(columns.subject or ("",)):
+            raise ImportRefused(
+                "Personal columns and the person that they are of go together.",
+                hint="Say such as --personal email --subject customer:customer_id.",
+            )
         with open_event_file(self.path, self.format, self.delimiter) as file:
             # cells of CSV are texts without inner objects, except the data
             nested = file.delimiter is None
@@ -141,6 +151,10 @@ class ImportedLog:
                     detail=f"Its columns: {', '.join(map(repr, file.columns[:100]))}.",
                     hint=hint,
                 )
+            if shown := columns.shown_anyway(file.columns):
+                raise ImportRefused(
+                    f"The personal column {', '.join(shown)} has another role, or is part of a column with one."
+                )
             yield file, Mapping(self.name, self.decider, columns, file.columns, self.times)
 
 
@@ -148,6 +162,7 @@ def import_events(
     dsn: str,
     log: ImportedLog,
     *,
+    sealer: Sealer | None = None,
     rejects: Path | None = None,
     batch_size: int = 1000,
     progress: Callable[[ImportProgress], None] | None = None,
@@ -160,6 +175,7 @@ def import_events(
     Args:
         dsn: The event store's database.
         log: The file.
+        sealer: Has the keys for its personal columns.
         rejects: By default `<file>.rejects.jsonl`.
         batch_size: The rows of one transaction.
         progress: Called after each batch.
@@ -179,11 +195,11 @@ def import_events(
         log.opened() as (opened, mapping),
         _database() as connections,
         connect(dsn) as connection,
-        Rejects(rejects) as out,
+        Rejects(rejects, lambda row: log.columns.hidden(row, opened.columns)) as out,
         ThreadPoolExecutor(1, "import") as ahead,
     ):
         connections.append(connection)
-        run = _Run(PlatformStore(connection), log, out, started)
+        run = _Run(PlatformStore(connection, sealer=sealer), log, out, started)
         batches = _batches(opened, mapping, batch_size)
         next_batch = ahead.submit(next, batches, None)
         while (batch := next_batch.result()) is not None:
@@ -229,14 +245,15 @@ def try_import(log: ImportedLog) -> ImportTrial:
         first: list[str] = []
         kinds: dict[str, Kind] = {}
         rows = 0
-        numbers = _Numbers([name for name in opened.columns if name not in log.columns.paths(())])
+        used = {path[0] for path in log.columns.paths(opened.columns).values()}
+        numbers = _Numbers([name for name in opened.columns if name not in used])
         for row in opened.rows:
             rows += 1
             numbers.add(log.columns.cells(row))
             event = mapping.event(row)
             if not isinstance(event, str):
                 if len(first) < 3:
-                    first.append(event.json_text)
+                    first.append(changed(event.json_text, lambda *_: '{"$sealed": "…"}'))
                 continue
             kind = _VALUES.sub("", event)
             earlier = kinds.get(kind, Kind(0, row.line, event))
@@ -359,8 +376,12 @@ class _Run:
     def _append(self, events: list[tuple[Row, Event]], rejected: list[tuple[Row, str]]) -> None:
         if not events:
             return
+        # not within the block below: where there is no key for a value, no row is at fault
+        texts = self.store.seal_texts(
+            self.log.decider, [event.json_text for _, event in events], (UUID(e.event_id).bytes for _, e in events)
+        )
         try:
-            result = self.store.append_json(f"[{','.join([event.json_text for _, event in events])}]")
+            result = self.store.append_json(f"[{','.join(texts)}]")
         except (Malformed, DataRefused, StreamClosed, EventIdReused) as error:
             if len(events) > 1:
                 # all or nothing: halving finds the refused rows and stores the others, in order
@@ -383,6 +404,8 @@ class _Run:
                 raise ImportRefused(
                     f"Row {row.number} (line {row.line}) of {self.log.name} {fault}.", detail=error.detail, hint=hint
                 ) from error
+            if PERSONAL in (error.detail or ""):
+                row = row._replace(raw="", values={})
             rejected.append((row, f"the store refuses it: {' '.join(str(error).splitlines()[:2])}"))
             return
         self.appended += result.appended

@@ -4,7 +4,7 @@ Rows keep their order; the same import writes the same file again.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -15,10 +15,16 @@ from millrace.importer.file_rows import Row
 
 
 class Rejects:
-    """The rejects file. The first rejected row creates it; the file of an earlier run is removed at once."""
+    """The rejects file. The first rejected row creates it; the file of an earlier run is removed at once.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The file.
+        text: Writes a row as it may be shown.
+    """
+
+    def __init__(self, path: Path, text: Callable[[Row], str]) -> None:
         self.path = path
+        self._text = text
         self.written = 0
         self._file: TextIOWrapper | None = None
 
@@ -34,11 +40,10 @@ class Rejects:
 
     def write(self, row: Row, reason: str) -> None:
         """Add a row."""
-        raw = row.raw or json.dumps(row.values, default=str)
         with self._refused():
             if self._file is None:
                 self._file = self.path.open("w", encoding="utf-8")
-            self._file.write(json.dumps({"line": row.line, "reason": reason, "raw": raw}) + "\n")
+            self._file.write(json.dumps({"line": row.line, "reason": reason, "raw": self._text(row)}) + "\n")
         self.written += 1
 
     @contextmanager

@@ -4,17 +4,28 @@ Here: the order of the steps in both, so that a kill between two of them loses n
 values, which is in `millrace.personal`, and what the keys are, which is in `sql/functions/personal`.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 
+from millrace.backup.manifest import MANIFEST
 from millrace.errors import InvalidSetting
-from millrace.event_store.key_rotation import KeyEpoch, KeyStore
+from millrace.event_store.key_rotation import KeyEpoch, KeyHolder, KeyStore, folder_of
+from millrace.event_store.platform import PlatformStore
 from millrace.personal.declaration import subject_of
-from millrace.personal.folder import FORGOTTEN, KeyFolder, begun_folder, opened_folder
-from millrace.personal.values import OpenKey
+from millrace.personal.folder import FORGOTTEN, KeyFolder, begun_folder
+from millrace.personal.sealer import Sealer
+from millrace.personal.values import SEALED, OpenKey, Sealed
+
+# when Dagster rotates: on Mondays at 4:30 UTC, as `planned` reckons
+WEEKLY = "30 4 * * 1"
+# how many of the newest events are looked through for what is forgotten, and how many values are tried
+NEWEST, TRIED = 10_000, 20
+ENVELOPE = re.compile(r'"\$sealed": "(1\.([\w-]{22})\.[\w-]{22}\.[\w-]+)"')
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,19 @@ class ForgottenKey:
 
     key_id: str
     forgotten_at: datetime
+
+
+@dataclass(frozen=True)
+class SubjectEvents:
+    """The key of a person, and how many events of one kind hold something that it sealed; no kind: none does."""
+
+    key_id: str
+    epoch: int
+    created_at: datetime
+    forgotten_at: datetime | None
+    decider: str | None
+    event: str | None
+    events: int
 
 
 class PrivacyStore(KeyStore):
@@ -38,12 +62,30 @@ class PrivacyStore(KeyStore):
         call = "select k from event_store_platform.readmit_subject(%s, %s) k where k is not null"
         return next(iter(self._values(str, call, (subject_mac, reason))), None)
 
-    def open_keys(self, key_ids: list[str]) -> list[OpenKey]:
-        """Return keys by their names, as they are wrapped."""
-        return self._all(OpenKey, "select * from event_store.open_keys(%s)", (key_ids,))
+    def subject_events(self, subject_mac: bytes) -> list[SubjectEvents]:
+        """Return the key of a person with the events that it sealed; it reads all events."""
+        call = "select * from event_store_platform.subject_events(%s)"
+        return self._all(SubjectEvents, call, (subject_mac,))
+
+    def retire_holder(self, host: str, folder: str, reason: str) -> bool:
+        """Take a folder off the holders; return whether it was one."""
+        return self._value(bool, "select event_store_platform.retire_holder(%s, %s, %s)", (host, folder, reason))
 
 
-def begin(store: PrivacyStore, path: Path) -> KeyFolder:
+def given_values(store: PrivacyStore) -> list[str]:
+    """Return the present views whose programs may have opened values: of handlers, and of pushes with `unseal`."""
+    query = """
+        select v.view from event_store.views v
+        where v.mode = 'rows' and (v.edge_function_url is null or v.push_unseal) and exists (
+          select from event_store.deciders d
+          where d.seals and (v.deciders is null or d.decider = any (v.deciders)) and (v.events is null or d.event = any (v.events))
+        )
+        order by v.view
+    """
+    return [view for (view,) in store.connection.execute(query)]
+
+
+def init(store: PrivacyStore, path: Path) -> KeyFolder:
     """Make the folder's first files where there are none, and let their key wrap people's keys; return the folder.
 
     Repeating the call changes nothing, and after a kill it goes on.
@@ -56,18 +98,6 @@ def begin(store: PrivacyStore, path: Path) -> KeyFolder:
     with _writing(path):
         folder = begun_folder(path)
     store.begin_key_epoch(folder.epoch, folder.fingerprint)
-    return folder
-
-
-def folder_of(store: PrivacyStore, path: Path) -> KeyFolder:
-    """Return the folder of a store's keys.
-
-    Raises:
-        InvalidSetting: It lacks a file, others may read one, or it belongs to another store.
-    """
-    folder = opened_folder(path)
-    if fault := _unfit(folder, store.key_counts()):
-        raise InvalidSetting(fault, hint="Name the folder of this store in MILLRACE_KEYS.")
     return folder
 
 
@@ -100,31 +130,103 @@ def readmit(store: PrivacyStore, path: Path, subject: str, reason: str) -> str |
     return store.readmit_subject(folder_of(store, path).mac(_named(subject)), reason)
 
 
-def problems(store: PrivacyStore, path: Path, epochs: Sequence[KeyEpoch]) -> list[str]:
-    """Return what is wrong between a folder and the store, each as a sentence."""
+def show(store: PrivacyStore, path: Path, subject: str) -> list[SubjectEvents]:
+    """Return what is known of a person, `<kind>:<id>`, from all events that were not purged; nothing without a key."""
+    return store.subject_events(folder_of(store, path).mac(_named(subject)))
+
+
+def backup_keys(store: PrivacyStore, path: Path, to: Path) -> KeyFolder:
+    """Copy the folder, also over an earlier copy; a rotation is confirmed once the copy was made anew.
+
+    Raises:
+        InvalidSetting: The place is within a database or a backup, has keys of another store, or cannot be written.
+    """
+    folder, to = folder_of(store, path), to.absolute()
+    for above in (place := to.resolve(), *place.parents):
+        if above == path.resolve() or any((above / name).exists() for name in ("PG_VERSION", MANIFEST)):
+            raise InvalidSetting(
+                f"{to} is within {above}, which has the keys, a database or a backup.",
+                hint="Name a folder on a medium that is kept apart from both.",
+            )
+    with _writing(to):
+        copy = folder.copied_to(to)
+    for each in (folder, copy):
+        store.note_holder(each)
+    return copy
+
+
+def planned(forgotten_at: datetime) -> datetime:
+    """Return when the weekly rotation destroys the file that copies of a forgotten key open with."""
+    at = forgotten_at.astimezone(UTC)
+    monday = (at - timedelta(days=at.weekday())).replace(hour=4, minute=30, second=0, microsecond=0)
+    return monday if monday > at else monday + timedelta(days=7)
+
+
+def confirmed(epochs: Sequence[KeyEpoch], last: int) -> datetime | None:
+    """Return since when no copy of a key opens that was forgotten in an epoch; None before."""
+    times = [each.confirmed_at for each in epochs if each.epoch <= last]
+    return max(filter(None, times)) if all(times) else None
+
+
+def unconfirmed(epochs: Sequence[KeyEpoch], holders: Sequence[KeyHolder]) -> list[str]:
+    """Return why a rotation is not confirmed, or is late, each as a sentence."""
+    found, goes_on = [], "`millrace privacy rotate`"
+    for each in epochs:
+        holding = ", ".join(str(holder) for holder in holders if each.epoch in holder.epochs)
+        if each is epochs[-1]:
+            since = each.forgotten_since
+            if since and planned(since) < datetime.now(UTC):
+                found += [f"Keys are forgotten since {since:%Y-%m-%d}, and no rotation followed: run {goes_on}."]
+        elif not each.destroyed_at:
+            found += [f"The rotation of epoch {each.epoch} is half done, held by: {holding}. To go on run {goes_on}."]
+        elif not each.confirmed_at:
+            found += [
+                f"epoch-{each.epoch}.key is destroyed here, and not by: {holding}. Destroy it there and run `millrace"
+                " privacy status` there, or state `millrace privacy retire HOST FOLDER`."
+            ]
+    return found
+
+
+def problems(store: PrivacyStore, path: Path) -> list[str]:
+    """Return what is wrong between a folder and the store, each as a sentence; note that the folder is there."""
     try:
-        folder = opened_folder(path)
+        folder = folder_of(store, path)
     except InvalidSetting as error:
         return [str(error)]
-    fault = _unfit(folder, epochs)
-    living = sum(key.wrapped is not None for key in store.open_keys(folder.forgotten()))
-    back = (
+    store.note_holder(folder)
+    if not (living := sum(key.wrapped is not None for key in store.open_keys(folder.forgotten()))):
+        return []
+    return [
         f"{living:,} keys in {path / FORGOTTEN} live in the store: a `millrace privacy forget` was interrupted, or a backup"
         " from before was restored. Forget these people again."
-    )
-    return [*([fault] if fault else []), *([back] if living else [])]
+    ]
 
 
-def _unfit(folder: KeyFolder, epochs: Sequence[KeyEpoch]) -> str | None:
-    if not epochs:
-        return "The store has no keys yet: `millrace privacy begin` begins with them."
-    last = epochs[-1]
-    if (folder.epoch, folder.fingerprint) == (last.epoch, last.fingerprint):
-        return None
-    return (
-        f"The folder of keys {folder.path} does not fit the store: it is at epoch {folder.epoch} with fingerprint"
-        f" {folder.fingerprint[:8]}, the store at epoch {last.epoch} with fingerprint {last.fingerprint[:8]}."
-    )
+def opened_forgotten(store: PrivacyStore, path: Path) -> tuple[int, list[str]]:
+    """Try to open sealed values of forgotten people with the folder's files, and all keys that it and the store have.
+
+    Tried are up to twenty values, of the newest 10,000 events. Returns how many, and the keys that open one. A key that
+    was forgotten since the last rotation may still be in the folder as that wrapped it: this copy is left out.
+    """
+    folder = folder_of(store, path)
+    listed = set(folder.forgotten())
+    if not listed and not any(each.forgotten for each in store.key_counts()):
+        return 0, []
+    events = PlatformStore(store.connection).latest_events(NEWEST)
+    found = [match.groups() for event in events for match in ENVELOPE.finditer(event.data_json)]
+    keys = {key.key_id: key for key in store.open_keys(list({name for _, name in found}))}
+    tried = [
+        (text, keys[name]) for text, name in found if name in keys and not (keys[name].wrapped and name not in listed)
+    ]
+    living, opening = folder.living(), set[str]()
+    for text, key in tried[:TRIED]:
+        kept = (key.wrapped, living.get(key.key_id) if key.epoch < folder.epoch else None)
+        for wrapped, epoch in product(filter(None, kept), folder.holder[2]):
+            sealer = Sealer(folder)
+            sealer.learn([OpenKey(key.key_id, epoch, wrapped)])
+            if not isinstance(sealer.opened({SEALED: text}), Sealed):
+                opening.add(key.key_id)
+    return len(tried[:TRIED]), sorted(opening)
 
 
 def _named(subject: str) -> str:

@@ -1,5 +1,6 @@
 """Which fields of an event are personal, and whose their values are."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from millrace.personal.values import SEALED, Plain, Sealed, is_envelope
 MARK = "x-personal"
 # in a path: each item of a list
 EACH = "*"
+_NO_ID = re.compile(r"[@\s]")
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def subject_of(kind: str, identity: object) -> str:
         raise Malformed(
             "The person of a personal value has no id.", hint="The field that `of` names holds a text or a number."
         )
-    if "@" in text or any(character.isspace() for character in text):
+    if _NO_ID.search(text):
         raise Malformed(
             "The id of a person has @ or a blank.",
             hint="Use an id that says nothing about the person: no address, no name.",

@@ -7,6 +7,7 @@ events look different. A value is padded with blanks to 16 bytes, so that its le
 """
 
 import base64
+import binascii
 import hashlib
 import json
 from typing import Any
@@ -14,18 +15,17 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from millrace.personal.values import SEALED
-
 VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
 BLOCK = 16
+_URLSAFE = bytes.maketrans(b"+/", b"-_")
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 def text_of(raw: bytes) -> str:
     """Return bytes as base64url, without padding."""
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return binascii.b2a_base64(raw, newline=False).translate(_URLSAFE).rstrip(b"=").decode()
 
 
 def bytes_of(text: str) -> bytes:
@@ -38,16 +38,21 @@ def nonce_of(event_id: bytes, path: str) -> str:
     return text_of(hashlib.sha256(event_id + path.encode()).digest()[:16])
 
 
-def seal(key: AESSIV, key_id: str, nonce: str, value: Any) -> dict[str, str]:  # noqa: ANN401 - what JSON holds
-    """Return a value's envelope."""
-    plain = _ENCODER.encode(value).encode()
+def json_of(value: Any) -> str:  # noqa: ANN401 - what JSON holds
+    """Return the JSON text of a value, as it is sealed."""
+    return _ENCODER.encode(value)
+
+
+def seal(key: AESSIV, key_id: str, nonce: str, json_text: str) -> str:
+    """Return the text in the envelope of a value that is JSON text."""
+    plain = json_text.encode()
     padded = plain.ljust(-(-len(plain) // BLOCK) * BLOCK)
-    return {SEALED: ".".join([VERSION, key_id, nonce, text_of(encrypt(key, padded, VERSION, key_id, nonce))])}
+    return ".".join([VERSION, key_id, nonce, text_of(encrypt(key, padded, VERSION, key_id, nonce))])
 
 
-def emptied(key_id: str) -> dict[str, str]:
-    """Return the envelope of a value that must not be kept: its key is gone."""
-    return {SEALED: f"{VERSION}.{key_id}.0.0"}
+def emptied(key_id: str) -> str:
+    """Return the text in the envelope of a value that must not be kept: its key is gone."""
+    return f"{VERSION}.{key_id}.0.0"
 
 
 def open_sealed(key: AESSIV, envelope: str) -> Any:  # noqa: ANN401 - what JSON holds

@@ -13,7 +13,8 @@ import hmac
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+import socket
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,20 @@ class KeyFolder:
     epoch: int
     fingerprint: str
 
+    @property
+    def holder(self) -> tuple[str, str, list[int]]:
+        """The machine, the folder, and the epochs whose files it has, as the store notes them."""
+        epochs = sorted(_epochs(self.path)) if self.path.exists() else []
+        return socket.gethostname(), str(self.path.absolute()), epochs
+
     def mac(self, subject: str) -> bytes:
         """Return the name of a subject in the store."""
-        return hmac.new(_read(self.path / SUBJECTS, MAC_BYTES), subject.encode(), hashlib.sha256).digest()
+        return self.macs([subject])[subject]
+
+    def macs(self, subjects: Iterable[str]) -> dict[str, bytes]:
+        """Return the names of subjects in the store."""
+        key = _read(self.path / SUBJECTS, MAC_BYTES)
+        return {subject: hmac.digest(key, subject.encode(), "sha256") for subject in subjects}
 
     def key(self, epoch: int) -> bytes | None:
         """Return the key of an epoch; None where its file was destroyed."""
@@ -99,6 +111,12 @@ class KeyFolder:
         """Keep keys as the last epoch wraps them, durably."""
         _append(self.path / f"living-{self.epoch}.keys", (f"{name} {text_of(key)}" for name, key in wrapped.items()))
 
+    def drop_living(self, names: Collection[str]) -> None:
+        """Remove keys from those that the last epoch wraps."""
+        kept = "".join(f"{name} {text_of(key)}\n" for name, key in self.living().items() if name not in names)
+        _write(self.path, f"living-{self.epoch}.keys", kept.encode())
+        _sync_folder(self.path)
+
     def earlier(self) -> list[int]:
         """Return the epochs before the last whose files are there."""
         return sorted(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
@@ -107,13 +125,38 @@ class KeyFolder:
         """Make the file of the next epoch, durably, unless an earlier one is still there; return the folder with it."""
         if self.earlier():
             return self
-        _write_new(self.path, f"epoch-{self.epoch + 1}.key", KEY_BYTES)
+        _write(self.path, f"epoch-{self.epoch + 1}.key", secrets.token_bytes(KEY_BYTES))
         _sync_folder(self.path)
         return opened_folder(self.path)
 
     def destroy_earlier(self) -> None:
         """Overwrite and remove the files of the epochs before the last."""
-        for epoch in self.earlier():
+        self._destroy(self.earlier())
+
+    def copied_to(self, path: Path) -> "KeyFolder":
+        """Copy the folder, durably, also over an earlier copy of it, whose other epochs are destroyed; return the copy.
+
+        Raises:
+            InvalidSetting: There are keys of another store, or the folder changed meanwhile.
+        """
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = _contents(self.path)
+        if _contents(path).get(SUBJECTS) not in {None, files[SUBJECTS]}:
+            raise InvalidSetting(f"The folder {path} has keys of another store.", hint="Name another folder.")
+        path.chmod(0o700)
+        for left in path.glob(".*.key"):  # by a copy that was killed
+            left.unlink()
+        # the epochs' files last: with them the copy counts as one
+        for name in sorted(files, key=lambda name: bool(EPOCH.fullmatch(name))):
+            _write(path, name, files[name])
+        copy = opened_folder(path)
+        copy._destroy(set(_epochs(path)) - set(_epochs(self.path)))
+        if _contents(path) != _contents(self.path):
+            raise InvalidSetting(f"The folder {self.path} changed while it was copied.", hint="Call it again.")
+        return copy
+
+    def _destroy(self, epochs: Iterable[int]) -> None:
+        for epoch in epochs:
             (self.path / f"living-{epoch}.keys").unlink(missing_ok=True)
             file = self.path / f"epoch-{epoch}.key"
             with file.open("r+b") as out:
@@ -136,7 +179,7 @@ def opened_folder(path: str | Path, refused: int | None = None) -> KeyFolder:
     epochs = _epochs(folder)
     if not epochs:
         raise InvalidSetting(
-            f"The folder of keys {folder} has no file epoch-1.key: `millrace privacy begin` makes it.",
+            f"The folder of keys {folder} has no file epoch-1.key: `millrace privacy init` makes it.",
             hint="If the store has keys already, name their folder.",
         )
     last = max([epoch for epoch in epochs if epoch != refused] or epochs)
@@ -152,7 +195,7 @@ def begun_folder(path: str | Path) -> KeyFolder:
         if not any(EPOCH.fullmatch(each.name) for each in folder.iterdir()):
             # the epoch's file last: with it the folder counts as begun
             for name, size in ((SUBJECTS, MAC_BYTES), ("epoch-1.key", KEY_BYTES)):
-                _write_new(folder, name, size)
+                _write(folder, name, secrets.token_bytes(size))
             _sync_folder(folder)
     return opened_folder(folder)
 
@@ -164,11 +207,15 @@ def _epochs(folder: Path) -> list[int]:
         raise InvalidSetting(f"The folder of keys {folder} cannot be read: {error.strerror}.") from error
 
 
-def _write_new(folder: Path, name: str, size: int) -> None:
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.suffix in (".key", ".keys", ".list")}
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
     beside = folder / f".{name}"
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(secrets.token_bytes(size))
+        out.write(content)
         out.flush()
         os.fsync(out.fileno())
     beside.replace(folder / name)

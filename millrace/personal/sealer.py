@@ -1,43 +1,63 @@
 """Seals the personal values of events, and opens them, with keys that the store keeps and a folder unwraps."""
 
+import json
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from millrace.errors import KeyGone, Malformed
-from millrace.personal.envelope import KEY_BYTES, emptied, nonce_of, open_sealed, seal, text_of
+from millrace.personal.envelope import KEY_BYTES, emptied, json_of, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
+from millrace.personal.marked_text import changed
 from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sealed, SubjectKey, is_envelope
 
-# so long a program may open what is forgotten since
+# so long a program may open what is forgotten since; and so often it notes its folder
 KEPT_S = 300.0
 # what holds no other value; most values are of these, and asking for a mapping takes long
 _SCALARS = (str, int, float, type(None))
+# as Postgres prints it
+_ENVELOPE = re.compile(r'\{"\$sealed": "[A-Za-z0-9_.-]+"\}')
 
 
 class Sealer:
     """Seals and opens the personal values of events, for `EventStore(connection, sealer=…)`; for any threads.
 
     A key is kept for five minutes at most, and only after the transaction that made it has committed.
+
+    Attributes:
+        has_opened: Whether it has opened a value.
     """
 
     def __init__(self, folder: KeyFolder) -> None:
         self.folder = folder
         self._of_subject, self._by_name = dict[str, Key](), dict[str, Key]()
         self._kept_until = 0.0
+        self._noted: tuple[str, str, list[int]] | None = None
+        self._noted_until = 0.0
+        self.has_opened = False
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "Sealer":
-        """Return a sealer with the keys of a folder, which `millrace privacy begin` makes.
+        """Return a sealer with the keys of a folder, which `millrace privacy init` makes.
 
         Raises:
             InvalidSetting: The folder lacks a file, or others may read one.
         """
         return cls(opened_folder(path))
+
+    def to_note(self) -> tuple[str, str, list[int]] | None:
+        """Return the folder's `holder`, which the caller notes in the store; None while that has it."""
+        holder, now = self.folder.holder, time.monotonic()
+        if holder == self._noted and now < self._noted_until:
+            return None
+        self._noted, self._noted_until = holder, now + KEPT_S
+        return holder
 
     def drop_keys(self) -> None:
         """Forget which keys people have: the store refused one."""
@@ -45,8 +65,12 @@ class Sealer:
 
     def kept_keys(self, data: Iterable[Any]) -> dict[str, Key | None]:
         """Return the people whose keys are needed to seal data, with the keys that are kept."""
+        return self.keys_kept_of(each.subject for one in data for each in _plains(one))
+
+    def keys_kept_of(self, people: Iterable[str]) -> dict[str, Key | None]:
+        """Return people with the keys that are kept."""
         self._drop_old()
-        return {each.subject: self._of_subject.get(each.subject) for one in data for each in _plains(one)}
+        return {each: self._of_subject.get(each) for each in people}
 
     def proposed(self, subjects: Iterable[str]) -> tuple[int, str, list[bytes], list[str], list[bytes]]:
         """Return new keys for people, as `subject_keys` takes them."""
@@ -54,8 +78,11 @@ class Sealer:
         if folder.key(folder.epoch) is None:
             # the epoch ended while this process had nothing to seal
             folder = self.folder = opened_folder(folder.path)
-        macs = [folder.mac(subject) for subject in subjects]
-        wrapped = folder.wrapped({text_of(secrets.token_bytes(16)): secrets.token_bytes(KEY_BYTES) for _ in macs})
+        macs = [*folder.macs(subjects).values()]
+        size = 16 + KEY_BYTES
+        drawn = secrets.token_bytes(size * len(macs))
+        each = [drawn[at : at + size] for at in range(0, len(drawn), size)]
+        wrapped = folder.wrapped({text_of(raw[:16]): raw[16:] for raw in each})
         return folder.epoch, folder.fingerprint, macs, [*wrapped], [*wrapped.values()]
 
     def refused(self, epoch: int, error: KeyGone) -> KeyGone:
@@ -67,10 +94,11 @@ class Sealer:
     def learnt(self, subjects: Iterable[str], rows: Iterable[SubjectKey]) -> dict[str, Key]:
         """Return people's keys as the store gave them, and keep those that may be kept."""
         by_mac = {bytes(row.subject_mac): row for row in rows}
+        found = self._keys(by_mac.values())
         keys = dict[str, Key]()
-        for subject in subjects:
-            row = by_mac[self.folder.mac(subject)]
-            keys[subject] = key = self._key(row.key_id, row.epoch, row.wrapped)
+        for subject, mac in self.folder.macs(subjects).items():
+            row = by_mac[mac]
+            keys[subject] = key = found[row.key_id]
             if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
                 self._by_name[row.key_id] = key
                 if row.settled:
@@ -81,18 +109,17 @@ class Sealer:
         """Return data with each personal value sealed; of a forgotten person nothing is kept."""
 
         def envelope(value: Plain, path: str) -> Any:  # noqa: ANN401 - what JSON holds
-            found = keys[value.subject]
-            if found.forgotten:
-                return emptied(found.key_id)
-            if found.raw is None:
-                raise Malformed(
-                    "The folder of keys cannot unwrap a person's key.",
-                    detail=f"key {found.key_id}",
-                    hint=f"Take the newest files of {self.folder.path}.",
-                )
-            return seal(found.raw, found.key_id, nonce_of(event_id, path), value.value)
+            return {SEALED: self._content(keys[value.subject], nonce_of(event_id, path), json_of(value.value))}
 
         return _changed(data, Plain, envelope)
+
+    def sealed_text(self, text: str, place: bytes, keys: Mapping[str, Key]) -> str:
+        """Return JSON text with its marked values sealed; of the same place and path they have the same nonce."""
+
+        def envelope(subject: str, path: str, value: str) -> str:
+            return f'{{"{SEALED}": "{self._content(keys[subject], nonce_of(place, path), value)}"}}'
+
+        return changed(text, envelope)
 
     def unknown_keys(self, data: Iterable[Any]) -> list[str]:
         """Return the names of the keys that data are sealed with and that are not known."""
@@ -103,10 +130,7 @@ class Sealer:
 
     def learn(self, rows: Iterable[OpenKey]) -> None:
         """Keep keys as the store gave them by their names."""
-        for row in rows:
-            key = self._key(row.key_id, row.epoch, row.wrapped)
-            if key.raw or key.forgotten:
-                self._by_name[row.key_id] = key
+        self._by_name.update({name: key for name, key in self._keys([*rows]).items() if key.raw or key.forgotten})
 
     def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`."""
@@ -114,25 +138,47 @@ class Sealer:
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
             key = self._by_name.get(sealed.key_id)
-            if key is not None and key.forgotten:
-                return Forgotten(emptied(key.key_id))
+            if (key is not None and key.forgotten) or sealed[SEALED] == emptied(sealed.key_id):
+                return Forgotten({SEALED: emptied(sealed.key_id)})
+            if key is None or key.raw is None:
+                return sealed
             try:
-                return sealed if key is None or key.raw is None else open_sealed(key.raw, sealed[SEALED])
+                opened = open_sealed(key.raw, sealed[SEALED])
             except ValueError:
                 return sealed
+            self.has_opened = True
+            return opened
 
         return _changed(data, is_envelope, value) if any(_names(data)) else data
+
+    def opened_text(self, text: str) -> str:
+        """Return JSON as Postgres prints it with sealed values opened; all else stays, such as digits of numbers."""
+        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]))), text)
+
+    def _content(self, key: Key, nonce: str, json_text: str) -> str:
+        if key.forgotten:
+            return emptied(key.key_id)
+        if key.raw is None:
+            raise Malformed(
+                "The folder of keys cannot unwrap a person's key.",
+                detail=f"key {key.key_id}",
+                hint=f"Take the newest files of {self.folder.path}.",
+            )
+        return seal(key.raw, key.key_id, nonce, json_text)
 
     def _drop_old(self) -> None:
         if (now := time.monotonic()) >= self._kept_until:
             # new ones: another thread may use the old ones
             self._of_subject, self._by_name, self._kept_until = {}, {}, now + KEPT_S
 
-    def _key(self, name: str, epoch: int, wrapped: bytes | None) -> Key:
-        if wrapped is None:
-            return Key(name, None, forgotten=True)
-        raw = self.folder.unwrapped(epoch, {name: bytes(wrapped)}).get(name)
-        return Key(name, AESSIV(raw) if raw else None, forgotten=False)
+    def _keys(self, rows: Collection[SubjectKey | OpenKey]) -> dict[str, Key]:
+        wrapped = defaultdict[int, dict[str, bytes]](dict)
+        for row in rows:
+            if row.wrapped is not None:
+                wrapped[row.epoch][row.key_id] = bytes(row.wrapped)
+        raw = {name: key for epoch, each in wrapped.items() for name, key in self.folder.unwrapped(epoch, each).items()}
+        ciphers = {name: AESSIV(key) for name, key in raw.items()}
+        return {row.key_id: Key(row.key_id, ciphers.get(row.key_id), forgotten=row.wrapped is None) for row in rows}
 
 
 def _plains(data: Any) -> Iterator[Plain]:  # noqa: ANN401 - what JSON holds

@@ -69,6 +69,9 @@ max_wal_size = 2GB
 idle_in_transaction_session_timeout = '5min'
 timezone = 'UTC'
 log_timezone = 'UTC'
+# a statement that fails, the line of a COPY and the row that is refused may have a personal value
+log_min_error_statement = panic
+log_error_verbosity = terse
 """
 
 # By socket every login: the rights of its folder decide. By TCP one login with its password, if a port is set.

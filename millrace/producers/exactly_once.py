@@ -220,7 +220,8 @@ class ExactlyOnce:
         try:
             settled = settle(store, received.transaction_id)
         except BaseException as error:
-            logger.warning("message %s was given up, %s: %s", stamp.message_id, type(error).__name__, error)
+            # it is raised, and its text may quote the message
+            logger.warning("message %s was given up: %s", stamp.message_id, type(error).__name__)
             self._abort(opened)
             raise
         logger.debug("message %s is %s: %s events", stamp.message_id, settled.outcome, len(settled.offsets))

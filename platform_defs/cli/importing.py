@@ -13,6 +13,7 @@ from millrace.importer.times import TimeForm, Unit
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn
 from millrace.platform_defs.cli.output import JsonText, print_json, table
 from millrace.platform_defs.screen import Screen
+from millrace.settings import Settings
 
 if TYPE_CHECKING:
     from millrace.importer.importer import ImportProgress, ImportReport, ImportTrial
@@ -69,6 +70,14 @@ def import_command(
         str | None,
         typer.Option(help="What is between the cells of CSV, such as ';' or tab. By default a comma; a tab in .tsv."),
     ] = None,
+    personal: Annotated[
+        list[str] | None,
+        typer.Option(help="A column whose values are sealed with the key of their person; again for more."),
+    ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="Whose they are: a kind, and the column with the id.", metavar="KIND:COLUMN"),
+    ] = None,
     rejects: Annotated[Path | None, typer.Option(help="Where rejected rows go. By default FILE.rejects.jsonl.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, max=10_000, help="Rows per transaction.")] = 1000,
     dry_run: Annotated[
@@ -105,6 +114,8 @@ def import_command(
             stream_name=stream_name,
             event_name=event_name,
             nulls=frozenset(null or ()),
+            personal=tuple(personal or ()),
+            subject=None if subject is None else (subject.partition(":")[0], subject.partition(":")[2]),
         ),
         source,
         format_name,
@@ -116,6 +127,11 @@ def import_command(
         _show(trial)
         _end(trial.rows, sum(kind.count for kind in trial.rejected))
         return
+    sealer = None
+    if personal:
+        from millrace.personal.sealer import Sealer
+
+        sealer = Sealer.from_folder(Settings().keys_folder)
     errors = Screen(stderr=True)
     with Progress(
         TextColumn("{task.description}", markup=False),
@@ -134,7 +150,9 @@ def import_command(
             speed = progress.rows / progress.seconds if progress.seconds else 0.0
             bar.update(task, completed=progress.done, total=progress.total, rows=progress.rows, speed=speed)
 
-        report = import_events(chosen_dsn(dsn), log, rejects=rejects, batch_size=batch_size, progress=show)
+        report = import_events(
+            chosen_dsn(dsn), log, sealer=sealer, rejects=rejects, batch_size=batch_size, progress=show
+        )
     console = Screen()
     console.print(_table(report))
     if report.rejects:

@@ -126,15 +126,18 @@ def handlers_command(
 ) -> None:
     """Call the handlers of subscriptions for each event, until stopped with Ctrl-C or SIGTERM.
 
-    A stop waits for the running handlers, and gives back the events that no handler has begun.
+    With MILLRACE_KEYS they get personal values opened. A stop waits for the running handlers, and gives back the events
+    that no handler has begun.
     """
     from millrace.handlers.consumer import consume
+    from millrace.personal.sealer import Sealer
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # one subscription may be named twice, by its module and by itself
     subscriptions = list({id(each): each for module in modules for each in subscriptions_of(module)}.values())
+    keys = Settings().keys
     with stop_on_signals() as stop:
-        consume(chosen_dsn(dsn), subscriptions, stop=stop)
+        consume(chosen_dsn(dsn), subscriptions, stop=stop, sealer=Sealer.from_folder(keys) if keys else None)
 
 
 @app.command("capture")

@@ -235,6 +235,7 @@ def environment(settings: Settings, endpoints: Endpoints) -> dict[str, str]:
         "MILLRACE_DECLARATIONS": settings.declared_package,
         "MILLRACE_LOG_PARTITIONS": str(settings.log_partitions),
         "MILLRACE_ARCHIVE_DIR": str(settings.archive_folder),
+        "MILLRACE_KEYS": settings.keys and str(settings.keys),
         "MILLRACE_PUSH_ALLOW": settings.push_allow or (endpoints.postgres and THIS_MACHINE),
         "DAGSTER_HOME": str(settings.home / "dagster"),
         "SPARK_REMOTE": endpoints.spark_remote,

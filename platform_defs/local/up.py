@@ -21,18 +21,20 @@ from rich.text import Text
 from millrace.assets.declarations import find_package
 from millrace.errors import MillraceError
 from millrace.operations.alerts.receiver import alert_summary
+from millrace.operations.privacy import PrivacyStore, init
 from millrace.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
 from millrace.platform_defs.local.answers import postgres_answers, why_none_load
 from millrace.platform_defs.local.asking import Asking
 from millrace.platform_defs.local.services import Endpoints, find_endpoints, prepare_home, services, silent_postgres
 from millrace.platform_defs.local.supervisor import Service, ServiceState, Supervisor, end_leftovers
 from millrace.platform_defs.screen import Screen
+from millrace.postgres.connecting import connect
 from millrace.postgres.dsn import DATABASE
 from millrace.postgres.embedded import LOOPBACK, READER, EmbeddedPostgres
 from millrace.postgres.logins import let_readers_in, prepare_store, too_mighty
 from millrace.processes import only_one, private_files
 from millrace.redact import masked
-from millrace.settings import EXAMPLE, NOTE, Settings
+from millrace.settings import EXAMPLE, KEYS, NOTE, Settings
 
 
 class CannotStart(MillraceError):
@@ -90,6 +92,7 @@ def up(
             _migrate(endpoints.operator_dsn, settings.log_partitions)
             if postgres is not None:
                 prepare_store(postgres, DATABASE)
+                settings = _with_keys(settings, endpoints.operator_dsn)
                 if settings.postgres_port is not None:
                     let_readers_in(postgres, DATABASE, settings.postgres_port, password_file(settings))
             elif warning := too_mighty(endpoints.dsn):
@@ -240,6 +243,19 @@ def _migrate(dsn: str, log_partitions: int) -> None:
         migrate(dsn, log_partitions=log_partitions)
     except psycopg.OperationalError as error:
         raise silent_postgres(error, dsn) from None
+
+
+def _with_keys(settings: Settings, dsn: str) -> Settings:
+    """Make the first keys of people in the home, unless another folder is named or the store has keys."""
+    folder = settings.home / KEYS
+    if settings.keys is not None and settings.keys.resolve() != folder:
+        return settings
+    with connect(dsn) as connection:
+        store = PrivacyStore(connection)
+        if store.key_counts():
+            return settings
+        init(store, folder)
+    return settings.model_copy(update={"keys": folder})
 
 
 class _PostgresKeeper:

@@ -17,6 +17,7 @@ create table event_store.views (
   version int not null default 0,
   push_format text collate "C" not null default 'json',
   push_upcast boolean not null default false,
+  push_unseal boolean not null default false,
   max_lag_s bigint not null default 300,
   constraint views_pkey primary key (view),
   -- with a decider and a decider_id of 1024 bytes each it fits an index
@@ -54,6 +55,7 @@ comment on column event_store.views.version is
 comment on column event_store.views.push_format is
 'How events are pushed: json, or cloudevents, the structured mode of CloudEvents 1.0.';
 comment on column event_store.views.push_upcast is 'Whether data are pushed in the newest shape of their event.';
+comment on column event_store.views.push_unseal is 'Whether personal values are opened in what is pushed.';
 comment on column event_store.views.max_lag_s is
 'How long an event that the view wants may be outstanding before the view is late, in seconds.';
 
@@ -310,7 +312,7 @@ create table event_store.audit_log (
       'register_capture', 'record_gap', 'mark_archived', 'list_archive_file', 'purge_events', 'migrate',
       'drop_version', 'approve_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
       'drop_push_secret', 'begin_verification', 'supersede_changes', 'end_log_holder', 'purge_results',
-      'begin_key_epoch', 'forget_subject', 'readmit_subject', 'end_key_epoch', 'restore_keys',
+      'begin_key_epoch', 'forget_subject', 'readmit_subject', 'end_key_epoch', 'restore_keys', 'retire_holder',
       'hold_scheduled_events', 'retry_scheduled_events'
     )
   )

@@ -9,6 +9,7 @@ create table event_store_keys.epochs (
   fingerprint text not null,
   began_at timestamptz not null,
   destroyed_at timestamptz,
+  confirmed_at timestamptz,
   constraint epochs_pkey primary key (epoch),
   constraint epochs_epoch_is_positive check (epoch > 0)
 );
@@ -18,6 +19,8 @@ comment on column event_store_keys.epochs.epoch is 'Its number, from 1.';
 comment on column event_store_keys.epochs.fingerprint is 'The SHA-256 of its files, in hexadecimal: files of another store are refused.';
 comment on column event_store_keys.epochs.began_at is 'Since when it wraps new keys.';
 comment on column event_store_keys.epochs.destroyed_at is 'Since when its file is destroyed; null while it may exist.';
+comment on column event_store_keys.epochs.confirmed_at is
+'Since when its file is destroyed, and no holder has one; null while one has.';
 
 create table event_store_keys.subject_keys (
   key_id text collate "C" not null,
@@ -44,3 +47,17 @@ comment on column event_store_keys.subject_keys.created_at is 'When it was made.
 comment on column event_store_keys.subject_keys.transaction_id is
 'The transaction that made it: until it has ended, a client keeps the key for no other one.';
 comment on column event_store_keys.subject_keys.forgotten_at is 'Since when no program can open what it sealed; null while it lives.';
+
+-- a rotation needs to know which folders have the next file, and which still have the last
+create table event_store_keys.holders (
+  host text not null,
+  folder text not null,
+  epochs int[] not null,
+  seen_at timestamptz not null,
+  constraint holders_pkey primary key (host, folder)
+);
+comment on table event_store_keys.holders is 'The folders of keys, as the programs that use them note them.';
+comment on column event_store_keys.holders.host is 'The name of the machine.';
+comment on column event_store_keys.holders.folder is 'The folder on it.';
+comment on column event_store_keys.holders.epochs is 'The epochs whose files it has.';
+comment on column event_store_keys.holders.seen_at is 'When a program noted it last, to a minute.';

@@ -7,6 +7,7 @@ where it did. Not here: the store's own assets and checks (`test_event_store.py`
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -328,7 +329,9 @@ def test_a_view_that_nothing_consumes_is_refused_with_a_remedy(shop: PlatformSto
     assert "Declare a read model for it" in failed_with(result)
 
 
-def test_a_drain_pushes_as_the_settings_say(shop: PlatformStore, drain: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_pushes_as_the_settings_say(
+    shop: PlatformStore, drain: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("MILLRACE_PUSH_ALLOW", "127.0.0.1")
     # no server listens there
     shop.register_view("strangers", "-infinity", edge_function_url="http://127.0.0.1:1/")
@@ -338,6 +341,9 @@ def test_a_drain_pushes_as_the_settings_say(shop: PlatformStore, drain: Run, mon
     # the push went to the listed address, and the event waits
     waits = shop.connection.execute("select last_error from event_store.stream_locks where view = 'strangers'")
     assert waits.fetchall() == [("No answer.",)]
+    monkeypatch.setenv("MILLRACE_KEYS", str(tmp_path))
+    shop.register_view("strangers", push_unseal=True)
+    assert "has no file epoch-1.key" in failed_with(drain(view="strangers"))
 
 
 def test_each_way_to_build_keeps_to_the_settings(

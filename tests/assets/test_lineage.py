@@ -42,7 +42,9 @@ def test_each_column_of_each_read_model_leads_to_a_field_of_events(defs: dg.Defi
     assert deps(defs, "orders", "customer_id") == {*of("data.customer_id"), ordered}
     # each event that has the field, of each decider, but no event that the column ignores
     paid = {("events/payment", f"payment_{what}.customer_id") for what in ("requested", "received", "failed")}
-    assert deps(defs, "customers", "customer_id") == {*of("decider", "decider_id", "data.customer_id"), ordered, *paid}
+    given = ("events/customer", "email_given.customer_id")
+    whose = {*of("decider", "decider_id", "data.customer_id"), ordered, given, *paid}
+    assert deps(defs, "customers", "customer_id") == whose
     assert deps(defs, "customers", "paid") == {*of("data.amount"), ("events/payment", "payment_received.amount")}
     assert deps(defs, "orders", "order_id") == of("decider_id")
     assert deps(defs, "crm_customers", "city") == of("data", "event")

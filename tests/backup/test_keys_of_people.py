@@ -8,9 +8,9 @@ import pytest
 
 from millrace.backup.backup import backup
 from millrace.backup.restore import restore
-from millrace.errors import DataRefused, InvalidSetting, KeyGone
+from millrace.errors import DataRefused, InvalidSetting, KeyGone, MillraceError
 from millrace.event_store import NewEvent
-from millrace.event_store.key_rotation import restored_keys, rotate
+from millrace.event_store.key_rotation import KeyStore, restored_keys, rotate
 from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import begun_folder
 from millrace.personal.values import Forgotten, Sealed
@@ -68,6 +68,9 @@ def test_a_backup_from_before_rotations(store: PlatformStore, dsn: str, target: 
         move(people, person, f"{person}@a")
     backup(dsn, tmp_path / "before")
     forget(store.connection, keys, "gone")
+    following = keys.begun_next()
+    KeyStore(store.connection).begin_key_epoch(2, following.fingerprint)
+    assert "half done" in refusal(MillraceError, lambda: backup(dsn, tmp_path / "half")).message
     assert [rotate(dsn, keys.path), rotate(dsn, keys.path)] == [2, 3]
     forget(store.connection, keys, "later")
     restore(target, tmp_path / "before", keys=keys.path)

@@ -83,10 +83,15 @@ def test_a_backup_without_later_columns_is_restored(
     filled: PlatformStore, dsn: str, restored: PlatformStore, target: str, tmp_path: Path
 ) -> None:
     filled.register_view(
-        "pushed", edge_function_url="https://example.com/", push_format="cloudevents", push_upcast=True, version=3
+        "pushed",
+        edge_function_url="https://example.com/",
+        push_format="cloudevents",
+        push_upcast=True,
+        push_unseal=True,
+        version=3,
     )
     backup(dsn, tmp_path)
-    later = ("version", "push_format", "push_upcast")
+    later = ("version", "push_format", "push_upcast", "push_unseal")
 
     def without(body: dict[str, Any]) -> None:
         (views,) = (each for each in body["tables"] if each["table"] == "views")
@@ -97,8 +102,8 @@ def test_a_backup_without_later_columns_is_restored(
 
     rewrite(tmp_path, without)
     restore(target, tmp_path)
-    defaults = "select distinct version, push_format, push_upcast from event_store.views"
-    assert rows(restored.connection, defaults) == [(0, "json", False)]
+    defaults = "select distinct version, push_format, push_upcast, push_unseal from event_store.views"
+    assert rows(restored.connection, defaults) == [(0, "json", False, False)]
 
 
 Versions = list[tuple[int, int | None]]

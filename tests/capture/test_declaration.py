@@ -8,6 +8,7 @@ from millrace.capture.declaration import Capture, CapturedTable
 from millrace.capture.drain import CaptureDrain
 from millrace.capture.source.readiness import NotReady
 from millrace.errors import InvalidCapture
+from millrace.personal import Personal
 from tests.support.capturing.captured import Captured
 
 
@@ -49,6 +50,14 @@ REFUSED_OF_TABLES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"mask": ("a",), "hash": ("a",), "hash_key": str}, "a is stated twice"),
     ({"mask": ("a",), "key": ("a",)}, "a belongs to its key"),
     ({"mask": ("a",), "columns": ("id",)}, "columns leave out a"),
+    ({"personal": {"a": "id"}, "mask": ("a",)}, "a is stated twice"),
+    ({"personal": {"a": "id"}, "key": ("a",)}, "a belongs to its key"),
+    ({"personal": {"a": "id"}, "columns": ("id",)}, "columns leave out a"),
+    ({"personal": {"a": "b"}, "columns": ("id", "a")}, "columns leave out b"),
+    ({"personal": {"a": "a"}}, "a says whose a personal column is"),
+    ({"personal": {"a": "b", "b": "id"}}, "b says whose a personal column is"),
+    ({"personal": {"a": "b"}, "mask": ("b",)}, "b says whose a personal column is"),
+    ({"personal": {"a": Personal(of="b", kind="a kind")}}, "'a kind' is no kind of people"),
     ({"hash": ("a",)}, "hash and hash_key are stated together"),
     ({"hash_key": str}, "hash and hash_key are stated together"),
 )

@@ -72,6 +72,7 @@ def test_a_copy_from_before_opens_nothing(store: PlatformStore, dsn: str, keys: 
 # where a rotation is killed, in the order of its steps
 KILLED_AT = {
     "the next file is there": "KeyFolder.begun_next = after(KeyFolder.begun_next)",
+    "the folder is noted": "KeyStore.note_holder = after(KeyStore.note_holder)",
     "the epoch has begun": "KeyStore.begin_key_epoch = after(KeyStore.begin_key_epoch)",
     "a batch is wrapped": "KeyStore.wrap_keys = after(KeyStore.wrap_keys, 2)",
     "a batch is in the folder": "KeyFolder.note_living = after(KeyFolder.note_living, 2)",
@@ -123,6 +124,7 @@ def test_a_kill_at_each_step(store: PlatformStore, dsn: str, keys: KeyFolder) ->
         assert living == ({key: raw for key, (_, raw) in wrapped(store).items()} if all_wrapped else {}), name
     assert rotate(dsn, keys.path) == 2
     assert files(keys) == {"subjects.key", "epoch-2.key", "living-2.keys"}
+    assert value(store.connection, "select confirmed_at is not null from event_store_keys.epochs where epoch = 1")
     assert emails(sealing(store.connection, keys.path), *PEOPLE)[-6:] == [f"{person}@a" for person in PEOPLE[1:]]
 
 
@@ -162,7 +164,7 @@ def test_a_copy_of_the_folder_without_the_file(store: PlatformStore, dsn: str, k
     with pytest.raises(KeyGone, match=rf"(?s)are of epoch 2 .*newest files of {tmp_path / 'copy'}"):
         move(copied, "new", "a@a")
     assert type(emails(copied, PEOPLE[0])[0]) is Sealed
-    with pytest.raises(InvalidSetting, match="not that of the store"):
+    with pytest.raises(InvalidSetting, match="does not fit the store"):
         rotate(dsn, tmp_path / "copy")
     shutil.copy(keys.path / "epoch-2.key", tmp_path / "copy")
     assert emails(copied, PEOPLE[0]) == [f"{PEOPLE[0]}@a"]
@@ -171,7 +173,7 @@ def test_a_copy_of_the_folder_without_the_file(store: PlatformStore, dsn: str, k
     for _ in range(2):
         foreign = foreign.begun_next()
         foreign.destroy_earlier()
-    with pytest.raises(InvalidSetting, match="not that of the store"):
+    with pytest.raises(InvalidSetting, match="does not fit the store"):
         rotate(dsn, foreign.path)
 
 
@@ -239,7 +241,7 @@ def test_a_standby_must_have_replayed_it(pytestconfig: pytest.Config, tmp_path: 
                 wait_until(
                     lambda: value(following, "select pg_get_wal_replay_pause_state()") == "paused", "it replays nothing"
                 )
-                refused = refusal(MillraceError, lambda: rotate(dsn, keys.path, standbys_s=0))
+                refused = refusal(MillraceError, lambda: rotate(dsn, keys.path, wait_s=0))
                 assert (refused.detail, "epoch-1.key" in files(keys)) == (f"standby {second.directory.name}", True)
                 following.execute("select pg_wal_replay_resume()")
                 assert rotate(dsn, keys.path) == 2

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -18,11 +19,14 @@ from millrace.commands.handle import handle
 from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
 from millrace.examples.shop.events import register_shop
+from millrace.examples.shop.simulator import simulate
 from millrace.examples.shop.subscriptions.mails import make_mails, write_mail
 from millrace.examples.shop.web.page import page
 from millrace.examples.shop.web.receiver import LARGEST, warehouse
 from millrace.handlers.push import push_events
 from millrace.handlers.store import PushStore
+from millrace.operations.privacy import PrivacyStore, forget, init
+from millrace.personal import Sealer
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.read_models.stored.versions import ensure_version
 from millrace.signing import made_secret, signed
@@ -140,6 +144,29 @@ def test_a_page_shows_what_was_just_ordered(shop: PlatformStore, dsn: str, spark
         confirmed = browser.post(f"{answer.url}/confirm", timeout=2 * patience())
         assert "2 lines, 59.94 euros: order_confirmed" in confirmed.text
         drained.result(patience())
+
+
+def test_a_page_shows_the_address_of_a_customer_until_it_is_forgotten(
+    shop: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    privacy = PrivacyStore(shop.connection)
+    init(privacy, tmp_path)
+    simulated = simulate(dsn, rate=None, events=1, seed=1, keys=tmp_path, stop=threading.Event())
+    ((customer, data),) = rows(
+        shop.connection, "select decider_id, data from event_store.events where event = 'email_given'"
+    )
+    assert (simulated.events, list(data["email"])) == (2, ["$sealed"])
+
+    def shown(sealer: Sealer | None) -> str:
+        with served(page(dsn, sealer=sealer)) as url:
+            return requests.get(f"{url}/customers/{customer}", timeout=patience()).text
+
+    assert "not shown yet" in shown(None)
+    given(dsn=dsn, spark=spark).when(CUSTOMERS, batch_events=1000)
+    assert shown(None).endswith(", sealed</p>")
+    assert shown(Sealer.from_folder(tmp_path)).endswith(f", {customer}@example.com</p>")
+    forget(privacy, tmp_path, f"customer:{customer}", "asked")
+    assert shown(Sealer.from_folder(tmp_path)).endswith(", forgotten</p>")
 
 
 @pytest.mark.usefixtures("shop")

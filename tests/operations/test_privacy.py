@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from millrace.errors import InvalidSetting, Malformed, UnknownSubject
 from millrace.event_schemas import event, register_events
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.privacy import PrivacyStore, begin, forget, problems, readmit
+from millrace.operations.privacy import PrivacyStore, forget, init, problems, readmit
 from millrace.personal import Forgotten, Personal, Sealer
 from millrace.processes import only_one
 from tests.support.factories import rows, start
@@ -46,7 +46,7 @@ ours = {privacy.__file__, folder.__file__}
 work, dsn, keys = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 def call():
     store = privacy.PrivacyStore(connect(dsn))
-    privacy.begin(store, keys) if work == "begin" else privacy.forget(store, keys, "customer:c-7", "asked")
+    privacy.init(store, keys) if work == "init" else privacy.forget(store, keys, "customer:c-7", "asked")
 def killed_before(last):
     lines = count(1)
     def trace(frame, event, _):
@@ -100,7 +100,7 @@ def privacy(store: PlatformStore) -> PrivacyStore:
 @pytest.fixture
 def sealing(store: PlatformStore, privacy: PrivacyStore, keys: Path) -> PlatformStore:
     """Return a store with a sealed value of customer c-7."""
-    store.sealer = Sealer(begin(privacy, keys))
+    store.sealer = Sealer(init(privacy, keys))
     register_events(store, [CustomerMoved])
     store.append("customer", "c-7", CustomerMoved(customer_id="c-7", email="eve@example.com"))
     return store
@@ -127,19 +127,19 @@ def test_after_any_kill_a_key_that_is_gone_is_in_the_list(sealing: PlatformStore
     assert rows(sealing.connection, "select key_id from event_store_keys.subject_keys") == [(name,)]
 
 
-def test_a_begin_that_is_killed_anywhere_is_ended_by_the_next(privacy: PrivacyStore, dsn: str, keys: Path) -> None:
+def test_an_init_that_is_killed_anywhere_is_ended_by_the_next(privacy: PrivacyStore, dsn: str, keys: Path) -> None:
     def look() -> tuple[bool, bool]:
         return (keys / "epoch-1.key").exists(), bool(privacy.key_counts())
 
-    assert list(dict.fromkeys(kills("begin", dsn, keys, look))) == [(False, False), (True, False), (True, True)]
-    assert problems(privacy, keys, privacy.key_counts()) == []
+    assert list(dict.fromkeys(kills("init", dsn, keys, look))) == [(False, False), (True, False), (True, True)]
+    assert problems(privacy, keys) == []
     assert sorted(file.name for file in keys.iterdir()) == [".lock", "epoch-1.key", "subjects.key"]
 
 
-def test_of_two_that_begin_at_once_the_second_takes_the_keys_of_the_first(privacy: PrivacyStore, keys: Path) -> None:
+def test_of_two_that_init_at_once_the_second_takes_the_keys_of_the_first(privacy: PrivacyStore, keys: Path) -> None:
     keys.mkdir()
     with only_one(keys / ".lock"):
-        second = start(lambda: begin(privacy, keys))
+        second = start(lambda: init(privacy, keys))
         inode = f":{(keys / '.lock').stat().st_ino} "
         wait_until(lambda: re.search(f"->.*{inode}", Path("/proc/locks").read_text()), "the second waits")
         for name, size in {"subjects.key": 32, "epoch-1.key": 64}.items():
@@ -205,14 +205,14 @@ def test_another_folder_and_no_person_are_named(
     other = tmp_path / "other"
     forgetting = partial(forget, subject="customer:c-7", reason="asked")
     readmitting = partial(readmit, subject="customer:c-7", reason="is back")
-    calls: tuple[Callable[[PrivacyStore, Path], object], ...] = (begin, forgetting, readmitting)
+    calls: tuple[Callable[[PrivacyStore, Path], object], ...] = (init, forgetting, readmitting)
     for call in calls:
         with pytest.raises(InvalidSetting, match="cannot be read: No such file"):
             call(privacy, other)
     assert not other.exists()
     other.mkdir()
     with pytest.raises(InvalidSetting, match=r"other has no file epoch-1\.key"):
-        begin(privacy, other)
+        init(privacy, other)
     for name in ("subjects.key", "epoch-1.key"):
         (other / name).write_bytes(os.urandom((keys / name).stat().st_size))
         (other / name).chmod(0o600)
@@ -223,14 +223,14 @@ def test_another_folder_and_no_person_are_named(
 
 
 def test_a_key_of_the_list_that_lives_is_a_problem(sealing: PlatformStore, privacy: PrivacyStore, keys: Path) -> None:
-    assert problems(privacy, keys, privacy.key_counts()) == []
+    assert problems(privacy, keys) == []
     ((name,),) = rows(sealing.connection, "select key_id from event_store_keys.subject_keys")
     # as a crash may leave it, then as a `forget` does that is killed before its commit
     (keys / "forgotten.list").write_text("AAA")
-    begin(privacy, keys).note_forgotten([name])
-    begin(privacy, keys).note_forgotten([name])
+    init(privacy, keys).note_forgotten([name])
+    init(privacy, keys).note_forgotten([name])
     assert (keys / "forgotten.list").read_text().split() == ["AAA", name]
-    (problem,) = problems(privacy, keys, privacy.key_counts())
+    (problem,) = problems(privacy, keys)
     assert problem.startswith(f"1 keys in {keys}/forgotten.list live in the store")
     forget(privacy, keys, "customer:c-7", "asked")
-    assert problems(privacy, keys, privacy.key_counts()) == []
+    assert problems(privacy, keys) == []

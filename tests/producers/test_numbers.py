@@ -45,7 +45,7 @@ def test_what_fails_gives_its_number_back(once: ExactlyOnce, work: Counting, cap
         once.process(producer.reissue(0), work)
     assert (work.runs, total(once)) == (2, 1)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("WARNING", "message p/0/0 was given up, ValueError: no"),
+        ("WARNING", "message p/0/0 was given up: ValueError"),
         ("DEBUG", "message p/0/0 is committed: 1 events"),
         ("DEBUG", "message p/0/0 came before: committed"),
     ]

@@ -36,7 +36,10 @@ def test_who_reads_tables_and_who_changes_those_of_read_models(orders: PlatformS
         *(("event_store_reader", table, "select") for table in tables.keys() - hidden),
         *(("event_store_owner", table, "select") for table in tables),
         # a backup has the wrapped keys
-        *(("event_store_owner", f"event_store_keys.{table}", "select") for table in ("epochs", "subject_keys")),
+        *(
+            ("event_store_owner", f"event_store_keys.{table}", "select")
+            for table in ("epochs", "holders", "subject_keys")
+        ),
         # changes of a source's log come by COPY; deleting a lock frees its stream: see free_deleted_lock
         ("event_store_owner", "event_store.wal_events", "insert"),
         ("event_store_owner", "event_store.locks", "delete"),

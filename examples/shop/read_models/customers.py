@@ -9,6 +9,7 @@ class Customers:
 
     customer_id = field({"customer": "decider_id", "order": "data.customer_id", "payment": "data.customer_id"})
     name = last("data.name", events=["customer_registered"])
+    email = last("data.email", events=["email_given"])
     orders = count(events=["order_placed"])
     paid = sum_("data.amount", type="decimal(18,2)", events=["payment_received"])
     mean_payment = avg("data.amount", type="decimal(18,2)", events=["payment_received"])

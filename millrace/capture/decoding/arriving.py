@@ -1,6 +1,6 @@
 """The changes of one look into the slot, decoded as they come, a few hundred messages at a time."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from math import inf
 
@@ -19,6 +19,7 @@ class Arriving:
     Args:
         decoder: The decoder of the slot's stream.
         messages: The messages of the slot.
+        seal: Seals the personal values of changes, before they are passed on.
 
     Attributes:
         messages: Messages that came so far.
@@ -27,8 +28,14 @@ class Arriving:
         ended: Whether no message is left.
     """
 
-    def __init__(self, decoder: ChangeDecoder, messages: Iterable[bytes]) -> None:
+    def __init__(
+        self,
+        decoder: ChangeDecoder,
+        messages: Iterable[bytes],
+        seal: Callable[[Sequence[Change]], object] = lambda _: None,
+    ) -> None:
         self._decoder = decoder
+        self._seal = seal
         self._messages = iter(messages)
         self.messages = 0
         self.changed = 0
@@ -59,6 +66,7 @@ class Arriving:
     def _decoded(self, messages: Sequence[bytes]) -> Sequence[Change]:
         self.messages += len(messages)
         changes = self._decoder.feed_all(messages)
+        self._seal(changes)
         self.changed += len(changes)
         if changes:
             self.committed_at = changes[-1].committed_at

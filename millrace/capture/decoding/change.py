@@ -24,9 +24,10 @@ class Change:
         action: inserted, updated, deleted, truncated or schema_changed.
         event_id: Derived from its position: the same each time it is read.
         command_id: Derived from `commit_lsn`: all changes of a transaction share it.
-        data: The event's data, a JSON object; None if it cannot be decoded.
+        data: The event's data, a JSON object, with personal values marked until they are sealed; None if it cannot be
+            decoded.
         fault: Why it cannot be decoded, a sentence; None if it can.
-        raw: Its message, if it has a fault and no value of its row is masked or hashed.
+        raw: Its message, if it has a fault and no column of its table is hidden.
         relation: The message that describes its table, if it has a fault.
     """
 

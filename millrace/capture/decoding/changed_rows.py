@@ -1,6 +1,7 @@
 """The rows of a captured table as JSON: its key, its image, and the changes of a row."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from millrace.capture.declaration import CapturedTable
@@ -16,7 +17,9 @@ from millrace.capture.decoding.pgoutput import (
     WholeRow,
 )
 from millrace.capture.decoding.values import Encoder, Undecodable, encoded_column, encoder_of, hashing, masked, quoted
-from millrace.errors import MillraceError
+from millrace.errors import Malformed, MillraceError
+from millrace.personal.declaration import subject_of
+from millrace.personal.marked_text import marked
 
 
 class TableUnfit(MillraceError):
@@ -43,7 +46,7 @@ def why_unfit(table: CapturedTable, relation: Relation) -> str | None:
         relation: The table's description.
     """
     names = [column.name for column in relation.columns]
-    if lost := [name for name in (*(table.key or ()), *table.hidden, *(table.columns or ())) if name not in names]:
+    if lost := [name for name in (*(table.key or ()), *table.needed, *(table.columns or ())) if name not in names]:
         return f"it has no column {', '.join(dict.fromkeys(lost))}; there are {', '.join(names)}"
     named = [column.name for column in relation.columns if column.is_key and relation.identity in "di"]
     if table.key and named and set(named) != set(table.key):
@@ -109,9 +112,12 @@ class TableRows:
             if missing := [name for name in table.key if name not in self._names]:
                 self._unfit = f"table {table.name} has no column {', '.join(missing)}, which its key names"
             key = [at for at, name in enumerate(self._names) if name in table.key]
-        if lost := [name for name in table.hidden if name not in self._names]:
+        if lost := [name for name in table.needed if name not in self._names]:
             # a renamed column would reach the store unhidden
-            self._unfit = f"table {table.name} has no column {', '.join(lost)}, which is masked or hashed"
+            self._unfit = f"table {table.name} has no column {', '.join(lost)}, which is masked, hashed or personal, or says whose one is"
+        places = {name: at for at, name in enumerate(self._names)}
+        # by the place of a personal column: that of its person's id, and the kind
+        self._people = {places[name]: (places[mark.of], mark.kind) for name, mark in table.people.items() if not lost}
         self._key = key
         self._key_columns = [(at, *self._columns[at]) for at in key]
         beside_key = [name for at, name in enumerate(self._names) if at not in key]
@@ -143,7 +149,17 @@ class TableRows:
         if self._unfit:
             raise Undecodable(self._unfit)
         whole = list(zip(*rows, strict=True)) or [()] * self.width
-        return [encoded_column(self._encoders[at], whole[at]) for at in columns]
+        return [self._column(at, whole) for at in columns]
+
+    def _column(self, at: int, whole: Sequence[Sequence[bytes | None]]) -> list[str]:
+        texts = encoded_column(self._encoders[at], whole[at])
+        if at not in self._people:
+            return texts
+        of, _ = self._people[at]
+        return [
+            text if value is None else self._marked(at, text, person)
+            for text, value, person in zip(texts, whole[at], whole[of], strict=True)
+        ]
 
     def inserted(self, message: Insert) -> RowChange:
         """Return a new row's change."""
@@ -220,7 +236,7 @@ class TableRows:
         decider_id = None
         try:
             decider_id = self.key(old)
-            body = self._key_record % tuple(self._json(at, old[at]) for at in self._key)
+            body = self._key_record % tuple(self._json(at, old, " before the change") for at in self._key)
             return RowChange("deleted", decider_id, body, None)
         except Undecodable as bad:
             return RowChange("deleted", decider_id, None, str(bad))
@@ -229,16 +245,18 @@ class TableRows:
         """Write the beginning of the data: the record, and the columns that it lacks."""
         parts = []
         unavailable: list[str] = []
-        try:
-            for (label, encode), value in zip(self._columns, values, strict=True):
-                if value is None:
-                    parts.append(label + "null")
-                elif value is UNCHANGED:
-                    unavailable.append(self._names[len(parts) + len(unavailable)])
-                else:
+        for at, ((label, encode), value) in enumerate(zip(self._columns, values, strict=True)):
+            if value is None:
+                parts.append(label + "null")
+            elif value is UNCHANGED:
+                unavailable.append(self._names[at])
+            elif at in self._people:
+                parts.append(label + self._json(at, values))
+            else:
+                try:
                     parts.append(label + encode(value))
-        except Undecodable as bad:
-            raise Undecodable(f"column {self._names[len(parts) + len(unavailable)]} {bad}") from bad
+                except Undecodable as bad:
+                    raise Undecodable(f"column {self._names[at]} {bad}") from bad
         record = '{"record": {' + ", ".join(parts) + "}"
         return record + _unavailable(unavailable) if unavailable else record
 
@@ -251,19 +269,35 @@ class TableRows:
     def _changes(self, old: Values, new: Values) -> str:
         """Write the old values of the columns that changed; both rows are whole."""
         parts = [
-            self._labels[at] + self._json(at, before)
+            self._labels[at] + self._json(at, old, " before the change")
             for at, (before, after) in enumerate(zip(old, new, strict=True))
             if before != after
         ]
         return "{" + ", ".join(parts) + "}"
 
-    def _json(self, at: int, value: Value) -> str:
+    def _json(self, at: int, values: Values, when: str = "") -> str:
+        value = values[at]
         if value is None or value is UNCHANGED:
             return "null"
         try:
-            return self._encoders[at](value)
+            text = self._encoders[at](value)
         except Undecodable as bad:
-            raise Undecodable(f"column {self._names[at]} before the change {bad}") from bad
+            # the error quotes the value
+            why = "has no JSON form, and is not shown: it is personal" if at in self._people else bad
+            raise Undecodable(f"column {self._names[at]}{when} {why}") from bad
+        return text if at not in self._people else self._marked(at, text, values[self._people[at][0]])
+
+    def _marked(self, at: int, text: str, person: Value) -> str:
+        of, kind = self._people[at]
+        try:
+            if isinstance(person, bytes):
+                return marked(_subject(kind, person), self._names[at], text)
+        except (Malformed, UnicodeDecodeError):
+            pass
+        raise Undecodable(
+            f"column {self._names[at]} is personal, and column {self._names[of]} has no id of a person: it is null, has @ or a"
+            " blank, or is not in the log"
+        )
 
     def _check_fit(self, values: Values | WholeRow) -> None:
         if self._unfit:
@@ -273,6 +307,12 @@ class TableRows:
     def _check_number(self, values: Values | WholeRow) -> None:
         if len(values) != self.width:
             raise Undecodable(f"the row has {len(values)} columns, its table {self.width}")
+
+
+# a batch is encoded column by column, and several may be of one person
+@lru_cache(1024)
+def _subject(kind: str, person: bytes) -> str:
+    return subject_of(kind, person.decode())
 
 
 def _encoder(table: CapturedTable, column: RelationColumn) -> Encoder:

@@ -309,14 +309,14 @@ def _kind_problems(capture: Capture, found: SourceTable) -> Iterator[str]:
 
 def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable) -> Iterator[str]:
     columns = {column.name: column for column in found.columns}
-    declared = {"columns": table.columns or (), "key": table.key or (), "mask and hash": table.hidden}
+    declared = {"columns": table.columns or (), "key": table.key or (), "mask, hash and personal": table.needed}
     for option, names in declared.items():
         if missing := [name for name in names if name not in columns]:
             yield f"it has no column {', '.join(missing)}; there are {', '.join(columns)}: correct {option}"
             return
     key = found.key(table)
     if hidden := [name for name in key if name in table.hidden]:
-        yield f"column {', '.join(hidden)} belongs to its key, which is neither masked nor hashed: correct mask and hash"
+        yield f"column {', '.join(hidden)} belongs to its key, which is neither masked nor hashed nor sealed: correct mask, hash and personal"
     captured = {column.name for column in found.captured_columns(table)}
     sees_rows = {"update", "delete"} & set(capture.actions)
     if sees_rows and not found.identity_columns:
@@ -342,12 +342,12 @@ def _column_problems(capture: Capture, table: CapturedTable, found: SourceTable)
         )
     if nullable := [name for name in key if not columns[name].not_null]:
         yield f"column {', '.join(nullable)} of its key may be null: alter table … alter {nullable[0]} set not null"
-    unpublished = [n for n in (*key, *table.hidden) if columns[n].unpublished and n not in (table.columns or ())]
+    unpublished = [n for n in (*key, *table.needed) if columns[n].unpublished and n not in (table.columns or ())]
     if unpublished:
         # from PostgreSQL 18 on, the log holds stored generated columns
         yield (
             f"column {', '.join(dict.fromkeys(unpublished))} is generated, and the log does not hold it: choose a key"
-            " or a replica identity without it, and leave it out of mask and hash"
+            " or a replica identity without it, and leave it out of mask, hash and personal"
         )
     elif left_out := [name for name in key if name not in captured]:
         yield f"columns leave out {', '.join(left_out)} of its key: add them"

@@ -21,7 +21,7 @@ begin
     event_store.events, event_store.event_log, event_store.log_marks, event_store.log_partitions, event_store.checkpoints, event_store.stream_locks, event_store.scheduled_events, event_store.audit_log,
     event_store.producers, event_store.producer_progress, event_store.producer_results, event_store.producer_state,
     event_store.source_generations, event_store.quarantined_changes, event_store.capture_gaps,
-    event_store_keys.epochs, event_store_keys.subject_keys
+    event_store_keys.epochs, event_store_keys.subject_keys, event_store_keys.holders
     in exclusive mode;
   foreach _table in array event_store_private.restore_tables() loop
     -- a thousand are enough to tell: a store in use has millions

@@ -21,6 +21,7 @@ begin
   where e.epoch <= v_epoch and e.destroyed_at is null;
   if found then
     perform event_store_private.audit('end_key_epoch', null, null, jsonb_build_object('epoch', v_epoch));
+    perform event_store_private.confirm_key_epochs();
   end if;
 end
 $$;

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from psycopg import sql
 
 from millrace.capture.declaration import CapturedTable
 from millrace.capture.decoding.changed_rows import TableUnfit
@@ -41,16 +40,7 @@ def records(captured: Captured) -> list[dict[str, Any]]:
 
 
 def told(captured: Captured) -> list[str]:
-    """Return the secrets found in any table of the store, as text or bytes."""
-    tables = captured.rows(
-        "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
-        " where c.relkind = 'r' and n.nspname in ('event_store', 'event_store_private')"
-    )
-    kept = ""
-    for schema, table in tables:
-        query = sql.SQL("select coalesce(string_agg(t::text, ' '), '') from {} t").format(sql.Identifier(schema, table))
-        kept += " ".join(text for (text,) in captured.store.execute(query))
-    return [secret for secret in SECRETS if secret in kept or secret.encode().hex() in kept]
+    return captured.told(*SECRETS)
 
 
 @pytest.mark.parametrize("identity", ["default", "full"])

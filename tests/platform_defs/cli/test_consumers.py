@@ -13,10 +13,13 @@ import pytest
 from millrace.errors import MillraceError
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.run import subscriptions_of
+from tests.support.customers import SECRET, People, moved, people
 from tests.support.factories import Connect, register_orders, rows, value
 from tests.support.patience import patience, wait_until
 from tests.support.running.ending import ending_with_us
 from tests.support.views.consuming import fill, owed, wait_locked, wait_waking
+
+__all__ = ["people"]
 
 MODULE = """
 import os
@@ -33,6 +36,13 @@ def send(event: Delivery) -> None:
 
 @subscription(view="nothing", deciders=["nobody"])
 def ignore(event: Delivery) -> None: ...
+
+
+@subscription(view="personal", deciders=["customer"], start="-infinity")
+def personal(event: Delivery, connection: psycopg.Connection) -> None:
+    if event.version == 2:
+        raise ValueError(event.data["email"])
+    connection.execute("insert into sent (decider_id) values (%s)", (event.data["email"],))
 
 
 other = 1
@@ -127,9 +137,21 @@ def test_a_stop_handles_no_event_twice(orders: PlatformStore, dsn: str, folder: 
     assert all(versions == [1, 2, 3] for versions in sent(orders).values())
 
 
+def test_with_the_keys_values_are_opened_and_never_logged(
+    orders: PlatformStore, people: People, dsn: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_KEYS", str(people.folder))
+    people.client().append("customer", "a", moved(), moved())
+    with process(folder, dsn, "shop_mails:personal"):
+        wait_until(lambda: "handler failed" in said(folder), "the second event has failed")
+    assert rows(orders.connection, "select decider_id from sent") == [(SECRET,)]
+    assert 'error="ValueError (shop_mails.personal, line 21)"' in said(folder)
+    assert SECRET not in said(folder)
+
+
 def test_a_module_or_one_of_its_subscriptions_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
-    assert [each.view for each in subscriptions_of("shop_mails")] == ["mails", "nothing"]
+    assert [each.view for each in subscriptions_of("shop_mails")] == ["mails", "nothing", "personal"]
     assert [each.view for each in subscriptions_of("shop_mails:ignore")] == ["nothing"]
     (folder / "shop_room").mkdir()
     (folder / "shop_room" / "first.py").write_text("from shop_mails import ignore, send")

@@ -103,7 +103,8 @@ def test_spark_has_a_token_of_its_own_and_is_told_no_dsn(tmp_path: Path, monkeyp
     monkeypatch.setenv("MILLRACE_ALERT_SECRET", "whsec_a-token-of-this-test")
     # secrets of pushes are for runs
     monkeypatch.setenv("MILLRACE_PUSH_SECRET_CRM", "crm.example.com a-token-of-this-test")
-    settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port(), cores=3)
+    keys = tmp_path / "keys"
+    settings = Settings(home=tmp_path, dsn="postgresql://u:hunter2@somewhere/x", port=free_port(), cores=3, keys=keys)
     endpoints = Endpoints(
         str(settings.dsn), str(settings.dsn), tmp_path / "s", "sc://localhost:1", 1, None, spark_token="of-spark"
     )
@@ -122,6 +123,9 @@ def test_spark_has_a_token_of_its_own_and_is_told_no_dsn(tmp_path: Path, monkeyp
     }  # fmt: skip
     for variable, whose in whose_each.items():
         assert [name for name, service in listed.items() if f"MILLRACE_{variable}" in service.env] == [whose]
+    assert {name for name, service in listed.items() if service.env.get("MILLRACE_KEYS") == str(keys)} == {*listed} - {
+        "spark"
+    }
     for service in listed.values():
         assert not any(word in str(service.argv) for word in ("hunter2", "of-spark", "a-token-of-this-test"))
 

@@ -13,7 +13,7 @@ from millrace.errors import DataRefused, EventIdReused, KeyGone, Malformed, Mill
 from millrace.event_store.refusals import refusals
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.producers import ProducerStore
-from tests.sql.event_store.test_every_way_in import STORES, Event, Way, accepted, append_one, copy, event, insert
+from tests.sql.event_store.test_every_way_in import STORES, Event, Way, accepted, append_one, copy, event, insert, stage
 from tests.support.customers import SECRET, People, key_of, moved
 from tests.support.factories import value
 
@@ -81,6 +81,41 @@ def test_what_uses_the_word_otherwise_is_malformed(people: People) -> None:
     refused(people, wrong, Malformed, "$sealed of data is a reserved word")
 
 
+def test_the_word_is_found_as_a_key_and_with_nothing_else(people: People) -> None:
+    key, nonce = "k" * 22, "n" * 22
+    good = {"$sealed": f"1.{key}.{nonce}.c-_9"}
+    fine = [
+        good,
+        {"$sealed": f"1.{key}.0.0"},
+        "$sealed",
+        ["$sealed", ":"],
+        {'x"$sealed': 1},
+        {"a$sealed": 1},
+        {"x": '{"$sealed": 1}'},
+    ]
+    texts = [
+        f"1.{key}.{nonce}",
+        f"1.{key}.{nonce}.c.d",
+        f"1.{key}.{nonce}.",
+        f"1.{key}.{nonce}.c=",
+        f"2.{key}.{nonce}.c",
+        f"1.{key}.0.1",
+    ]
+    texts += [f"1.{key}k.{nonce}.c", f"1.{key}.{nonce}n.c", f"1.{key[1:]}.{nonce}.c", f"1.{key}.{nonce}.ü", ""]
+    wrong = [
+        *({"$sealed": text} for text in texts),
+        {"a": 1, **good},
+        {**good, "z": 1},
+        {"$sealed": good},
+        {"$sealed": ["1."]},
+    ]
+    ask = "select event_store_private.is_unsealed(%s::jsonb)"
+    for expected, cases in ((False, fine), (True, wrong)):
+        for case in cases:
+            data = json.dumps({"x": [{"before": good}, case, {"behind": good}]}, ensure_ascii=False)
+            assert value(people.store.connection, ask, data) is expected, data
+
+
 def test_keys_that_are_unknown_or_dead_are_refused(people: People) -> None:
     envelope = sealed(people)
     people.forget()
@@ -120,8 +155,24 @@ def test_a_refusal_quotes_no_value(people: People, postgres: EmbeddedPostgres, w
             # COPY has the row in its context; only the owner of the tables may use it
             assert SECRET not in str(said.context)
     logged = postgres.log.read_bytes()[end_of_log:].decode()
-    assert "customer" in logged
-    assert way is copy or SECRET not in logged
+    assert logged.count("ERROR") == 4
+    assert SECRET not in logged
+
+
+def test_the_server_logs_no_statement_and_no_row_that_it_refuses(people: People, postgres: EmbeddedPostgres) -> None:
+    end_of_log = postgres.log.stat().st_size
+    people.store.connection.execute("create temporary table mails (address text, sent boolean not null)")
+    with pytest.raises(psycopg.errors.NotNullViolation, match=SECRET):
+        people.store.connection.execute(f"insert into mails values ('{SECRET}')".encode())
+    logged = postgres.log.read_bytes()[end_of_log:].decode()
+    assert ("ERROR" in logged, SECRET in logged) == (True, False)
+
+
+def test_a_plain_value_is_not_even_staged(people: People) -> None:
+    ProducerStore(people.store.connection).register_producer("p")
+    for data, error in (({"email": SECRET}, "do not fit"), ({"email": {"$sealed": SECRET}}, "is malformed")):
+        with pytest.raises(psycopg.Error, match=error):
+            stage(people.store.connection, customer(data))
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

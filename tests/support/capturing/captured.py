@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from millrace.capture.declaration import ACTIONS, Capture, CapturedTable
 from millrace.capture.drain import CaptureDrain, CaptureReport
@@ -72,6 +73,18 @@ class Captured:
     def process(self, owner: str = "test") -> Iterator[CaptureDrain]:
         with CaptureDrain(self.dsn, self.capture, owner) as process:
             yield process
+
+    def told(self, *secrets: str) -> list[str]:
+        """Return the secrets found in any table of the store, as text or bytes."""
+        tables = self.rows(
+            "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+            " where c.relkind = 'r' and n.nspname in ('event_store', 'event_store_private')"
+        )
+        kept = ""
+        for place in tables:
+            query = sql.SQL("select coalesce(string_agg(t::text, ' '), '') from {} t").format(sql.Identifier(*place))
+            kept += " ".join(text for (text,) in self.store.execute(query))
+        return [secret for secret in secrets if secret in kept or secret.encode().hex() in kept]
 
     def changes(self) -> list[dict[str, Any]]:
         return [row for (row,) in self.rows("select to_jsonb(c) from event_store.change_events c order by seq")]

@@ -76,6 +76,7 @@ class ReadRow(NamedTuple):
 def as_read(rows: Sequence[ReadRow]) -> BackfilledRows:
     faults = [row.fault for row in rows]
     return BackfilledRows(
+        decider="t",
         command_id=str(uuid5(NAMESPACE_URL, "read")),
         decider_ids=[row.decider_id for row in rows],
         event_ids=[row.event_id for row in rows],

@@ -13,6 +13,7 @@ from millrace.event_store.platform import PlatformStore
 from millrace.handlers.consumer import consume
 from millrace.handlers.declaration import Subscription
 from millrace.handlers.log_lines import Counters
+from millrace.personal.sealer import Sealer
 from tests.support.factories import new_event, start, value
 from tests.support.patience import patience, wait_until
 from tests.support.sql_calls import append_events
@@ -26,13 +27,13 @@ class Running:
 
 
 @contextmanager
-def consuming(dsn: str, *subscriptions: Subscription) -> Iterator[Running]:
+def consuming(dsn: str, *subscriptions: Subscription, sealer: Sealer | None = None) -> Iterator[Running]:
     """Consume registered views during the block; stop at the end, and raise the consumer's error, if any."""
     stop = threading.Event()
     counters: dict[str, Counters] = {}
 
     def run() -> None:
-        consume(dsn, subscriptions, stop=stop, counters=counters)
+        consume(dsn, subscriptions, stop=stop, counters=counters, sealer=sealer)
 
     running = Running(stop, start(run), counters)
     views = [each.view for each in subscriptions]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -87,11 +88,23 @@ def place(store: PlatformStore, *decider_ids: str, events: tuple[str, ...] = ("p
 
 
 def deliver(
-    dsn: str, *, budget_s: float = patience(), concurrency: int = 16, said: Callable[[str], None] = lambda _: None
+    dsn: str,
+    *,
+    budget_s: float = patience(),
+    concurrency: int = 16,
+    said: Callable[[str], None] = lambda _: None,
+    keys: Path | None = None,
 ) -> int:
     """Push to `hook`; return how many events it acknowledged."""
     done = push_events(
-        dsn, "hook", budget_s=budget_s, idle_s=0, allowed=["127.0.0.1"], on_failure=said, concurrency=concurrency
+        dsn,
+        "hook",
+        budget_s=budget_s,
+        idle_s=0,
+        allowed=["127.0.0.1"],
+        on_failure=said,
+        concurrency=concurrency,
+        keys=keys,
     )
     return done.events
 

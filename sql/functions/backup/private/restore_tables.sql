@@ -11,7 +11,8 @@ as $$
     'event_store.checkpoints', 'event_store.stream_locks', 'event_store.scheduled_events', 'event_store.audit_log', 'event_store.producers', 'event_store.producer_progress',
     'event_store.producer_results',
     'event_store.producer_state', 'event_store.source_generations',
-    'event_store.quarantined_changes', 'event_store.capture_gaps', 'event_store_keys.epochs', 'event_store_keys.subject_keys'
+    'event_store.quarantined_changes', 'event_store.capture_gaps', 'event_store_keys.epochs', 'event_store_keys.subject_keys',
+    'event_store_keys.holders'
   ]::regclass[]
 $$;
 

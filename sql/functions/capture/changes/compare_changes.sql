@@ -1,6 +1,6 @@
 -- The source sends changes again if its slot stood further back. A missing or different change shows that its log is
--- not the log that was read. A change that could not be read then and can be read now counts as the same. An event_id
--- tells no more than the position.
+-- not the log that was read. A change that could not be read then and can be read now counts as the same; so does one
+-- with values that were sealed with a key that is forgotten. An event_id tells no more than the position.
 create or replace function event_store_platform.compare_changes(
   v_capture text,
   v_changes jsonb
@@ -37,7 +37,7 @@ begin
             ('decider', w.decider is distinct from e.change ->> 'decider'),
             ('decider_id', w.decider_id is distinct from e.change ->> 'decider_id' and w.decider_id is not null),
             ('action', w.action is distinct from e.change ->> 'action'),
-            ('data', w.data is not null and w.data is distinct from e.change -> 'data')
+            ('data', w.data is not null and event_store_private.is_same_data(w.data, e.change -> 'data') is not true)
         ) k(what, differs)
         where k.differs
       ) d

@@ -19,7 +19,8 @@ create or replace function event_store.register_view(
   v_owner text default null,
   v_version int default null,
   v_push_format text default null,
-  v_push_upcast boolean default null
+  v_push_upcast boolean default null,
+  v_push_unseal boolean default null
 )
 returns setof event_store.views
 language plpgsql
@@ -66,7 +67,7 @@ begin
 
   insert into event_store.views (
     view, start_at, lock_timeout_s, pooling_delay_s, edge_function_url, created_at, updated_at, mode, deciders, events,
-    max_attempts, owner, version, push_format, push_upcast
+    max_attempts, owner, version, push_format, push_upcast, push_unseal
   )
   values (
     v_view, coalesce(v_start_at, _now), coalesce(v_lock_timeout_s, 300), v_pooling_delay_s, nullif(v_edge_function_url, ''), _now, _now,
@@ -76,7 +77,8 @@ begin
     ),
     coalesce(v_version, 0),
     coalesce(v_push_format, 'json'),
-    coalesce(v_push_upcast, false)
+    coalesce(v_push_upcast, false),
+    coalesce(v_push_unseal, false)
   )
   on conflict (view) do nothing
   returning * into _view;
@@ -92,11 +94,7 @@ begin
         'Register the view by another name; nothing was registered.'
       );
     end if;
-    if _view.mode = 'bulk' and _view.edge_function_url is not null then
-      perform event_store_private.refuse_request(
-        format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
-      );
-    end if;
+    perform event_store_private.require_push(_view);
     perform event_store_private.audit(
       'register_view', v_view, null, jsonb_build_object('registered', event_store_private.settings(_view))
     );
@@ -137,7 +135,7 @@ begin
     return query
     select * from event_store.register_view(
       v_view, v_start_at, v_lock_timeout_s, v_pooling_delay_s, v_edge_function_url, v_mode, v_deciders, v_events, v_max_attempts, v_owner,
-      v_version, v_push_format, v_push_upcast
+      v_version, v_push_format, v_push_upcast, v_push_unseal
     );
     return;
   end if;
@@ -166,15 +164,12 @@ begin
   _new.owner := coalesce(v_owner, _view.owner);
   _new.push_format := coalesce(v_push_format, _view.push_format);
   _new.push_upcast := coalesce(v_push_upcast, _view.push_upcast);
+  _new.push_unseal := coalesce(v_push_unseal, _view.push_unseal);
   if _new is not distinct from _view then
     return next _view;
     return;
   end if;
-  if _view.mode = 'bulk' and _new.edge_function_url is not null then
-    perform event_store_private.refuse_request(
-      format('view %L: only a rows view is pushed to an edge_function_url', v_view), 'Correct it; nothing was registered or changed.'
-    );
-  end if;
+  perform event_store_private.require_push(_new);
   if (_view.deciders, _view.events) is distinct from (_new.deciders, _new.events) then
     -- the next dispatch searches locks without a wanted event; if a dispatch is under way, the one in a minute does
     update event_store.dispatches set swept_at = '-infinity'
@@ -192,6 +187,7 @@ begin
     version = _new.version,
     push_format = _new.push_format,
     push_upcast = _new.push_upcast,
+    push_unseal = _new.push_unseal,
     updated_at = _now
   where view = v_view
   returning * into _new;
@@ -210,17 +206,18 @@ exception when lock_not_available then
 end
 $$;
 
-comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) is
+comment on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean, boolean) is
 'Registers a view, or changes settings of a registered one, and returns it: null leaves a setting as it is, '''' clears '
 'the URL, {} a filter. v_start_at sets its progress, only once (null: now; -infinity: all events). v_mode is rows '
 '(stream_events) or bulk (claim_batch), rows by default. v_deciders and v_events are what it wants, all by default; '
 'v_lock_timeout_s is how long a lock or lease lasts (300), v_pooling_delay_s the wait between two polls that found '
 'nothing, v_edge_function_url where a rows view is pushed to, v_push_format as what (json, or cloudevents), '
-'v_push_upcast whether with data in the newest shape, v_max_attempts after how many failures a stream is parked (5). '
+'v_push_upcast whether with data in the newest shape, v_push_unseal whether with personal values opened, which only '
+'members of event_store_personal change, v_max_attempts after how many failures a stream is parked (5). '
 'Members of the role v_owner may change and consume it: by default the login, and event_store_consumer where '
 'that is a member of event_store_owner. With a lower v_version than the view''s nothing changes. Audited. MR005 an '
 'argument is malformed, or a read model has the name of the new view; MR012 it is in the other mode, and stays in it; MR041 it is another role''s, or the caller is no '
 'member of v_owner.';
-revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean) from public;
-grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean)
+revoke all on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean, boolean) from public;
+grant execute on function event_store.register_view(text, timestamptz, bigint, bigint, text, text, text[], text[], int, text, int, text, boolean, boolean)
 to event_store_consumer, event_store_owner;

@@ -17,7 +17,7 @@ begin
   -- read anew: an epoch may have begun while it waited
   select e.* into _last from event_store_keys.epochs e order by e.epoch desc limit 1;
   if _last.epoch is null then
-    perform event_store_private.refuse_request('the store has no epoch of keys', '`millrace privacy begin` makes the first one.');
+    perform event_store_private.refuse_request('the store has no epoch of keys', '`millrace privacy init` makes the first one.');
   end if;
   if (_last.epoch, _last.fingerprint) is distinct from (v_epoch, v_fingerprint) then
     raise exception 'keys are of another epoch'
