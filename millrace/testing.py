@@ -164,7 +164,8 @@ class Given:
         """Let a time pass for scheduled events: those that are due are appended; `when` continues with them."""
         with connect(self.dsn) as connection:
             connection.execute(
-                "update event_store.scheduled_events set due_at = due_at - %(t)s, next_at = next_at - %(t)s", {"t": time}
+                "update event_store.scheduled_events set due_at = due_at - %(t)s, next_at = next_at - %(t)s",
+                {"t": time},
             )
             store = PlatformStore(connection)
             while store.fire_scheduled_events().done:

@@ -92,8 +92,8 @@ BUDGETS = {
     "millrace/commands": 980,  # processes
     "millrace/drain": 4100,
     "millrace/event_schemas": 900,  # reports refuse events that differ from their declaration; personal fields, hidden
-    "millrace/event_store": 4870,  # gathered appends; personal values, their keys and holders; scheduled events
-    "millrace/handlers": 2150,  # opened personal values, and errors without text
+    "millrace/event_store": 4880,  # gathered appends; personal values, their keys and holders; scheduled events
+    "millrace/handlers": 2160,  # opened personal values, and errors without text
     "millrace/importer": 1630,  # personal columns
     "millrace/operations": 1570,  # personal data: init, forget, readmit, status, show, copies of keys
     "millrace/personal": 850,  # text of captures and imports

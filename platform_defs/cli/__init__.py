@@ -43,7 +43,8 @@ class FirstScreen(TyperGroup):
     def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Write a line for each verb and each group."""
         self.format_usage(ctx, formatter)
-        self.format_help_text(ctx, formatter)
+        with formatter.indentation():
+            formatter.write_text(self.help or "")
         formatter.write_paragraph()
         for title, is_group in (("Commands", False), ("Groups of commands", True)):
             formatter.write_heading(title)

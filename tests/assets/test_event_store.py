@@ -81,7 +81,7 @@ def test_checks_of_a_store_name_what_is_wrong(instance: dg.DagsterInstance, dsn:
         )
         result = defs.resolve_job_def("apply_schema").execute_in_process(instance=instance)
         checks = result.get_asset_check_evaluations()
-        assert len(checks) == 16
+        assert len(checks) == 17
         # these events differ from the shop's declarations
         return {check.check_name for check in checks if not check.passed} - {"names_are_known"}
 

@@ -1,5 +1,6 @@
 """Scheduled events: appended when they are due, unless something came first; moved, cancelled, refused, held."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -166,7 +167,8 @@ def test_neither_both_nor_none_of_a_scheduled_event_and_what_it_waits_for(
         stream = f"race-{number}"
         append(orders, stream)
         orders.schedule("order", stream, NewEvent("paid", {"late": True}), name="pay", after=-DAY, unless="paid")
-        at_once([partial(payer.append, "order", stream, NewEvent("paid")), firing.fire_scheduled_events])
+        pay: Callable[[], object] = partial(payer.append, "order", stream, NewEvent("paid"))
+        at_once([pay, firing.fire_scheduled_events])
     while fire(orders):
         pass
     for number in range(100):
