@@ -15,7 +15,8 @@ from millrace.personal.values import SEALED, Plain, Sealed, is_envelope
 MARK = "x-personal"
 # in a path: each item of a list
 EACH = "*"
-_NO_ID = re.compile(r"[@\s]")
+# nor what has no digest, or ends a marked text
+_NO_ID = re.compile(r"[@\s\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,12 @@ def subject_of(kind: str, identity: object) -> str:
             hint="Use an id that says nothing about the person: no address, no name.",
         )
     return text
+
+
+def named(subject: str) -> str:
+    """Return the name of a person, if it is one; raises as `subject_of`."""
+    kind, _, identity = str(subject).partition(":")
+    return subject_of(kind, identity)
 
 
 def _fields(schema: Any, root: Any, path: tuple[str, ...]) -> Iterator[PersonalField]:  # noqa: ANN401 - JSON

@@ -12,6 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from millrace.errors import KeyGone, Malformed
+from millrace.personal.declaration import named
 from millrace.personal.envelope import KEY_BYTES, emptied, json_of, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
 from millrace.personal.marked_text import changed
@@ -73,12 +74,16 @@ class Sealer:
         return {each: self._of_subject.get(each) for each in people}
 
     def proposed(self, subjects: Iterable[str]) -> tuple[int, str, list[bytes], list[str], list[bytes]]:
-        """Return new keys for people, as `subject_keys` takes them."""
+        """Return new keys for people, as `subject_keys` takes them.
+
+        Raises:
+            Malformed: A name is none: an operator could not forget that person.
+        """
         folder = self.folder
         if folder.key(folder.epoch) is None:
             # the epoch ended while this process had nothing to seal
             folder = self.folder = opened_folder(folder.path)
-        macs = [*folder.macs(subjects).values()]
+        macs = [*folder.macs(map(named, subjects)).values()]
         size = 16 + KEY_BYTES
         drawn = secrets.token_bytes(size * len(macs))
         each = [drawn[at : at + size] for at in range(0, len(drawn), size)]
@@ -121,23 +126,27 @@ class Sealer:
 
         return changed(text, envelope)
 
-    def unknown_keys(self, data: Iterable[Any]) -> list[str]:
-        """Return the names of the keys that data are sealed with and that are not known."""
+    def kept_and_unknown(self, data: Iterable[Any]) -> tuple[dict[str, Key], list[str]]:
+        """Return the keys that are kept by their names, and the names of others that data are sealed with."""
         self._drop_old()
-        return [
-            name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in self._by_name
-        ]
+        kept = self._by_name
+        return kept, [name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in kept]
 
-    def learn(self, rows: Iterable[OpenKey]) -> None:
+    def learn(self, rows: Iterable[OpenKey], kept: dict[str, Key] | None = None) -> None:
         """Keep keys as the store gave them by their names."""
-        self._by_name.update({name: key for name, key in self._keys([*rows]).items() if key.raw or key.forgotten})
+        kept = self._by_name if kept is None else kept
+        kept.update({name: key for name, key in self._keys([*rows]).items() if key.raw or key.forgotten})
 
-    def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
-        """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`."""
+    def opened(self, data: Any, kept: Mapping[str, Key] | None = None) -> Any:  # noqa: ANN401 - what JSON holds
+        """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`.
+
+        With the keys of `kept_and_unknown`: another thread may have dropped them since.
+        """
+        keys = self._by_name if kept is None else kept
 
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
-            key = self._by_name.get(sealed.key_id)
+            key = keys.get(sealed.key_id)
             if (key is not None and key.forgotten) or sealed[SEALED] == emptied(sealed.key_id):
                 return Forgotten({SEALED: emptied(sealed.key_id)})
             if key is None or key.raw is None:

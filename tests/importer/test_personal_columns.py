@@ -60,8 +60,9 @@ def test_a_row_sent_again_is_stored_once_with_any_key(people: People, dsn: str, 
 
 def test_rejects_and_reasons_have_no_personal_value(people: People, dsn: str, tmp_path: Path) -> None:
     lines = [row(1, None), row(2, "a@b"), row(3, "c 7"), row(4, at="never"), row(5)[:-1], row(6, case=SECRET * 99)]
+    lines += [row(7, "a\0b"), row(8, "a\ud800")]
     report = imported(people, dsn, write_text(tmp_path / "log.jsonl", *lines))
-    assert (report.rejected, report.appended) == (6, 0)
+    assert (report.rejected, report.appended) == (8, 0)
     assert report.rejects is not None
     text = report.rejects.read_text()
     told = [json.loads(line) for line in text.splitlines()]
