@@ -319,7 +319,11 @@ class AsyncSealing(AsyncSqlFunctions):
                 source.autocommit and source.info.transaction_status == idle
             ):
                 await self._note_holder()
-            self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)), keys)
+            for _ in range(2):  # a rotation may have destroyed a file since
+                if self.sealer.learn(
+                    await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)), keys
+                ):
+                    break
         return keys
 
     async def _note_holder(self) -> None:

@@ -64,7 +64,9 @@ class Sealing(SqlFunctions):
                 source.autocommit and source.info.transaction_status == idle
             ):
                 self._note_holder()
-            self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)), keys)
+            for _ in range(2):  # a rotation may have destroyed a file since
+                if self.sealer.learn(self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)), keys):
+                    break
         return keys
 
     def _note_holder(self) -> None:

@@ -144,6 +144,10 @@ class KeyFolder:
         if _contents(path).get(SUBJECTS) not in {None, files[SUBJECTS]}:
             raise InvalidSetting(f"The folder {path} has keys of another store.", hint="Name another folder.")
         path.chmod(0o700)
+        # of people that were forgotten with the copy
+        if missing := set(KeyFolder(path, self.epoch, "").forgotten()).difference(self.forgotten()):
+            self.note_forgotten(sorted(missing))
+            files = _contents(self.path)
         for left in path.glob(".*.key"):  # by a copy that was killed
             left.unlink()
         # the epochs' files last: with them the copy counts as one

@@ -11,7 +11,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from millrace.errors import KeyGone, Malformed
+from millrace.errors import KeyGone
 from millrace.personal.declaration import named
 from millrace.personal.envelope import KEY_BYTES, emptied, json_of, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
@@ -97,17 +97,26 @@ class Sealer:
         return KeyGone(error.message, detail=error.detail, hint=f"Take the newest files of {self.folder.path}.")
 
     def learnt(self, subjects: Iterable[str], rows: Iterable[SubjectKey]) -> dict[str, Key]:
-        """Return people's keys as the store gave them, and keep those that may be kept."""
+        """Return people's keys as the store gave them, and keep those that may be kept.
+
+        Raises:
+            KeyGone: The folder does not unwrap one, such as when a rotation destroyed the file since.
+        """
         by_mac = {bytes(row.subject_mac): row for row in rows}
         found = self._keys(by_mac.values())
         keys = dict[str, Key]()
         for subject, mac in self.folder.macs(subjects).items():
             row = by_mac[mac]
             keys[subject] = key = found[row.key_id]
-            if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
-                self._by_name[row.key_id] = key
-                if row.settled:
-                    self._of_subject[subject] = key
+            if not (key.raw or key.forgotten):  # the next call asks again: another epoch may wrap it by then
+                raise KeyGone(
+                    "The folder of keys cannot unwrap a person's key.",
+                    detail=f"key {key.key_id}",
+                    hint=f"Take the newest files of {self.folder.path}.",
+                )
+            self._by_name[row.key_id] = key
+            if row.settled:
+                self._of_subject[subject] = key
         return keys
 
     def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
@@ -132,10 +141,12 @@ class Sealer:
         kept = self._by_name
         return kept, [name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in kept]
 
-    def learn(self, rows: Iterable[OpenKey], kept: dict[str, Key] | None = None) -> None:
-        """Keep keys as the store gave them by their names."""
-        kept = self._by_name if kept is None else kept
-        kept.update({name: key for name, key in self._keys([*rows]).items() if key.raw or key.forgotten})
+    def learn(self, rows: Iterable[OpenKey], kept: dict[str, Key] | None = None) -> bool:
+        """Keep keys as the store gave them by their names; return whether the folder unwraps all."""
+        kept, found = self._by_name if kept is None else kept, self._keys([*rows])
+        fit = {name: key for name, key in found.items() if key.raw or key.forgotten}
+        kept.update(fit)
+        return len(fit) == len(found)
 
     def opened(self, data: Any, kept: Mapping[str, Key] | None = None) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`.
@@ -167,12 +178,7 @@ class Sealer:
     def _content(self, key: Key, nonce: str, json_text: str) -> str:
         if key.forgotten:
             return emptied(key.key_id)
-        if key.raw is None:
-            raise Malformed(
-                "The folder of keys cannot unwrap a person's key.",
-                detail=f"key {key.key_id}",
-                hint=f"Take the newest files of {self.folder.path}.",
-            )
+        assert key.raw is not None
         return seal(key.raw, key.key_id, nonce, json_text)
 
     def _drop_old(self) -> None:

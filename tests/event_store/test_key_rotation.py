@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 
@@ -13,6 +14,7 @@ import pytest
 from psycopg import IsolationLevel
 
 from millrace.errors import InvalidSetting, KeyGone, MillraceError
+from millrace.event_store import EventStore
 from millrace.event_store.key_rotation import KeyStore, rotate
 from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import KeyFolder, begun_folder, opened_folder
@@ -223,6 +225,26 @@ def test_writers_go_on_while_it_rotates(store: PlatformStore, dsn: str, keys: Ke
     for writer in writers:
         done = writer.result(patience())
         assert emails(people, *done) == [f"{number}@a" for number in range(len(done))]
+
+
+@pytest.mark.parametrize("work", [emails, lambda people, person: move(people, person, "new@a")])
+def test_a_rotation_between_a_key_and_its_file(
+    store: PlatformStore,
+    dsn: str,
+    keys: KeyFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[[EventStore, str], object],
+) -> None:
+    people, unwrapped, rotations = sealing(store.connection, keys.path), KeyFolder.unwrapped, iter([1])
+
+    def late(folder: KeyFolder, epoch: int, wrapped: Mapping[str, bytes]) -> dict[str, bytes]:
+        if next(rotations, None):
+            rotate(dsn, folder.path)
+        return unwrapped(folder, epoch, wrapped)
+
+    monkeypatch.setattr(KeyFolder, "unwrapped", late)
+    assert work(people, PEOPLE[0]) in ([f"{PEOPLE[0]}@a"], None)
+    assert opened_folder(keys.path).epoch == 2
 
 
 def test_a_standby_must_have_replayed_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:
