@@ -95,7 +95,7 @@ BUDGETS = {
     "millrace/handlers": 2150,  # opened personal values, and errors without text
     "millrace/importer": 1630,  # personal columns
     "millrace/operations": 1570,  # personal data: init, forget, readmit, status, show, copies of keys
-    "millrace/personal": 880,  # text of captures and imports; values and names that are none
+    "millrace/personal": 890,  # text of captures and imports; values and names that are none
     "millrace/postgres": 1100,
     "millrace/producers": 700,
     "millrace/read_models": 7380,  # columns of personal values: sealed, or refused

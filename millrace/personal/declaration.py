@@ -67,15 +67,21 @@ def personal_fields(schema: Mapping[str, Any]) -> tuple[PersonalField, ...]:
     """Return the personal fields that the JSON Schema of an event's data names.
 
     Raises:
-        InvalidEvent: A mark stands where no path leads to, or its `of` is no field of the data.
+        InvalidEvent: A mark stands where no path leads to, or beside one of another person, or its `of` is no field of
+            the data, or a personal one.
     """
-    found = tuple(_fields(schema, schema, ()))
+    # each once: models of a union may have the same field
+    found = tuple(dict.fromkeys(_fields(schema, schema, ())))
+    if len({each.path for each in found}) < len(found):
+        raise InvalidEvent("a personal field is marked for two people: models of a union give it different marks")
     for each in found:
         here: Any = schema
         for key in each.mark.of.split("."):
             here = _resolved(here, schema).get("properties", {}).get(key)
             if here is None:
                 raise InvalidEvent(f"personal field {'.'.join(each.path)}: the data have no field {each.mark.of}")
+        if MARK in _resolved(here, schema):
+            raise InvalidEvent(f"personal field {'.'.join(each.path)}: the field {each.mark.of} is personal itself")
     return found
 
 

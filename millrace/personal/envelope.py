@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 import json
-from contextlib import suppress
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -47,10 +46,12 @@ def json_of(value: Any) -> str:  # noqa: ANN401 - what JSON holds
     Raises:
         Malformed: The value has no such text; the error does not quote it.
     """
-    with suppress(TypeError, ValueError, RecursionError):
+    try:
         text = _ENCODER.encode(value)
         text.encode()
         return text
+    except (TypeError, ValueError, RecursionError):
+        pass  # outside of the handling: the error may have the value
     raise Malformed(
         "A personal value is no JSON.",
         hint="Pass texts, finite numbers, true, false, None, lists, and objects with texts as keys.",
