@@ -91,7 +91,7 @@ BUDGETS = {
     "millrace/commands": 650,
     "millrace/drain": 4100,
     "millrace/event_schemas": 900,  # reports refuse events that differ from their declaration; personal fields, hidden
-    "millrace/event_store": 4630,  # gathered appends; personal values, the rotation of their keys, and its holders
+    "millrace/event_store": 4640,  # gathered appends; personal values, the rotation of their keys, and its holders
     "millrace/handlers": 2150,  # opened personal values, and errors without text
     "millrace/importer": 1630,  # personal columns
     "millrace/operations": 1570,  # personal data: init, forget, readmit, status, show, copies of keys

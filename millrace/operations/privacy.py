@@ -191,10 +191,11 @@ def problems(store: PrivacyStore, path: Path) -> list[str]:
     """Return what is wrong between a folder and the store, each as a sentence; note that the folder is there."""
     try:
         folder = folder_of(store, path)
-    except InvalidSetting as error:
+        forgotten = folder.forgotten()
+    except (InvalidSetting, OSError) as error:
         return [str(error)]
     store.note_holder(folder)
-    if not (living := sum(key.wrapped is not None for key in store.open_keys(folder.forgotten()))):
+    if not (living := sum(key.wrapped is not None for key in store.open_keys(forgotten))):
         return []
     return [
         f"{living:,} keys in {path / FORGOTTEN} live in the store: a `millrace privacy forget` was interrupted, or a backup"

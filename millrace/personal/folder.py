@@ -226,7 +226,10 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 
 
 def _lines(file: Path) -> list[str]:
-    return file.read_text().split("\n") if file.exists() else []
+    try:
+        return file.read_text().split("\n") if file.exists() else []
+    except UnicodeError as error:
+        raise InvalidSetting(f"The file {file} cannot be read: take it from your copy of the folder.") from error
 
 
 def _append(file: Path, lines: Iterable[str]) -> None:

@@ -247,6 +247,22 @@ def test_a_rotation_between_a_key_and_its_file(
     assert opened_folder(keys.path).epoch == 2
 
 
+def test_a_program_that_notes_the_folder_meanwhile(
+    store: PlatformStore, dsn: str, keys: KeyFolder, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, note = sealing(connect(autocommit=False), keys.path), KeyStore.note_holder
+    store.connection.execute("update event_store_keys.holders set seen_at = seen_at - interval '1 hour'")
+    move(program, "new", "new@a")
+
+    def noted(rotating: KeyStore, folder: KeyFolder) -> None:
+        note(rotating, folder)
+        program.connection.commit()
+
+    monkeypatch.setattr(KeyStore, "note_holder", noted)
+    assert rotate(dsn, keys.path, wait_s=5) == 2
+    assert [holder.epochs for holder in KeyStore(store.connection).key_holders()] == [[2]]
+
+
 def test_a_standby_must_have_replayed_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     programs = pytestconfig.getoption("postgres")
     with own_server("store", programs=programs) as first, tempfile.TemporaryDirectory(prefix="wake_") as folder:

@@ -246,3 +246,14 @@ def test_a_copy_of_the_folder_keeps_what_was_forgotten_with_it(
     for folder in (keys, tmp_path / "copy"):
         assert opened_folder(folder).forgotten() == [gone.key_id]
     assert type(next(reader(sealing, keys).read("customer", "c-7")).data["email"]) is Forgotten
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.write_bytes(b"\xff\n"), Path.mkdir])
+def test_a_list_that_cannot_be_read_is_named(
+    sealing: PlatformStore, privacy: PrivacyStore, keys: Path, spoil: Callable[[Path], object]
+) -> None:
+    spoil(keys / "forgotten.list")
+    with pytest.raises(InvalidSetting, match=rf"{keys}.* cannot be (read|written)"):
+        forget(privacy, keys, "customer:c-7", "asked")
+    assert f"{keys}/forgotten.list" in problems(privacy, keys)[0]
+    assert next(reader(sealing, keys).read("customer", "c-7")).data["email"] == "eve@example.com"
