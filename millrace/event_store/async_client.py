@@ -289,8 +289,8 @@ class AsyncSealing(AsyncSqlFunctions):
         given = [dict(row) for row in rows]
         if self.sealer is None:
             return given
-        await self._learn_keys(given)
-        return [self.sealer.opened(row) for row in given]
+        keys = await self._keys_to_open(given)
+        return [self.sealer.opened(row, keys) for row in given]
 
     async def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
@@ -301,23 +301,30 @@ class AsyncSealing(AsyncSqlFunctions):
         for event in sealed:
             with suppress(UnreadableData):
                 readable += [event] if event.data is not None else []
-        await self._learn_keys([event.data for event in readable])
+        keys = await self._keys_to_open([event.data for event in readable])
         for event in readable:
-            event.__dict__["data"] = self.sealer.opened(event.data)
+            event.__dict__["data"] = self.sealer.opened(event.data, keys)
         return events
 
-    async def _learn_keys(self, data: Iterable[Any]) -> None:
-        if self.sealer and (names := self.sealer.unknown_keys(data)):
+    async def _keys_to_open(self, data: Iterable[Any]) -> dict[str, Key]:
+        assert self.sealer is not None
+        keys, names = self.sealer.kept_and_unknown(data)
+        if names:
             may_open = await self._value(bool, MAY_OPEN)
             if not may_open:
-                return
+                return keys
             idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
             # a transaction that only reads must not write: it would hold up the log
             if not isinstance(source, psycopg.AsyncConnection) or (
                 source.autocommit and source.info.transaction_status == idle
             ):
                 await self._note_holder()
-            self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+            for _ in range(2):  # a rotation may have destroyed a file since
+                if self.sealer.learn(
+                    await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)), keys
+                ):
+                    break
+        return keys
 
     async def _note_holder(self) -> None:
         if self.sealer and (holder := self.sealer.to_note()):

@@ -188,10 +188,15 @@ def begun(store: KeyStore, path: Path, wait_s: float) -> KeyFolder:
     if keys.epoch == last.epoch and all(each.destroyed_at for each in store.key_counts()[:-1]):
         keys = keys.begun_next()
     if keys.epoch > last.epoch:
-        store.note_holder(keys)
+
+        def lacking(_: object) -> list[KeyHolder]:
+            # each time: a program in an open transaction may be noting it
+            store.note_holder(keys)
+            return [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)]
+
         _until_none(
             wait_s,
-            lambda _: [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)],
+            lacking,
             f"Other folders lack {keys.path}/epoch-{keys.epoch}.key: the rotation has not begun.",
             "Copy the file there, and call it again. A program that has asked for no key since does not say that the file"
             " is there: `millrace privacy status` says it at once. A folder that is gone for good is taken off by"

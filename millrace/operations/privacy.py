@@ -16,7 +16,7 @@ from millrace.backup.manifest import MANIFEST
 from millrace.errors import InvalidSetting
 from millrace.event_store.key_rotation import KeyEpoch, KeyHolder, KeyStore, folder_of
 from millrace.event_store.platform import PlatformStore
-from millrace.personal.declaration import subject_of
+from millrace.personal.declaration import named
 from millrace.personal.folder import FORGOTTEN, KeyFolder, begun_folder
 from millrace.personal.sealer import Sealer
 from millrace.personal.values import SEALED, OpenKey, Sealed
@@ -114,7 +114,7 @@ def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> tuple[
     """
     folder = folder_of(store, path)
     with store.connection.transaction():
-        gone = store.forget_subject(folder.mac(_named(subject)), reason)
+        gone = store.forget_subject(folder.mac(named(subject)), reason)
         (key,) = store.open_keys([gone.key_id])
         with _writing(path):
             folder.note_forgotten([gone.key_id])
@@ -127,12 +127,12 @@ def readmit(store: PrivacyStore, path: Path, subject: str, reason: str) -> str |
     Returns the name of the forgotten key; None if the person was not forgotten, which changes nothing. Raises the
     errors of `forget`.
     """
-    return store.readmit_subject(folder_of(store, path).mac(_named(subject)), reason)
+    return store.readmit_subject(folder_of(store, path).mac(named(subject)), reason)
 
 
 def show(store: PrivacyStore, path: Path, subject: str) -> list[SubjectEvents]:
     """Return what is known of a person, `<kind>:<id>`, from all events that were not purged; nothing without a key."""
-    return store.subject_events(folder_of(store, path).mac(_named(subject)))
+    return store.subject_events(folder_of(store, path).mac(named(subject)))
 
 
 def backup_keys(store: PrivacyStore, path: Path, to: Path) -> KeyFolder:
@@ -191,10 +191,11 @@ def problems(store: PrivacyStore, path: Path) -> list[str]:
     """Return what is wrong between a folder and the store, each as a sentence; note that the folder is there."""
     try:
         folder = folder_of(store, path)
-    except InvalidSetting as error:
+        forgotten = folder.forgotten()
+    except (InvalidSetting, OSError) as error:
         return [str(error)]
     store.note_holder(folder)
-    if not (living := sum(key.wrapped is not None for key in store.open_keys(folder.forgotten()))):
+    if not (living := sum(key.wrapped is not None for key in store.open_keys(forgotten))):
         return []
     return [
         f"{living:,} keys in {path / FORGOTTEN} live in the store: a `millrace privacy forget` was interrupted, or a backup"
@@ -227,11 +228,6 @@ def opened_forgotten(store: PrivacyStore, path: Path) -> tuple[int, list[str]]:
             if not isinstance(sealer.opened({SEALED: text}), Sealed):
                 opening.add(key.key_id)
     return len(tried[:TRIED]), sorted(opening)
-
-
-def _named(subject: str) -> str:
-    kind, _, identity = subject.partition(":")
-    return subject_of(kind, identity)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
+from millrace.errors import Malformed
+
 VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
@@ -39,8 +41,21 @@ def nonce_of(event_id: bytes, path: str) -> str:
 
 
 def json_of(value: Any) -> str:  # noqa: ANN401 - what JSON holds
-    """Return the JSON text of a value, as it is sealed."""
-    return _ENCODER.encode(value)
+    """Return the JSON text of a value, as it is sealed.
+
+    Raises:
+        Malformed: The value has no such text; the error does not quote it.
+    """
+    try:
+        text = _ENCODER.encode(value)
+        text.encode()
+        return text
+    except (TypeError, ValueError, RecursionError):
+        pass  # outside of the handling: the error may have the value
+    raise Malformed(
+        "A personal value is no JSON.",
+        hint="Pass texts, finite numbers, true, false, None, lists, and objects with texts as keys.",
+    )
 
 
 def seal(key: AESSIV, key_id: str, nonce: str, json_text: str) -> str:

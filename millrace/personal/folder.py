@@ -144,6 +144,10 @@ class KeyFolder:
         if _contents(path).get(SUBJECTS) not in {None, files[SUBJECTS]}:
             raise InvalidSetting(f"The folder {path} has keys of another store.", hint="Name another folder.")
         path.chmod(0o700)
+        # of people that were forgotten with the copy
+        if missing := set(KeyFolder(path, self.epoch, "").forgotten()).difference(self.forgotten()):
+            self.note_forgotten(sorted(missing))
+            files = _contents(self.path)
         for left in path.glob(".*.key"):  # by a copy that was killed
             left.unlink()
         # the epochs' files last: with them the copy counts as one
@@ -222,7 +226,10 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 
 
 def _lines(file: Path) -> list[str]:
-    return file.read_text().split("\n") if file.exists() else []
+    try:
+        return file.read_text().split("\n") if file.exists() else []
+    except UnicodeError as error:
+        raise InvalidSetting(f"The file {file} cannot be read: take it from your copy of the folder.") from error
 
 
 def _append(file: Path, lines: Iterable[str]) -> None:

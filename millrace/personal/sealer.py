@@ -11,7 +11,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from millrace.errors import KeyGone, Malformed
+from millrace.errors import KeyGone
+from millrace.personal.declaration import named
 from millrace.personal.envelope import KEY_BYTES, emptied, json_of, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
 from millrace.personal.marked_text import changed
@@ -73,12 +74,16 @@ class Sealer:
         return {each: self._of_subject.get(each) for each in people}
 
     def proposed(self, subjects: Iterable[str]) -> tuple[int, str, list[bytes], list[str], list[bytes]]:
-        """Return new keys for people, as `subject_keys` takes them."""
+        """Return new keys for people, as `subject_keys` takes them.
+
+        Raises:
+            Malformed: A name is none: an operator could not forget that person.
+        """
         folder = self.folder
         if folder.key(folder.epoch) is None:
             # the epoch ended while this process had nothing to seal
             folder = self.folder = opened_folder(folder.path)
-        macs = [*folder.macs(subjects).values()]
+        macs = [*folder.macs(map(named, subjects)).values()]
         size = 16 + KEY_BYTES
         drawn = secrets.token_bytes(size * len(macs))
         each = [drawn[at : at + size] for at in range(0, len(drawn), size)]
@@ -92,17 +97,26 @@ class Sealer:
         return KeyGone(error.message, detail=error.detail, hint=f"Take the newest files of {self.folder.path}.")
 
     def learnt(self, subjects: Iterable[str], rows: Iterable[SubjectKey]) -> dict[str, Key]:
-        """Return people's keys as the store gave them, and keep those that may be kept."""
+        """Return people's keys as the store gave them, and keep those that may be kept.
+
+        Raises:
+            KeyGone: The folder does not unwrap one, such as when a rotation destroyed the file since.
+        """
         by_mac = {bytes(row.subject_mac): row for row in rows}
         found = self._keys(by_mac.values())
         keys = dict[str, Key]()
         for subject, mac in self.folder.macs(subjects).items():
             row = by_mac[mac]
             keys[subject] = key = found[row.key_id]
-            if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
-                self._by_name[row.key_id] = key
-                if row.settled:
-                    self._of_subject[subject] = key
+            if not (key.raw or key.forgotten):  # the next call asks again: another epoch may wrap it by then
+                raise KeyGone(
+                    "The folder of keys cannot unwrap a person's key.",
+                    detail=f"key {key.key_id}",
+                    hint=f"Take the newest files of {self.folder.path}.",
+                )
+            self._by_name[row.key_id] = key
+            if row.settled:
+                self._of_subject[subject] = key
         return keys
 
     def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
@@ -121,23 +135,29 @@ class Sealer:
 
         return changed(text, envelope)
 
-    def unknown_keys(self, data: Iterable[Any]) -> list[str]:
-        """Return the names of the keys that data are sealed with and that are not known."""
+    def kept_and_unknown(self, data: Iterable[Any]) -> tuple[dict[str, Key], list[str]]:
+        """Return the keys that are kept by their names, and the names of others that data are sealed with."""
         self._drop_old()
-        return [
-            name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in self._by_name
-        ]
+        kept = self._by_name
+        return kept, [name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in kept]
 
-    def learn(self, rows: Iterable[OpenKey]) -> None:
-        """Keep keys as the store gave them by their names."""
-        self._by_name.update({name: key for name, key in self._keys([*rows]).items() if key.raw or key.forgotten})
+    def learn(self, rows: Iterable[OpenKey], kept: dict[str, Key] | None = None) -> bool:
+        """Keep keys as the store gave them by their names; return whether the folder unwraps all."""
+        kept, found = self._by_name if kept is None else kept, self._keys([*rows])
+        fit = {name: key for name, key in found.items() if key.raw or key.forgotten}
+        kept.update(fit)
+        return len(fit) == len(found)
 
-    def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
-        """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`."""
+    def opened(self, data: Any, kept: Mapping[str, Key] | None = None) -> Any:  # noqa: ANN401 - what JSON holds
+        """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`.
+
+        With the keys of `kept_and_unknown`: another thread may have dropped them since.
+        """
+        keys = self._by_name if kept is None else kept
 
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
-            key = self._by_name.get(sealed.key_id)
+            key = keys.get(sealed.key_id)
             if (key is not None and key.forgotten) or sealed[SEALED] == emptied(sealed.key_id):
                 return Forgotten({SEALED: emptied(sealed.key_id)})
             if key is None or key.raw is None:
@@ -158,12 +178,7 @@ class Sealer:
     def _content(self, key: Key, nonce: str, json_text: str) -> str:
         if key.forgotten:
             return emptied(key.key_id)
-        if key.raw is None:
-            raise Malformed(
-                "The folder of keys cannot unwrap a person's key.",
-                detail=f"key {key.key_id}",
-                hint=f"Take the newest files of {self.folder.path}.",
-            )
+        assert key.raw is not None
         return seal(key.raw, key.key_id, nonce, json_text)
 
     def _drop_old(self) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Event
 
@@ -13,6 +14,7 @@ import pytest
 from psycopg import IsolationLevel
 
 from millrace.errors import InvalidSetting, KeyGone, MillraceError
+from millrace.event_store import EventStore
 from millrace.event_store.key_rotation import KeyStore, rotate
 from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import KeyFolder, begun_folder, opened_folder
@@ -223,6 +225,42 @@ def test_writers_go_on_while_it_rotates(store: PlatformStore, dsn: str, keys: Ke
     for writer in writers:
         done = writer.result(patience())
         assert emails(people, *done) == [f"{number}@a" for number in range(len(done))]
+
+
+@pytest.mark.parametrize("work", [emails, lambda people, person: move(people, person, "new@a")])
+def test_a_rotation_between_a_key_and_its_file(
+    store: PlatformStore,
+    dsn: str,
+    keys: KeyFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[[EventStore, str], object],
+) -> None:
+    people, unwrapped, rotations = sealing(store.connection, keys.path), KeyFolder.unwrapped, iter([1])
+
+    def late(folder: KeyFolder, epoch: int, wrapped: Mapping[str, bytes]) -> dict[str, bytes]:
+        if next(rotations, None):
+            rotate(dsn, folder.path)
+        return unwrapped(folder, epoch, wrapped)
+
+    monkeypatch.setattr(KeyFolder, "unwrapped", late)
+    assert work(people, PEOPLE[0]) in ([f"{PEOPLE[0]}@a"], None)
+    assert opened_folder(keys.path).epoch == 2
+
+
+def test_a_program_that_notes_the_folder_meanwhile(
+    store: PlatformStore, dsn: str, keys: KeyFolder, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, note = sealing(connect(autocommit=False), keys.path), KeyStore.note_holder
+    store.connection.execute("update event_store_keys.holders set seen_at = seen_at - interval '1 hour'")
+    move(program, "new", "new@a")
+
+    def noted(rotating: KeyStore, folder: KeyFolder) -> None:
+        note(rotating, folder)
+        program.connection.commit()
+
+    monkeypatch.setattr(KeyStore, "note_holder", noted)
+    assert rotate(dsn, keys.path, wait_s=5) == 2
+    assert [holder.epochs for holder in KeyStore(store.connection).key_holders()] == [[2]]
 
 
 def test_a_standby_must_have_replayed_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:

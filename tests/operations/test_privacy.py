@@ -17,8 +17,9 @@ from pydantic import BaseModel
 from millrace.errors import InvalidSetting, Malformed, UnknownSubject
 from millrace.event_schemas import event, register_events
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.privacy import PrivacyStore, forget, init, problems, readmit
+from millrace.operations.privacy import PrivacyStore, backup_keys, forget, init, problems, readmit
 from millrace.personal import Forgotten, Personal, Sealer
+from millrace.personal.folder import opened_folder
 from millrace.processes import only_one
 from tests.support.factories import rows, start
 from tests.support.logins import logins
@@ -234,3 +235,25 @@ def test_a_key_of_the_list_that_lives_is_a_problem(sealing: PlatformStore, priva
     assert problem.startswith(f"1 keys in {keys}/forgotten.list live in the store")
     forget(privacy, keys, "customer:c-7", "asked")
     assert problems(privacy, keys) == []
+
+
+def test_a_copy_of_the_folder_keeps_what_was_forgotten_with_it(
+    sealing: PlatformStore, privacy: PrivacyStore, keys: Path, tmp_path: Path
+) -> None:
+    backup_keys(privacy, keys, tmp_path / "copy")
+    gone, _ = forget(privacy, tmp_path / "copy", "customer:c-7", "asked")
+    backup_keys(privacy, keys, tmp_path / "copy")
+    for folder in (keys, tmp_path / "copy"):
+        assert opened_folder(folder).forgotten() == [gone.key_id]
+    assert type(next(reader(sealing, keys).read("customer", "c-7")).data["email"]) is Forgotten
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.write_bytes(b"\xff\n"), Path.mkdir])
+def test_a_list_that_cannot_be_read_is_named(
+    sealing: PlatformStore, privacy: PrivacyStore, keys: Path, spoil: Callable[[Path], object]
+) -> None:
+    spoil(keys / "forgotten.list")
+    with pytest.raises(InvalidSetting, match=rf"{keys}.* cannot be (read|written)"):
+        forget(privacy, keys, "customer:c-7", "asked")
+    assert f"{keys}/forgotten.list" in problems(privacy, keys)[0]
+    assert next(reader(sealing, keys).read("customer", "c-7")).data["email"] == "eve@example.com"
