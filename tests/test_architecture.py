@@ -121,7 +121,6 @@ SQL = {
     "event_store.platform": "calls functions",
     "event_store.async_client": "calls functions",
     "event_store.sealing": "calls functions",
-    "event_store.text_sealing": "calls functions",
     "event_store.rounds": "calls functions",
     "event_store.key_rotation": "calls functions",
     "event_store.waiting": "calls functions",

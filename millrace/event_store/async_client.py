@@ -67,7 +67,7 @@ from millrace.event_store.waiting import (
     never_seen,
     require_idle,
 )
-from millrace.personal.values import SEALED, Key, OpenKey, SubjectKey
+from millrace.personal.values import SEALED, Key, StoredKey
 from millrace.postgres.connecting import require_iso
 
 if TYPE_CHECKING:
@@ -289,8 +289,8 @@ class AsyncSealing(AsyncSqlFunctions):
         given = [dict(row) for row in rows]
         if self.sealer is None:
             return given
-        await self._learn_keys(given)
-        return [self.sealer.opened(row) for row in given]
+        keys = await self._opening_keys(given)
+        return [self.sealer.opened(row, keys) for row in given]
 
     async def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
@@ -301,23 +301,26 @@ class AsyncSealing(AsyncSqlFunctions):
         for event in sealed:
             with suppress(UnreadableData):
                 readable += [event] if event.data is not None else []
-        await self._learn_keys([event.data for event in readable])
+        keys = await self._opening_keys([event.data for event in readable])
         for event in readable:
-            event.__dict__["data"] = self.sealer.opened(event.data)
+            event.__dict__["data"] = self.sealer.opened(event.data, keys)
         return events
 
-    async def _learn_keys(self, data: Iterable[Any]) -> None:
-        if self.sealer and (names := self.sealer.unknown_keys(data)):
-            may_open = await self._value(bool, MAY_OPEN)
-            if not may_open:
-                return
-            idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
-            # a transaction that only reads must not write: it would hold up the log
-            if not isinstance(source, psycopg.AsyncConnection) or (
-                source.autocommit and source.info.transaction_status == idle
-            ):
-                await self._note_holder()
-            self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+    async def _opening_keys(self, data: Sequence[Any]) -> Mapping[str, Key]:
+        """Return the keys that open data, by their names; without the right, those that are kept."""
+        assert self.sealer is not None
+        keys = self.sealer.kept_by_name()
+        names = [name for name in self.sealer.key_names_in(data) if name not in keys]
+        if not names or not await self._value(bool, MAY_OPEN):
+            return keys
+        idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
+        # a transaction that only reads must not write: it would hold up the log
+        if not isinstance(source, psycopg.AsyncConnection) or (
+            source.autocommit and source.info.transaction_status == idle
+        ):
+            await self._note_holder()
+        self.sealer.learn(keys, await self._all(StoredKey, "select * from event_store.open_keys(%s)", (names,)))
+        return keys
 
     async def _note_holder(self) -> None:
         if self.sealer and (holder := self.sealer.to_note()):
@@ -330,10 +333,10 @@ class AsyncSealing(AsyncSqlFunctions):
         keys = dict[str, Key]()
         for decider in dict.fromkeys(stream.decider for stream in streams):
             data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
-            kept = self.sealer.kept_keys(data)
-            keys |= {each: key for each, key in kept.items() if key is not None}
-            if people := [each for each in kept if each not in keys]:
-                keys |= await self._asked_keys(decider, people)
+            people = self.sealer.people_in(data)
+            keys |= self.sealer.kept(people)
+            if asked := [each for each in people if each not in keys]:
+                keys |= await self._asked_keys(decider, asked)
         if not keys:
             return [*streams]
         sealed = list[StreamEvents]()
@@ -351,7 +354,7 @@ class AsyncSealing(AsyncSqlFunctions):
         proposed = self.sealer.proposed(people)
         await self._note_holder()
         try:
-            rows = await self._all(SubjectKey, call, (decider, *proposed))
+            rows = await self._all(StoredKey, call, (decider, *proposed))
         except KeyGone as error:
             raise self.sealer.refused(proposed[0], error) from error
         return self.sealer.learnt(people, rows)
@@ -404,11 +407,9 @@ class UngatheredEventStore(AsyncWaiting, AsyncSealing):
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
         )
         try:
-            (stream,) = await self._sealed(chained)
-            return await self._sent(stream)
+            return await self._sent(*await self._sealed(chained))
         except KeyGone:
-            (stream,) = await self._sealed_anew(chained)
-            return await self._sent(stream)
+            return await self._sent(*await self._sealed_anew(chained))
 
     async def _sent(self, stream: StreamEvents) -> Appended:
         return await self._appended(stream)
@@ -446,11 +447,9 @@ class UngatheredEventStore(AsyncWaiting, AsyncSealing):
         """Append events of one stream as `append` does, and return them as `read` does."""
         chained = all_passed_on([stream], caused_by)
         try:
-            (sealed,) = await self._sealed(chained)
-            return await self._returned(sealed)
+            return await self._returned(*await self._sealed(chained))
         except KeyGone:
-            (sealed,) = await self._sealed_anew(chained)
-            return await self._returned(sealed)
+            return await self._returned(*await self._sealed_anew(chained))
 
     async def _returned(self, stream: StreamEvents) -> list[Event]:
         if len(stream.events) == 1:

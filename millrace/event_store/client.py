@@ -86,11 +86,9 @@ class EventStore(Waiting, Sealing):
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
         )
         try:
-            (stream,) = self._sealed(chained)
-            return self._sent(stream)
+            return self._sent(*self._sealed(chained))
         except KeyGone:
-            (stream,) = self._sealed_anew(chained)
-            return self._sent(stream)
+            return self._sent(*self._sealed_anew(chained))
 
     def _sent(self, stream: StreamEvents) -> Appended:
         return self._appended(stream)
@@ -128,11 +126,9 @@ class EventStore(Waiting, Sealing):
         """Append events of one stream as `append` does, and return them as `read` does."""
         chained = all_passed_on([stream], caused_by)
         try:
-            (sealed,) = self._sealed(chained)
-            return self._returned(sealed)
+            return self._returned(*self._sealed(chained))
         except KeyGone:
-            (sealed,) = self._sealed_anew(chained)
-            return self._returned(sealed)
+            return self._returned(*self._sealed_anew(chained))
 
     def _returned(self, stream: StreamEvents) -> list[Event]:
         if len(stream.events) == 1:

@@ -19,7 +19,7 @@ from millrace.errors import InvalidSetting, MillraceError
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.patience import LOOK_S, PATIENCE_S, while_held
 from millrace.personal.folder import KeyFolder, opened_folder
-from millrace.personal.values import OpenKey
+from millrace.personal.values import StoredKey
 from millrace.postgres.connecting import connect
 from millrace.processes import only_one
 
@@ -94,19 +94,19 @@ class KeyStore(SqlFunctions):
         """Let an epoch wrap keys from now on."""
         self._value(str, "select event_store_platform.begin_key_epoch(%s, %s)", (epoch, fingerprint))
 
-    def wrap_keys(self, folder: KeyFolder, wrapped: dict[str, bytes], limit: int) -> list[OpenKey]:
+    def wrap_keys(self, folder: KeyFolder, wrapped: dict[str, bytes], limit: int) -> list[StoredKey]:
         """Keep keys as the folder's last epoch wraps them; return others that an earlier one still wraps."""
         call = "select * from event_store_platform.wrap_keys(%s, %s, %s, %s, %s)"
         arguments = (folder.epoch, folder.fingerprint, [*wrapped], [*wrapped.values()], limit)
-        return self._all(OpenKey, call, arguments)
+        return self._all(StoredKey, call, arguments)
 
-    def wrapped_keys(self) -> list[OpenKey]:
+    def wrapped_keys(self) -> list[StoredKey]:
         """Return one living key of each epoch that still wraps one."""
-        return self._all(OpenKey, "select * from event_store_platform.wrapped_keys()")
+        return self._all(StoredKey, "select * from event_store_platform.wrapped_keys()")
 
-    def open_keys(self, key_ids: list[str]) -> list[OpenKey]:
+    def open_keys(self, key_ids: list[str]) -> list[StoredKey]:
         """Return keys by their names, as they are wrapped."""
-        return self._all(OpenKey, "select * from event_store.open_keys(%s)", (key_ids,))
+        return self._all(StoredKey, "select * from event_store.open_keys(%s)", (key_ids,))
 
     def standbys_behind(self, lsn: str | None) -> list[Standby]:
         """Return the connected standbys that have not replayed a position, or what is written by now."""
@@ -251,7 +251,7 @@ def restored_keys(connection: psycopg.Connection, folder: str | Path) -> int:
     return forgotten
 
 
-def _opened(keys: KeyFolder, rows: Sequence[OpenKey]) -> dict[str, bytes]:
+def _opened(keys: KeyFolder, rows: Sequence[StoredKey]) -> dict[str, bytes]:
     opened = dict[str, bytes]()
     for epoch in {row.epoch for row in rows}:
         wrapped = {row.key_id: bytes(row.wrapped or b"") for row in rows if row.epoch == epoch}

@@ -19,7 +19,7 @@ from millrace.event_store.platform import PlatformStore
 from millrace.personal.declaration import subject_of
 from millrace.personal.folder import FORGOTTEN, KeyFolder, begun_folder
 from millrace.personal.sealer import Sealer
-from millrace.personal.values import SEALED, OpenKey, Sealed
+from millrace.personal.values import SEALED, Key, Sealed, StoredKey
 
 # when Dagster rotates: on Mondays at 4:30 UTC, as `planned` reckons
 WEEKLY = "30 4 * * 1"
@@ -222,9 +222,9 @@ def opened_forgotten(store: PrivacyStore, path: Path) -> tuple[int, list[str]]:
     for text, key in tried[:TRIED]:
         kept = (key.wrapped, living.get(key.key_id) if key.epoch < folder.epoch else None)
         for wrapped, epoch in product(filter(None, kept), folder.holder[2]):
-            sealer = Sealer(folder)
-            sealer.learn([OpenKey(key.key_id, epoch, wrapped)])
-            if not isinstance(sealer.opened({SEALED: text}), Sealed):
+            sealer, held = Sealer(folder), dict[str, Key]()
+            sealer.learn(held, [StoredKey(key.key_id, epoch, wrapped)])
+            if not isinstance(sealer.opened({SEALED: text}, held), Sealed):
                 opening.add(key.key_id)
     return len(tried[:TRIED]), sorted(opening)
 

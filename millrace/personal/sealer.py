@@ -15,7 +15,7 @@ from millrace.errors import KeyGone, Malformed
 from millrace.personal.envelope import KEY_BYTES, emptied, json_of, nonce_of, open_sealed, seal, text_of
 from millrace.personal.folder import KeyFolder, opened_folder
 from millrace.personal.marked_text import changed
-from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sealed, SubjectKey, is_envelope
+from millrace.personal.values import SEALED, Forgotten, Key, Plain, Sealed, StoredKey, is_envelope
 
 # so long a program may open what is forgotten since; and so often it notes its folder
 KEPT_S = 300.0
@@ -63,14 +63,25 @@ class Sealer:
         """Forget which keys people have: the store refused one."""
         self._of_subject.clear()
 
-    def kept_keys(self, data: Iterable[Any]) -> dict[str, Key | None]:
-        """Return the people whose keys are needed to seal data, with the keys that are kept."""
-        return self.keys_kept_of(each.subject for one in data for each in _plains(one))
+    @staticmethod
+    def people_in(data: Any) -> list[str]:  # noqa: ANN401 - what JSON holds
+        """Return the people of the personal values in data, each once."""
+        return [*dict.fromkeys(plain.subject for plain in _found(data, _is_plain))]
 
-    def keys_kept_of(self, people: Iterable[str]) -> dict[str, Key | None]:
-        """Return people with the keys that are kept."""
+    @staticmethod
+    def key_names_in(data: Any) -> list[str]:  # noqa: ANN401 - what JSON holds
+        """Return the names of the keys that data are sealed with, each once."""
+        return [*dict.fromkeys(Sealed(envelope).key_id for envelope in _found(data, is_envelope))]
+
+    def kept(self, people: Iterable[str]) -> dict[str, Key]:
+        """Return the keys that are kept of people."""
         self._drop_old()
-        return {each: self._of_subject.get(each) for each in people}
+        return {each: key for each in people if (key := self._of_subject.get(each))}
+
+    def kept_by_name(self) -> dict[str, Key]:
+        """Return the keys that are kept, by their names; `learn` adds to them."""
+        self._drop_old()
+        return self._by_name
 
     def proposed(self, subjects: Iterable[str]) -> tuple[int, str, list[bytes], list[str], list[bytes]]:
         """Return new keys for people, as `subject_keys` takes them."""
@@ -91,108 +102,98 @@ class Sealer:
             self.folder = opened_folder(self.folder.path, refused=epoch)
         return KeyGone(error.message, detail=error.detail, hint=f"Take the newest files of {self.folder.path}.")
 
-    def learnt(self, subjects: Iterable[str], rows: Iterable[SubjectKey]) -> dict[str, Key]:
-        """Return people's keys as the store gave them, and keep those that may be kept."""
+    def learnt(self, subjects: Iterable[str], rows: Iterable[StoredKey]) -> dict[str, Key]:
+        """Return people's keys as the store gave them, and keep those that may be kept.
+
+        Raises:
+            Malformed: The folder cannot unwrap one.
+        """
         by_mac = {bytes(row.subject_mac): row for row in rows}
-        found = self._keys(by_mac.values())
-        keys = dict[str, Key]()
+        named, keys = self._by_name, dict[str, Key]()
+        self.learn(named, by_mac.values())
         for subject, mac in self.folder.macs(subjects).items():
             row = by_mac[mac]
-            keys[subject] = key = found[row.key_id]
-            if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
-                self._by_name[row.key_id] = key
-                if row.settled:
-                    self._of_subject[subject] = key
+            if row.key_id not in named:
+                raise Malformed(
+                    "The folder of keys cannot unwrap a person's key.",
+                    detail=f"key {row.key_id}",
+                    hint=f"Take the newest files of {self.folder.path}.",
+                )
+            keys[subject] = named[row.key_id]
+            if row.settled:
+                self._of_subject[subject] = keys[subject]
         return keys
+
+    def learn(self, keys: dict[str, Key], rows: Collection[StoredKey]) -> None:
+        """Add keys as the store gave them, but none that the folder cannot unwrap: its files may come yet."""
+        wrapped = defaultdict[int, dict[str, bytes]](dict)
+        for row in rows:
+            if row.wrapped is None:
+                keys[row.key_id] = Key(row.key_id, None)
+            else:
+                wrapped[row.epoch][row.key_id] = bytes(row.wrapped)
+        for epoch, each in wrapped.items():
+            keys.update({name: Key(name, AESSIV(raw)) for name, raw in self.folder.unwrapped(epoch, each).items()})
 
     def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with each personal value sealed; of a forgotten person nothing is kept."""
 
         def envelope(value: Plain, path: str) -> Any:  # noqa: ANN401 - what JSON holds
-            return {SEALED: self._content(keys[value.subject], nonce_of(event_id, path), json_of(value.value))}
+            return {SEALED: _content(keys[value.subject], nonce_of(event_id, path), json_of(value.value))}
 
-        return _changed(data, Plain, envelope)
+        return _changed(data, _is_plain, envelope)
 
     def sealed_text(self, text: str, place: bytes, keys: Mapping[str, Key]) -> str:
         """Return JSON text with its marked values sealed; of the same place and path they have the same nonce."""
 
         def envelope(subject: str, path: str, value: str) -> str:
-            return f'{{"{SEALED}": "{self._content(keys[subject], nonce_of(place, path), value)}"}}'
+            return f'{{"{SEALED}": "{_content(keys[subject], nonce_of(place, path), value)}"}}'
 
         return changed(text, envelope)
 
-    def unknown_keys(self, data: Iterable[Any]) -> list[str]:
-        """Return the names of the keys that data are sealed with and that are not known."""
-        self._drop_old()
-        return [
-            name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in self._by_name
-        ]
-
-    def learn(self, rows: Iterable[OpenKey]) -> None:
-        """Keep keys as the store gave them by their names."""
-        self._by_name.update({name: key for name, key in self._keys([*rows]).items() if key.raw or key.forgotten})
-
-    def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
+    def opened(self, data: Any, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`."""
 
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
-            key = self._by_name.get(sealed.key_id)
-            if (key is not None and key.forgotten) or sealed[SEALED] == emptied(sealed.key_id):
-                return Forgotten({SEALED: emptied(sealed.key_id)})
-            if key is None or key.raw is None:
+            key, nothing = keys.get(sealed.key_id), emptied(sealed.key_id)
+            if sealed[SEALED] == nothing or (key and key.cipher is None):
+                return Forgotten({SEALED: nothing})
+            if key is None or key.cipher is None:
                 return sealed
             try:
-                opened = open_sealed(key.raw, sealed[SEALED])
+                opened = open_sealed(key.cipher, sealed[SEALED])
             except ValueError:
                 return sealed
             self.has_opened = True
             return opened
 
-        return _changed(data, is_envelope, value) if any(_names(data)) else data
+        return _changed(data, is_envelope, value) if self.key_names_in(data) else data
 
     def opened_text(self, text: str) -> str:
         """Return JSON as Postgres prints it with sealed values opened; all else stays, such as digits of numbers."""
-        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]))), text)
-
-    def _content(self, key: Key, nonce: str, json_text: str) -> str:
-        if key.forgotten:
-            return emptied(key.key_id)
-        if key.raw is None:
-            raise Malformed(
-                "The folder of keys cannot unwrap a person's key.",
-                detail=f"key {key.key_id}",
-                hint=f"Take the newest files of {self.folder.path}.",
-            )
-        return seal(key.raw, key.key_id, nonce, json_text)
+        keys = self._by_name
+        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]), keys)), text)
 
     def _drop_old(self) -> None:
         if (now := time.monotonic()) >= self._kept_until:
             # new ones: another thread may use the old ones
             self._of_subject, self._by_name, self._kept_until = {}, {}, now + KEPT_S
 
-    def _keys(self, rows: Collection[SubjectKey | OpenKey]) -> dict[str, Key]:
-        wrapped = defaultdict[int, dict[str, bytes]](dict)
-        for row in rows:
-            if row.wrapped is not None:
-                wrapped[row.epoch][row.key_id] = bytes(row.wrapped)
-        raw = {name: key for epoch, each in wrapped.items() for name, key in self.folder.unwrapped(epoch, each).items()}
-        ciphers = {name: AESSIV(key) for name, key in raw.items()}
-        return {row.key_id: Key(row.key_id, ciphers.get(row.key_id), forgotten=row.wrapped is None) for row in rows}
+
+def _content(key: Key, nonce: str, json_text: str) -> str:
+    return emptied(key.key_id) if key.cipher is None else seal(key.cipher, key.key_id, nonce, json_text)
 
 
-def _plains(data: Any) -> Iterator[Plain]:  # noqa: ANN401 - what JSON holds
-    if isinstance(data, Plain):
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Plain)
+
+
+def _found(data: Any, wanted: Callable[[object], bool]) -> Iterator[Any]:  # noqa: ANN401 - what JSON holds
+    if wanted(data):
         yield data
     for each in _parts(data):
-        yield from _plains(each)
-
-
-def _names(data: Any) -> Iterator[str]:  # noqa: ANN401 - what JSON holds
-    if is_envelope(data):
-        yield Sealed(data).key_id
-    for each in _parts(data):
-        yield from _names(each)
+        yield from _found(each, wanted)
 
 
 def _parts(data: Any) -> Iterable[Any]:  # noqa: ANN401 - what JSON holds
@@ -203,14 +204,14 @@ def _parts(data: Any) -> Iterable[Any]:  # noqa: ANN401 - what JSON holds
 
 def _changed(
     data: Any,  # noqa: ANN401 - what JSON holds
-    wanted: type | Callable[[object], bool],
+    wanted: Callable[[object], bool],
     change: Callable[[Any, str], Any],
     path: str = "",
 ) -> Any:  # noqa: ANN401 - what JSON holds
     """Return data in which each wanted value is changed, with the keys that lead to it, joined by dots."""
     if isinstance(data, _SCALARS):
         return data
-    if isinstance(data, wanted) if isinstance(wanted, type) else wanted(data):
+    if wanted(data):
         return change(data, path)
     below = f"{path}." if path else ""
     if isinstance(data, Mapping):
