@@ -6,20 +6,20 @@ values, which is in `millrace.personal`, and what the keys are, which is in `sql
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
 from millrace.backup.manifest import MANIFEST
 from millrace.errors import InvalidSetting
 from millrace.event_store.key_rotation import KeyEpoch, KeyHolder, KeyStore, folder_of
 from millrace.event_store.platform import PlatformStore
-from millrace.personal.declaration import subject_of
+from millrace.personal.envelope import open_sealed
 from millrace.personal.folder import FORGOTTEN, KeyFolder, begun_folder
-from millrace.personal.sealer import Sealer
-from millrace.personal.values import SEALED, Key, Sealed, StoredKey
 
 # when Dagster rotates: on Mondays at 4:30 UTC, as `planned` reckons
 WEEKLY = "30 4 * * 1"
@@ -86,9 +86,7 @@ def given_values(store: PrivacyStore) -> list[str]:
 
 
 def init(store: PrivacyStore, path: Path) -> KeyFolder:
-    """Make the folder's first files where there are none, and let their key wrap people's keys; return the folder.
-
-    Repeating the call changes nothing, and after a kill it goes on.
+    """Make the folder's first files where there are none, and let their key wrap people's keys; it may be repeated.
 
     Raises:
         InvalidSetting: The store has keys already, and the folder is not theirs; or it cannot be written.
@@ -104,8 +102,7 @@ def init(store: PrivacyStore, path: Path) -> KeyFolder:
 def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> tuple[ForgottenKey, int]:
     """Forget a person, `<kind>:<id>`; return the key that is gone, and the epoch whose key wrapped it.
 
-    The list of the folder has the key before the store commits: after a kill the list may name a key that still lives,
-    never the other way round. Repeating the call ends what was begun, and changes nothing else.
+    The folder's list has the key before the store commits. After a kill anywhere the next call ends what was begun.
 
     Raises:
         UnknownSubject: Nothing was ever sealed for the person.
@@ -114,25 +111,11 @@ def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> tuple[
     """
     folder = folder_of(store, path)
     with store.connection.transaction():
-        gone = store.forget_subject(folder.mac(_named(subject)), reason)
+        gone = store.forget_subject(folder.mac(subject), reason)
         (key,) = store.open_keys([gone.key_id])
         with _writing(path):
             folder.note_forgotten([gone.key_id])
     return gone, key.epoch
-
-
-def readmit(store: PrivacyStore, path: Path, subject: str, reason: str) -> str | None:
-    """Let a forgotten person, `<kind>:<id>`, get a new key with the next value that is sealed; what is gone stays gone.
-
-    Returns the name of the forgotten key; None if the person was not forgotten, which changes nothing. Raises the
-    errors of `forget`.
-    """
-    return store.readmit_subject(folder_of(store, path).mac(_named(subject)), reason)
-
-
-def show(store: PrivacyStore, path: Path, subject: str) -> list[SubjectEvents]:
-    """Return what is known of a person, `<kind>:<id>`, from all events that were not purged; nothing without a key."""
-    return store.subject_events(folder_of(store, path).mac(_named(subject)))
 
 
 def backup_keys(store: PrivacyStore, path: Path, to: Path) -> KeyFolder:
@@ -209,29 +192,20 @@ def opened_forgotten(store: PrivacyStore, path: Path) -> tuple[int, list[str]]:
     was forgotten since the last rotation may still be in the folder as that wrapped it: this copy is left out.
     """
     folder = folder_of(store, path)
-    listed = set(folder.forgotten())
-    if not listed and not any(each.forgotten for each in store.key_counts()):
-        return 0, []
+    listed, living = set(folder.forgotten()), folder.living()
     events = PlatformStore(store.connection).latest_events(NEWEST)
     found = [match.groups() for event in events for match in ENVELOPE.finditer(event.data_json)]
     keys = {key.key_id: key for key in store.open_keys(list({name for _, name in found}))}
-    tried = [
-        (text, keys[name]) for text, name in found if name in keys and not (keys[name].wrapped and name not in listed)
-    ]
-    living, opening = folder.living(), set[str]()
-    for text, key in tried[:TRIED]:
+    gone = {name: key for name, key in keys.items() if name in listed or key.wrapped is None}
+    tried, opening = [(text, gone[name]) for text, name in found if name in gone][:TRIED], set[str]()
+    for text, key in tried:
         kept = (key.wrapped, living.get(key.key_id) if key.epoch < folder.epoch else None)
         for wrapped, epoch in product(filter(None, kept), folder.holder[2]):
-            sealer, held = Sealer(folder), dict[str, Key]()
-            sealer.learn(held, [StoredKey(key.key_id, epoch, wrapped)])
-            if not isinstance(sealer.opened({SEALED: text}, held), Sealed):
-                opening.add(key.key_id)
-    return len(tried[:TRIED]), sorted(opening)
-
-
-def _named(subject: str) -> str:
-    kind, _, identity = subject.partition(":")
-    return subject_of(kind, identity)
+            for raw in folder.unwrapped(epoch, {key.key_id: wrapped}).values():
+                with suppress(ValueError):
+                    open_sealed(AESSIV(raw), text)
+                    opening.add(key.key_id)
+    return len(tried), sorted(opening)
 
 
 @contextmanager

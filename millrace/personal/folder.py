@@ -18,10 +18,12 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from millrace.errors import InvalidSetting
+from millrace.personal.declaration import subject_of
 from millrace.personal.envelope import KEY_BYTES, bytes_of, decrypt, encrypt, text_of
 from millrace.processes import only_one
 
@@ -53,8 +55,9 @@ class KeyFolder:
         return socket.gethostname(), str(self.path.absolute()), epochs
 
     def mac(self, subject: str) -> bytes:
-        """Return the name of a subject in the store."""
-        return self.macs([subject])[subject]
+        """Return the name in the store of a subject as people write it; raises as `subject_of`."""
+        kind, _, identity = subject.partition(":")
+        return self.macs([subject_of(kind, identity)])[subject]
 
     def macs(self, subjects: Iterable[str]) -> dict[str, bytes]:
         """Return the names of subjects in the store."""
@@ -73,10 +76,7 @@ class KeyFolder:
 
     def wrapped(self, raw: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return people's keys, by their names, as the last epoch wraps them."""
-        wrapping = self.key(self.epoch)
-        if wrapping is None:
-            raise InvalidSetting(f"The folder of keys {self.path} lost its file epoch-{self.epoch}.key.")
-        cipher = AESSIV(wrapping)
+        cipher = AESSIV(_read(self.path / f"epoch-{self.epoch}.key", KEY_BYTES))
         return {name: encrypt(cipher, key, name, str(self.epoch)) for name, key in raw.items()}
 
     def unwrapped(self, epoch: int, wrapped: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -95,8 +95,7 @@ class KeyFolder:
 
     def note_forgotten(self, key_ids: Iterable[str]) -> None:
         """Add names of keys to the list of those that are destroyed, durably; one that is there stays once."""
-        known = set(self.forgotten())
-        _append(self.path / FORGOTTEN, (key_id for key_id in key_ids if key_id not in known))
+        _append(self.path / FORGOTTEN, [*{*key_ids} - {*self.forgotten()}])
 
     def living(self) -> dict[str, bytes]:
         """Return the keys that were wrapped anew by the last epoch, by their names."""
@@ -115,23 +114,17 @@ class KeyFolder:
         """Remove keys from those that the last epoch wraps."""
         kept = "".join(f"{name} {text_of(key)}\n" for name, key in self.living().items() if name not in names)
         _write(self.path, f"living-{self.epoch}.keys", kept.encode())
-        _sync_folder(self.path)
-
-    def earlier(self) -> list[int]:
-        """Return the epochs before the last whose files are there."""
-        return sorted(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
 
     def begun_next(self) -> "KeyFolder":
         """Make the file of the next epoch, durably, unless an earlier one is still there; return the folder with it."""
-        if self.earlier():
+        if min(_epochs(self.path)) < self.epoch:
             return self
         _write(self.path, f"epoch-{self.epoch + 1}.key", secrets.token_bytes(KEY_BYTES))
-        _sync_folder(self.path)
         return opened_folder(self.path)
 
     def destroy_earlier(self) -> None:
         """Overwrite and remove the files of the epochs before the last."""
-        self._destroy(self.earlier())
+        self._destroy(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
 
     def copied_to(self, path: Path) -> "KeyFolder":
         """Copy the folder, durably, also over an earlier copy of it, whose other epochs are destroyed; return the copy.
@@ -160,9 +153,7 @@ class KeyFolder:
             (self.path / f"living-{epoch}.keys").unlink(missing_ok=True)
             file = self.path / f"epoch-{epoch}.key"
             with file.open("r+b") as out:
-                out.write(secrets.token_bytes(KEY_BYTES))
-                out.flush()
-                os.fsync(out.fileno())
+                _write_durably(out, secrets.token_bytes(KEY_BYTES))
             file.unlink()
         _sync_folder(self.path)
 
@@ -196,7 +187,6 @@ def begun_folder(path: str | Path) -> KeyFolder:
             # the epoch's file last: with it the folder counts as begun
             for name, size in ((SUBJECTS, MAC_BYTES), ("epoch-1.key", KEY_BYTES)):
                 _write(folder, name, secrets.token_bytes(size))
-            _sync_folder(folder)
     return opened_folder(folder)
 
 
@@ -215,10 +205,9 @@ def _write(folder: Path, name: str, content: bytes) -> None:
     beside = folder / f".{name}"
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
+        _write_durably(out, content)
     beside.replace(folder / name)
+    _sync_folder(folder)
 
 
 def _lines(file: Path) -> list[str]:
@@ -227,14 +216,15 @@ def _lines(file: Path) -> list[str]:
 
 def _append(file: Path, lines: Iterable[str]) -> None:
     with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "ab+") as out:
-        if out.tell():
-            out.seek(-1, os.SEEK_END)
-            if out.read() != b"\n":  # after a line that a kill cut off
-                out.write(b"\n")
-        out.writelines(f"{line}\n".encode() for line in lines)
-        out.flush()
-        os.fsync(out.fileno())
+        cut_off = out.tell() and os.pread(out.fileno(), 1, out.tell() - 1) != b"\n"  # by a kill
+        _write_durably(out, "".join(["\n" if cut_off else "", *(f"{line}\n" for line in lines)]).encode())
     _sync_folder(file.parent)
+
+
+def _write_durably(out: IO[bytes], content: bytes) -> None:
+    out.write(content)
+    out.flush()
+    os.fsync(out.fileno())
 
 
 def _read(file: Path, size: int) -> bytes:

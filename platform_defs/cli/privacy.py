@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-COLUMNS = ("epoch", "began", "living keys", "forgotten keys", "file")
-
 Subject = Annotated[str, typer.Argument(help="The person, as <kind>:<id>, such as customer:c-7.", metavar="SUBJECT")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log, which keeps it: no personal data.")]
 
@@ -49,6 +47,7 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
 
     with _store(dsn) as store:
         gone, epoch = forget(store, Settings().keys_folder, subject, reason)
+        views = given_values(store)
     _say(
         f"{subject} is forgotten: its key {gone.key_id} is gone since {in_utc(gone.forgotten_at)} UTC. From then on no program"
         f" can get it here; one that had it in memory keeps it for {KEPT_S / 60:.0f} minutes at most."
@@ -59,8 +58,6 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
         f" planned for {in_utc(planned(gone.forgotten_at))} UTC.",
         style="yellow",
     )
-    with _store(dsn) as store:
-        views = given_values(store)
     if views:
         _say(
             "Values may have gone to the handlers or receivers of these views, and into data of their own:"
@@ -74,10 +71,10 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
 @app.command("readmit")
 def readmit_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None:
     """Let a forgotten person, come back, get a new key; what was sealed before stays forgotten."""
-    from millrace.operations.privacy import readmit
+    from millrace.event_store.key_rotation import folder_of
 
     with _store(dsn) as store:
-        key_id = readmit(store, Settings().keys_folder, subject, reason)
+        key_id = store.readmit_subject(folder_of(store, Settings().keys_folder).mac(subject), reason)
     if key_id is None:
         _say(f"{subject} is not forgotten; nothing was changed.")
     else:
@@ -107,10 +104,12 @@ def rotate_command(dsn: DsnOption = None) -> None:
 @app.command("show")
 def show_command(subject: Subject, dsn: DsnOption = None) -> None:
     """Show the key of a person, and how many events hold what it sealed. It reads all events, which takes a while."""
-    from millrace.operations.privacy import confirmed, planned, show
+    from millrace.event_store.key_rotation import folder_of
+    from millrace.operations.privacy import confirmed, planned
 
     with _store(dsn) as store:
-        found, epochs = show(store, Settings().keys_folder, subject), store.key_counts()
+        found = store.subject_events(folder_of(store, Settings().keys_folder).mac(subject))
+        epochs = store.key_counts()
     if not found:
         _say(f"{subject} has no key: nothing was sealed for it, or it was readmitted and nothing since.")
         return
@@ -177,19 +176,12 @@ def status_command(dsn: DsnOption = None) -> None:
     with _store(dsn) as store:
         found = None if folder is None else problems(store, folder)
         epochs, holders = store.key_counts(), store.key_holders()
-    rows = [
-        (
-            each.epoch,
-            in_utc(each.began_at),
-            f"{each.living:,}",
-            f"{each.forgotten:,}",
-            f"confirmed {in_utc(each.confirmed_at)}"
-            if each.confirmed_at
-            else each.destroyed_at and f"destroyed {in_utc(each.destroyed_at)}",
-        )
-        for each in epochs
-    ]
-    Screen().print(table("Keys of people", COLUMNS, rows))
+    rows = []
+    for each in epochs:
+        file = f"destroyed {in_utc(each.destroyed_at)}" if each.destroyed_at else None
+        file = f"confirmed {in_utc(each.confirmed_at)}" if each.confirmed_at else file
+        rows.append((each.epoch, in_utc(each.began_at), f"{each.living:,}", f"{each.forgotten:,}", file))
+    Screen().print(table("Keys of people", ("epoch", "began", "living keys", "forgotten keys", "file"), rows))
     for holder in holders:
         _say(f"Holder {holder}: epochs {', '.join(map(str, holder.epochs)) or 'none'}")
     if found is None:

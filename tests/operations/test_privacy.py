@@ -16,8 +16,9 @@ from pydantic import BaseModel
 
 from millrace.errors import InvalidSetting, Malformed, UnknownSubject
 from millrace.event_schemas import event, register_events
+from millrace.event_store.key_rotation import folder_of
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.privacy import PrivacyStore, forget, init, problems, readmit
+from millrace.operations.privacy import PrivacyStore, forget, init, problems
 from millrace.personal import Forgotten, Personal, Sealer
 from millrace.processes import only_one
 from tests.support.factories import rows, start
@@ -85,6 +86,10 @@ def kills(work: str, dsn: str, keys: Path, look: Callable[[], object]) -> list[o
             running.stdin.flush()
         assert running.wait(10 * patience()) == 0
     return seen
+
+
+def readmit(privacy: PrivacyStore, keys: Path, subject: str, reason: str) -> str | None:
+    return privacy.readmit_subject(folder_of(privacy, keys).mac(subject), reason)
 
 
 @pytest.fixture
