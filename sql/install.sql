@@ -399,7 +399,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '569d8edc9c9f0fe99d66f26446cacb9cf1c30c5505fc49d73ad21ff6c0893a75'),
+  (0, '31eeba88ecd5f76e9459dc1ecbe8b0aed3a553b800d4c8d45b90893098a55614'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

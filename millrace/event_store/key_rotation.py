@@ -123,13 +123,7 @@ class KeyStore(SqlFunctions):
         return self._value(int, call, arguments)
 
 
-def rotate(
-    dsn: str,
-    folder: str | Path,
-    *,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-    wait_s: float = PATIENCE_S,
-) -> int:
+def rotate(dsn: str, folder: Path, *, wait_s: float = PATIENCE_S) -> int:
     """Wrap the keys of all living people by the next epoch, destroy the files before, and return the epoch.
 
     Only this folder's files are destroyed. Holders that were seen within a day must have the new file before.
@@ -137,7 +131,6 @@ def rotate(
     Args:
         dsn: The event store; the role must be `event_store_owner`.
         folder: The folder of keys.
-        progress: Called with how many keys are wrapped anew, and the total.
         wait_s: How long to wait for holders to have the new file, and for standbys to replay it.
 
     Raises:
@@ -152,7 +145,7 @@ def rotate(
         connection.execute(f"set lock_timeout = '{LOOK_S}s'".encode())
         store = KeyStore(connection)
         keys = begun(store, path, wait_s)
-        wrap_anew(store, keys, progress)
+        wrap_anew(store, keys)
         require_wrapped(store, keys, wait_s)
         keys.destroy_earlier()
         store.note_holder(keys)
@@ -201,18 +194,13 @@ def begun(store: KeyStore, path: Path, wait_s: float) -> KeyFolder:
     return keys
 
 
-def wrap_anew(store: KeyStore, keys: KeyFolder, progress: Callable[[int, int], None]) -> None:
+def wrap_anew(store: KeyStore, keys: KeyFolder) -> None:
     """Wrap all living keys by the folder's last epoch; each batch is in the folder before it is in the store."""
-    total = sum(each.living for each in store.key_counts() if each.epoch < keys.epoch)
     wrapped, done = dict[str, bytes](), 0
-    while True:
-        rows = _unheld(lambda: store.wrap_keys(keys, wrapped, BATCH))  # noqa: B023 - at once
-        if not rows:
-            break
+    while rows := _unheld(lambda: store.wrap_keys(keys, wrapped, BATCH)):  # noqa: B023 - at once
         wrapped = keys.wrapped(_opened(keys, rows))
         keys.note_living(wrapped)
         done += len(rows)
-        progress(done, total)
     living = keys.living()
     if len(living) < done:
         raise InvalidSetting(f"The file living-{keys.epoch}.keys of {keys.path} does not open: nothing is destroyed.")
@@ -235,7 +223,7 @@ def require_wrapped(store: KeyStore, keys: KeyFolder, wait_s: float) -> None:
     )
 
 
-def restored_keys(connection: psycopg.Connection, folder: str | Path) -> int:
+def restored_keys(connection: psycopg.Connection, folder: Path) -> int:
     """Let a restored store have its keys as the folder has them; return how many were forgotten since.
 
     Call it before anyone else uses a database that was set back to an earlier time, or a standby that was promoted.

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
-from uuid import UUID
 
 import psycopg
 
@@ -43,9 +43,8 @@ class Sealing(SqlFunctions):
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
         if self.sealer is None:
             return events
-        sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
         readable = list[Read]()
-        for event in sealed:
+        for event in [event for event in events if f'"{SEALED}"' in event.data_json]:
             with suppress(UnreadableData):
                 readable += [event] if event.data is not None else []
         keys = self._opening_keys([event.data for event in readable])
@@ -84,14 +83,13 @@ class Sealing(SqlFunctions):
                 keys |= self._asked_keys(decider, asked)
         if not keys:
             return [*streams]
-        sealed = list[StreamEvents]()
-        for stream in streams:
-            events = [
-                replace(event, data=self.sealer.sealed(event.data, UUID(str(event.event_id)).bytes, keys))
-                for event in stream.events
-            ]
-            sealed += [replace(stream, events=tuple(events))]
-        return sealed
+        seal = partial(self.sealer.sealed, keys=keys)
+        return [
+            replace(
+                stream, events=tuple([replace(event, data=seal(event.data, event.event_id)) for event in stream.events])
+            )
+            for stream in streams
+        ]
 
     def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
         assert self.sealer is not None

@@ -30,9 +30,10 @@ ENVELOPE = re.compile(r'"\$sealed": "(1\.([\w-]{22})\.[\w-]{22}\.[\w-]+)"')
 
 @dataclass(frozen=True)
 class ForgottenKey:
-    """The key of a forgotten person: its name, and since when it is gone."""
+    """The key of a forgotten person: its name, the epoch whose key wrapped it, and since when it is gone."""
 
     key_id: str
+    epoch: int
     forgotten_at: datetime
 
 
@@ -99,8 +100,8 @@ def init(store: PrivacyStore, path: Path) -> KeyFolder:
     return folder
 
 
-def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> tuple[ForgottenKey, int]:
-    """Forget a person, `<kind>:<id>`; return the key that is gone, and the epoch whose key wrapped it.
+def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> ForgottenKey:
+    """Forget a person, `<kind>:<id>`; return the key that is gone.
 
     The folder's list has the key before the store commits. After a kill anywhere the next call ends what was begun.
 
@@ -112,10 +113,9 @@ def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> tuple[
     folder = folder_of(store, path)
     with store.connection.transaction():
         gone = store.forget_subject(folder.mac(subject), reason)
-        (key,) = store.open_keys([gone.key_id])
         with _writing(path):
             folder.note_forgotten([gone.key_id])
-    return gone, key.epoch
+    return gone
 
 
 def backup_keys(store: PrivacyStore, path: Path, to: Path) -> KeyFolder:

@@ -7,7 +7,6 @@ events look different. A value is padded with blanks to 16 bytes, so that its le
 """
 
 import base64
-import binascii
 import hashlib
 import json
 from typing import Any
@@ -19,13 +18,12 @@ VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
 BLOCK = 16
-_URLSAFE = bytes.maketrans(b"+/", b"-_")
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 def text_of(raw: bytes) -> str:
     """Return bytes as base64url, without padding."""
-    return binascii.b2a_base64(raw, newline=False).translate(_URLSAFE).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def bytes_of(text: str) -> bytes:

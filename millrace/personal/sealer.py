@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
@@ -135,11 +136,12 @@ class Sealer:
         for epoch, each in wrapped.items():
             keys.update({name: Key(name, AESSIV(raw)) for name, raw in self.folder.unwrapped(epoch, each).items()})
 
-    def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
+    def sealed(self, data: Any, event_id: UUID | str, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with each personal value sealed; of a forgotten person nothing is kept."""
+        place = UUID(str(event_id)).bytes
 
-        def envelope(value: Plain, path: str) -> Any:  # noqa: ANN401 - what JSON holds
-            return {SEALED: _content(keys[value.subject], nonce_of(event_id, path), json_of(value.value))}
+        def envelope(value: Plain, path: str) -> dict[str, str]:
+            return {SEALED: _content(keys[value.subject], nonce_of(place, path), json_of(value.value))}
 
         return _changed(data, _is_plain, envelope)
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from millrace.errors import MillraceError
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
-from millrace.platform_defs.cli.output import in_utc, progress_bar, table
+from millrace.platform_defs.cli.output import in_utc, table
 from millrace.platform_defs.screen import Screen
 from millrace.redact import masked
 from millrace.settings import Settings
@@ -46,14 +46,14 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
     from millrace.personal.sealer import KEPT_S
 
     with _store(dsn) as store:
-        gone, epoch = forget(store, Settings().keys_folder, subject, reason)
+        gone = forget(store, Settings().keys_folder, subject, reason)
         views = given_values(store)
     _say(
         f"{subject} is forgotten: its key {gone.key_id} is gone since {in_utc(gone.forgotten_at)} UTC. From then on no program"
         f" can get it here; one that had it in memory keeps it for {KEPT_S / 60:.0f} minutes at most."
     )
     _say(
-        f"Copies from before still hold the key, wrapped by epoch-{epoch}.key: backups, files of standbys, the WAL, dead rows."
+        f"Copies from before still hold the key, wrapped by epoch-{gone.epoch}.key: backups, files of standbys, the WAL, dead rows."
         " Such a copy and that file together open what was sealed, until `millrace privacy rotate` destroys the file:"
         f" planned for {in_utc(planned(gone.forgotten_at))} UTC.",
         style="yellow",
@@ -89,12 +89,7 @@ def rotate_command(dsn: DsnOption = None) -> None:
     """
     from millrace.event_store.key_rotation import rotate
 
-    with progress_bar("Wrapping keys") as bar:
-        epoch = rotate(
-            chosen_dsn(dsn),
-            Settings().keys_folder,
-            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
-        )
+    epoch = rotate(chosen_dsn(dsn), Settings().keys_folder)
     _say(
         f"All living keys are wrapped by epoch-{epoch}.key, and the file before is destroyed here. Once no other copy of it"
         " is left, no copy of the database opens what was forgotten until now: `millrace privacy status` says when."

@@ -12,8 +12,8 @@ from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import KeyFolder, opened_folder
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import rotate_keys_weekly
+from tests.support.customers import begin, forget, move, sealing
 from tests.support.elsewhere import postgres_at
-from tests.support.people import begin, forget, move, sealing
 
 PEOPLE = ("c-1", "c-2", "c-3")
 
@@ -69,7 +69,7 @@ def test_a_rotation_runs_after_a_forgetting_until_it_is_confirmed(
 ) -> None:
     keys = begun(store, tmp_path / "keys")
     assert "No key of a person was forgotten" in str(tick(defs, dsn))
-    forget(store.connection, keys, PEOPLE[0])
+    forget(store.connection, keys, f"customer:{PEOPLE[0]}")
     assert isinstance(tick(defs, dsn), dg.RunRequest)
     assert defs.resolve_job_def("rotate_keys").execute_in_process(instance=instance).success
     assert not (tmp_path / "keys" / "epoch-1.key").exists()
@@ -93,7 +93,7 @@ def test_a_forgotten_key_that_opens_is_told(
         "select key_id, wrapped from event_store_keys.subject_keys where subject_mac = %s", (keys.mac("customer:c-1"),)
     ).fetchall()[0]
     raw = keys.unwrapped(1, {name: wrapped})
-    forget(store.connection, keys, "c-1")
+    forget(store.connection, keys, "customer:c-1")
     assert shown(defs, instance)[1] == {}
     # a store that was set back to an earlier time
     back = "update event_store_keys.subject_keys set wrapped = %s, forgotten_at = %s where key_id = %s"

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -159,7 +160,7 @@ def test_another_thread_may_drop_keys_while_one_seals(people: People) -> None:
     assert client.sealer is not None
     keys = client.sealer.kept([ANNA])
     client.sealer.drop_keys()
-    assert client.open_rows([client.sealer.sealed(data, b"id", keys)]) == [{"a": 1}]
+    assert client.open_rows([client.sealer.sealed(data, uuid4(), keys)]) == [{"a": 1}]
 
 
 def test_another_thread_may_drop_keys_while_one_opens(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
