@@ -111,15 +111,13 @@ class EventStore(Waiting, Sealing):
         """
         chained = all_passed_on(streams, caused_by)
         try:
-            sealed = self._sealed(chained)
-            return self._appended_all(sealed, batch_json(sealed))
+            return self._appended_all(self._sealed(chained))
         except KeyGone:
-            sealed = self._sealed_anew(chained)
-            return self._appended_all(sealed, batch_json(sealed))
+            return self._appended_all(self._sealed_anew(chained))
 
-    def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
+    def _appended_all(self, streams: Sequence[StreamEvents], text: str | None = None) -> list[Appended]:
         call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
-        rows = iter(self._all(AppendedEvent, call, (text,)))
+        rows = iter(self._all(AppendedEvent, call, (text or batch_json(streams),)))
         return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
     def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:

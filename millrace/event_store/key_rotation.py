@@ -75,6 +75,28 @@ class Standby:
         return f"standby {self.standby}"
 
 
+@dataclass(frozen=True)
+class ForgottenKey:
+    """The key of a forgotten person: its name, the epoch whose key wrapped it, and since when it is gone."""
+
+    key_id: str
+    epoch: int
+    forgotten_at: datetime
+
+
+@dataclass(frozen=True)
+class SubjectEvents:
+    """The key of a person, and how many events of one kind hold something that it sealed; no kind: none does."""
+
+    key_id: str
+    epoch: int
+    created_at: datetime
+    forgotten_at: datetime | None
+    decider: str | None
+    event: str | None
+    events: int
+
+
 class KeyStore(SqlFunctions):
     """The functions on keys that operators call. Every method raises the `MillraceError` of its SQL function."""
 
@@ -122,16 +144,31 @@ class KeyStore(SqlFunctions):
         arguments = (folder.epoch, folder.fingerprint, [*living], [*living.values()], forgotten)
         return self._value(int, call, arguments)
 
+    def forget_subject(self, subject_mac: bytes, reason: str) -> ForgottenKey:
+        """Destroy the key of a person, and return its name; repeating the call changes nothing."""
+        call = "select * from event_store_platform.forget_subject(%s, %s)"
+        return self._one(ForgottenKey, call, (subject_mac, reason))
+
+    def readmit_subject(self, subject_mac: bytes, reason: str) -> str | None:
+        """Let a forgotten person get a new key; return the name of the forgotten one, None if there is none."""
+        call = "select k from event_store_platform.readmit_subject(%s, %s) k where k is not null"
+        return next(iter(self._values(str, call, (subject_mac, reason))), None)
+
+    def subject_events(self, subject_mac: bytes) -> list[SubjectEvents]:
+        """Return the key of a person with the events that it sealed; it reads all events."""
+        call = "select * from event_store_platform.subject_events(%s)"
+        return self._all(SubjectEvents, call, (subject_mac,))
+
+    def retire_holder(self, host: str, folder: str, reason: str) -> bool:
+        """Take a folder off the holders; return whether it was one."""
+        return self._value(bool, "select event_store_platform.retire_holder(%s, %s, %s)", (host, folder, reason))
+
 
 def rotate(dsn: str, folder: Path, *, wait_s: float = PATIENCE_S) -> int:
     """Wrap the keys of all living people by the next epoch, destroy the files before, and return the epoch.
 
-    Only this folder's files are destroyed. Holders that were seen within a day must have the new file before.
-
-    Args:
-        dsn: The event store; the role must be `event_store_owner`.
-        folder: The folder of keys.
-        wait_s: How long to wait for holders to have the new file, and for standbys to replay it.
+    Only this folder's files are destroyed. It waits `wait_s` for holders that were seen within a day to have the new
+    file, and for standbys to replay it. The role must be `event_store_owner`.
 
     Raises:
         InvalidSetting: The folder lacks a file, is of another store or epoch, or cannot unwrap a key.
@@ -184,7 +221,7 @@ def begun(store: KeyStore, path: Path, wait_s: float) -> KeyFolder:
         store.note_holder(keys)
         _until_none(
             wait_s,
-            lambda _: [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)],
+            lambda: [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)],
             f"Other folders lack {keys.path}/epoch-{keys.epoch}.key: the rotation has not begun.",
             "Copy the file there, and call it again. A program that has asked for no key since does not say that the file"
             " is there: `millrace privacy status` says it at once. A folder that is gone for good is taken off by"
@@ -215,9 +252,10 @@ def require_wrapped(store: KeyStore, keys: KeyFolder, wait_s: float) -> None:
     _opened(keys, rows)
     if any(row.epoch != keys.epoch for row in rows):
         raise MillraceError("Keys are still wrapped by an earlier epoch: nothing is destroyed.", hint="Call it again.")
+    behind = store.standbys_behind(None)
     _until_none(
         wait_s,
-        lambda before: store.standbys_behind(before[0].lsn if before else None),
+        lambda: store.standbys_behind(behind[0].lsn) if behind else [],
         "A standby has not replayed the keys as they are wrapped now: nothing is destroyed.",
         "Call it again once it has; a role without pg_read_all_stats cannot see that.",
     )
@@ -240,22 +278,20 @@ def restored_keys(connection: psycopg.Connection, folder: Path) -> int:
 
 
 def _opened(keys: KeyFolder, rows: Sequence[StoredKey]) -> dict[str, bytes]:
-    opened = dict[str, bytes]()
-    for epoch in {row.epoch for row in rows}:
-        wrapped = {row.key_id: bytes(row.wrapped or b"") for row in rows if row.epoch == epoch}
-        opened |= keys.unwrapped(epoch, wrapped)
-        for name in wrapped.keys() - opened.keys():
+    opened = keys.unwrapped(rows)
+    for row in rows:
+        if row.key_id not in opened:
             raise InvalidSetting(
-                f"The folder of keys {keys.path} cannot open key {name} of epoch {epoch}.",
+                f"The folder of keys {keys.path} cannot open key {row.key_id} of epoch {row.epoch}.",
                 hint="Use the folder of keys that belongs to this store, with all its files.",
             )
     return opened
 
 
-def _until_none(wait_s: float, find: Callable[[Sequence[Result]], Sequence[Result]], fault: str, hint: str) -> None:
-    """Wait until nothing is found, given what was found before; after that time refuse to go on."""
-    deadline, found = time.monotonic() + wait_s, list[Result]()
-    while found := [*find(found)]:
+def _until_none(wait_s: float, find: Callable[[], Sequence[object]], fault: str, hint: str) -> None:
+    """Wait until nothing is found; after that time refuse to go on."""
+    deadline = time.monotonic() + wait_s
+    while found := find():
         if time.monotonic() > deadline:
             raise MillraceError(fault, detail="; ".join(map(str, found)), hint=hint)
         time.sleep(LOOK_S)

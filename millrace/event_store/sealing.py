@@ -1,10 +1,11 @@
 """Personal values: sealed before they leave the process, in events and in texts, and opened after they come back."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
+from uuid import UUID
 
 import psycopg
 
@@ -24,6 +25,23 @@ MAY_OPEN = """
 """
 
 
+def readable(events: Iterable[Read]) -> list[Read]:
+    """Return the events with data that this program can read."""
+    found = list[Read]()
+    for event in events:
+        with suppress(UnreadableData):
+            found += [event] if event.data is not None else []
+    return found
+
+
+def with_sealed(streams: Iterable[StreamEvents], seal: Callable[[Any, UUID], Any]) -> list[StreamEvents]:
+    """Return events with their data sealed by a function of the data and the event's id."""
+    return [
+        replace(each, events=tuple([replace(event, data=seal(event.data, event.event_id)) for event in each.events]))
+        for each in streams
+    ]
+
+
 class Sealing(SqlFunctions):
     """The part of `EventStore` that seals and opens personal values, where it has a sealer."""
 
@@ -41,15 +59,11 @@ class Sealing(SqlFunctions):
 
     def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
-        if self.sealer is None:
-            return events
-        readable = list[Read]()
-        for event in [event for event in events if f'"{SEALED}"' in event.data_json]:
-            with suppress(UnreadableData):
-                readable += [event] if event.data is not None else []
-        keys = self._opening_keys([event.data for event in readable])
-        for event in readable:
-            event.__dict__["data"] = self.sealer.opened(event.data, keys)
+        if self.sealer is not None:
+            sealed = readable(event for event in events if f'"{SEALED}"' in event.data_json)
+            keys = self._opening_keys([event.data for event in sealed])
+            for event in sealed:
+                event.__dict__["data"] = self.sealer.opened(event.data, keys)
         return events
 
     def _opening_keys(self, data: Sequence[Any]) -> Mapping[str, Key]:
@@ -59,9 +73,9 @@ class Sealing(SqlFunctions):
         names = [name for name in self.sealer.key_names_in(data) if name not in keys]
         if not names or not self._value(bool, MAY_OPEN):
             return keys
-        idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
         # a transaction that only reads must not write: it would hold up the log
-        if not isinstance(source, psycopg.Connection) or (source.autocommit and source.info.transaction_status == idle):
+        reads = isinstance(self._source, psycopg.Connection) and not self._source.autocommit
+        if not reads and self._status in {None, psycopg.pq.TransactionStatus.IDLE}:
             self._note_holder()
         self.sealer.learn(keys, self._all(StoredKey, "select * from event_store.open_keys(%s)", (names,)))
         return keys
@@ -81,15 +95,7 @@ class Sealing(SqlFunctions):
             keys |= self.sealer.kept(people)
             if asked := [each for each in people if each not in keys]:
                 keys |= self._asked_keys(decider, asked)
-        if not keys:
-            return [*streams]
-        seal = partial(self.sealer.sealed, keys=keys)
-        return [
-            replace(
-                stream, events=tuple([replace(event, data=seal(event.data, event.event_id)) for event in stream.events])
-            )
-            for stream in streams
-        ]
+        return with_sealed(streams, partial(self.sealer.sealed, keys=keys)) if keys else [*streams]
 
     def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
         assert self.sealer is not None
@@ -106,9 +112,7 @@ class Sealing(SqlFunctions):
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
         if self.sealer is not None:
             self.sealer.drop_keys()
-        aborted = psycopg.pq.TransactionStatus.INERROR
-        in_vain = isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == aborted
-        if self.sealer is None or in_vain:
+        if self.sealer is None or self._status == psycopg.pq.TransactionStatus.INERROR:
             raise  # noqa: PLE0704 - the error that is handled
         return self._sealed(streams)
 

@@ -54,11 +54,7 @@ def emptied(key_id: str) -> str:
 
 
 def open_sealed(key: AESSIV, envelope: str) -> Any:  # noqa: ANN401 - what JSON holds
-    """Return the value of an envelope.
-
-    Raises:
-        ValueError: The key does not open it, or it was changed.
-    """
+    """Return the value of an envelope; raises as `decrypt`."""
     version, key_id, nonce, text = envelope.split(".")
     return json.loads(decrypt(key, bytes_of(text), version, key_id, nonce))
 
@@ -69,11 +65,7 @@ def encrypt(key: AESSIV, plain: bytes, *bound: str) -> bytes:
 
 
 def decrypt(key: AESSIV, sealed: bytes, *bound: str) -> bytes:
-    """Return what `encrypt` sealed.
-
-    Raises:
-        ValueError: The key or the texts are others, or the bytes were changed.
-    """
+    """Return what `encrypt` sealed; `ValueError` if the key or the texts are others, or the bytes were changed."""
     try:
         return bytes(key.decrypt(sealed, [each.encode() for each in bound]))
     except InvalidTag:

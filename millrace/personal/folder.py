@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from millrace.errors import InvalidSetting
 from millrace.personal.declaration import subject_of
 from millrace.personal.envelope import KEY_BYTES, bytes_of, decrypt, encrypt, text_of
+from millrace.personal.values import StoredKey
 from millrace.processes import only_one
 
 SUBJECTS = "subjects.key"
@@ -36,13 +37,7 @@ MAC_BYTES = 32
 
 @dataclass(frozen=True)
 class KeyFolder:
-    """The files of a folder of keys.
-
-    Attributes:
-        path: The folder.
-        epoch: The last epoch.
-        fingerprint: The SHA-256 of the last epoch's files, in hexadecimal, by which the store knows them.
-    """
+    """A folder of keys at its last epoch, whose files the store knows by a fingerprint: SHA-256, in hexadecimal."""
 
     path: Path
     epoch: int
@@ -79,14 +74,14 @@ class KeyFolder:
         cipher = AESSIV(_read(self.path / f"epoch-{self.epoch}.key", KEY_BYTES))
         return {name: encrypt(cipher, key, name, str(self.epoch)) for name, key in raw.items()}
 
-    def unwrapped(self, epoch: int, wrapped: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return people's keys, by their names, without those that the epoch's key does not unwrap."""
+    def unwrapped(self, rows: Collection[StoredKey]) -> dict[str, bytes]:
+        """Return people's keys, by their names, without those that are forgotten or that no file here unwraps."""
+        ciphers = {epoch: AESSIV(key) for epoch in {row.epoch for row in rows} if (key := self.key(epoch))}
         found = dict[str, bytes]()
-        if wrapping := self.key(epoch):
-            cipher = AESSIV(wrapping)
-            for name, key in wrapped.items():
+        for row in rows:
+            if row.wrapped and row.epoch in ciphers:
                 with suppress(ValueError):
-                    found[name] = decrypt(cipher, key, name, str(epoch))
+                    found[row.key_id] = decrypt(ciphers[row.epoch], bytes(row.wrapped), row.key_id, str(row.epoch))
         return found
 
     def forgotten(self) -> list[str]:
@@ -104,7 +99,7 @@ class KeyFolder:
             with suppress(ValueError):  # a line that a kill cut off
                 name, text = line.split()
                 found[name] = bytes_of(text)
-        return {name: found[name] for name in self.unwrapped(self.epoch, found)}
+        return {name: found[name] for name in self.unwrapped([StoredKey(n, self.epoch, k) for n, k in found.items()])}
 
     def note_living(self, wrapped: Mapping[str, bytes]) -> None:
         """Keep keys as the last epoch wraps them, durably."""
@@ -159,9 +154,7 @@ class KeyFolder:
 
 
 def opened_folder(path: str | Path, refused: int | None = None) -> KeyFolder:
-    """Return a folder of keys; where it has a file of another epoch than a refused one, with that as the last.
-
-    While it is rotated, a folder has the next epoch's file before the store has begun the epoch.
+    """Return a folder of keys; its last epoch is another than a refused one, which the store may not have begun.
 
     Raises:
         InvalidSetting: It lacks a file, or others may read one.

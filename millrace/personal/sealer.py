@@ -4,8 +4,8 @@ import json
 import re
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,10 +29,8 @@ _ENVELOPE = re.compile(r'\{"\$sealed": "[A-Za-z0-9_.-]+"\}')
 class Sealer:
     """Seals and opens the personal values of events, for `EventStore(connection, sealer=…)`; for any threads.
 
-    A key is kept for five minutes at most, and only after the transaction that made it has committed.
-
-    Attributes:
-        has_opened: Whether it has opened a value.
+    A key is kept for five minutes at most, and only after the transaction that made it has committed. `has_opened` says
+    whether it has opened a value.
     """
 
     def __init__(self, folder: KeyFolder) -> None:
@@ -104,11 +102,7 @@ class Sealer:
         return KeyGone(error.message, detail=error.detail, hint=f"Take the newest files of {self.folder.path}.")
 
     def learnt(self, subjects: Iterable[str], rows: Iterable[StoredKey]) -> dict[str, Key]:
-        """Return people's keys as the store gave them, and keep those that may be kept.
-
-        Raises:
-            Malformed: The folder cannot unwrap one.
-        """
+        """Return people's keys as the store gave them, and keep those that may be kept; `Malformed` if one is lost."""
         by_mac = {bytes(row.subject_mac): row for row in rows}
         named, keys = self._by_name, dict[str, Key]()
         self.learn(named, by_mac.values())
@@ -127,14 +121,8 @@ class Sealer:
 
     def learn(self, keys: dict[str, Key], rows: Collection[StoredKey]) -> None:
         """Add keys as the store gave them, but none that the folder cannot unwrap: its files may come yet."""
-        wrapped = defaultdict[int, dict[str, bytes]](dict)
-        for row in rows:
-            if row.wrapped is None:
-                keys[row.key_id] = Key(row.key_id, None)
-            else:
-                wrapped[row.epoch][row.key_id] = bytes(row.wrapped)
-        for epoch, each in wrapped.items():
-            keys.update({name: Key(name, AESSIV(raw)) for name, raw in self.folder.unwrapped(epoch, each).items()})
+        keys.update({row.key_id: Key(row.key_id, None) for row in rows if row.wrapped is None})
+        keys.update({name: Key(name, AESSIV(raw)) for name, raw in self.folder.unwrapped(rows).items()})
 
     def sealed(self, data: Any, event_id: UUID | str, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with each personal value sealed; of a forgotten person nothing is kept."""
@@ -161,14 +149,12 @@ class Sealer:
             key, nothing = keys.get(sealed.key_id), emptied(sealed.key_id)
             if sealed[SEALED] == nothing or (key and key.cipher is None):
                 return Forgotten({SEALED: nothing})
-            if key is None or key.cipher is None:
-                return sealed
-            try:
-                opened = open_sealed(key.cipher, sealed[SEALED])
-            except ValueError:
-                return sealed
-            self.has_opened = True
-            return opened
+            if key and key.cipher:
+                with suppress(ValueError):
+                    opened = open_sealed(key.cipher, sealed[SEALED])
+                    self.has_opened = True
+                    return opened
+            return sealed
 
         return _changed(data, is_envelope, value) if self.key_names_in(data) else data
 
@@ -194,14 +180,9 @@ def _is_plain(value: object) -> bool:
 def _found(data: Any, wanted: Callable[[object], bool]) -> Iterator[Any]:  # noqa: ANN401 - what JSON holds
     if wanted(data):
         yield data
-    for each in _parts(data):
-        yield from _found(each, wanted)
-
-
-def _parts(data: Any) -> Iterable[Any]:  # noqa: ANN401 - what JSON holds
-    if isinstance(data, Mapping):
-        return [each for each in data.values() if not isinstance(each, _SCALARS)]
-    return [each for each in data if not isinstance(each, _SCALARS)] if isinstance(data, list | tuple) else ()
+    for each in data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ():
+        if not isinstance(each, _SCALARS):
+            yield from _found(each, wanted)
 
 
 def _changed(

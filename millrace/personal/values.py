@@ -29,12 +29,7 @@ class Forgotten(Sealed):
 
 @dataclass(frozen=True)
 class Plain:
-    """A personal value that is sealed when it is appended; a store without a `Sealer` refuses it.
-
-    Attributes:
-        subject: Whose it is, as `<kind>:<id>`.
-        value: Any value that JSON can hold.
-    """
+    """A value of a person, `<kind>:<id>`: any of JSON, sealed when it is appended, and refused without a sealer."""
 
     subject: str
     value: Any = field(repr=False)

@@ -16,7 +16,7 @@ from millrace.redact import masked
 from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.operations.privacy import PrivacyStore
+    from millrace.event_store.key_rotation import KeyStore
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -215,11 +215,11 @@ def _told_by_sources(subject: str, dsn: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def _store(dsn: str | None) -> "Iterator[PrivacyStore]":
-    from millrace.operations.privacy import PrivacyStore
+def _store(dsn: str | None) -> "Iterator[KeyStore]":
+    from millrace.event_store.key_rotation import KeyStore
 
     with chosen_store(dsn) as store:
-        yield PrivacyStore(store.connection)
+        yield KeyStore(store.connection)
 
 
 def _say(text: str, style: str = "") -> None:

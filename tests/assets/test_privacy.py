@@ -10,6 +10,7 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.privacy import KEY
 from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import KeyFolder, opened_folder
+from millrace.personal.values import StoredKey
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import rotate_keys_weekly
 from tests.support.customers import begin, forget, move, sealing
@@ -92,7 +93,7 @@ def test_a_forgotten_key_that_opens_is_told(
     name, wrapped = store.connection.execute(
         "select key_id, wrapped from event_store_keys.subject_keys where subject_mac = %s", (keys.mac("customer:c-1"),)
     ).fetchall()[0]
-    raw = keys.unwrapped(1, {name: wrapped})
+    raw = keys.unwrapped([StoredKey(name, 1, wrapped)])
     forget(store.connection, keys, "customer:c-1")
     assert shown(defs, instance)[1] == {}
     # a store that was set back to an earlier time

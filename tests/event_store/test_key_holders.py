@@ -9,7 +9,7 @@ import pytest
 from millrace.errors import MillraceError
 from millrace.event_store.key_rotation import KeyStore, rotate
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.privacy import PrivacyStore, confirmed, planned, unconfirmed
+from millrace.operations.privacy import confirmed, planned, unconfirmed
 from millrace.operations.privacy import forget as forget_person
 from millrace.personal import Sealer
 from millrace.personal.folder import KeyFolder, opened_folder
@@ -45,7 +45,7 @@ def test_a_copied_folder_is_waited_for_and_named(
     assert str(keys.path) not in (refused.detail or "")
     # meanwhile all goes on: the store has not begun the epoch whose file is here
     move(sealing(store.connection, keys.path), "c-2", "b@a")
-    forget_person(PrivacyStore(store.connection), keys.path, "customer:c-2", "asked")
+    forget_person(KeyStore(store.connection), keys.path, "customer:c-2", "asked")
     assert faults(store) == ""
     shutil.copy(keys.path / "epoch-2.key", copy)
     move(elsewhere, "c-3", "c@a")
@@ -62,7 +62,7 @@ def test_a_copied_folder_is_waited_for_and_named(
     move(elsewhere, "c-5", "e@a")
     assert (str(copy) in faults(store), is_confirmed(store)) == (True, False)
     holder = KeyStore(store.connection).key_holders()[0]
-    assert PrivacyStore(store.connection).retire_holder(holder.host, holder.folder, "scrapped")
+    assert KeyStore(store.connection).retire_holder(holder.host, holder.folder, "scrapped")
     assert (faults(store), is_confirmed(store)) == ("", True)
 
 

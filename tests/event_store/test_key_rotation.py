@@ -16,7 +16,7 @@ from millrace.errors import InvalidSetting, KeyGone, MillraceError
 from millrace.event_store.key_rotation import KeyStore, rotate
 from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import KeyFolder, begun_folder, opened_folder
-from millrace.personal.values import Forgotten, Sealed
+from millrace.personal.values import Forgotten, Sealed, StoredKey
 from tests.support.customers import begin, emails, forget, move, sealing
 from tests.support.factories import Connect, refusal, rows, start, start_blocked, value
 from tests.support.incidents.servers import Copy
@@ -58,7 +58,7 @@ def test_a_copy_from_before_opens_nothing(store: PlatformStore, dsn: str, keys: 
     assert files(keys) == {"subjects.key", "epoch-2.key", "living-2.keys", "forgotten.list"}
     assert all((keys.path / name).stat().st_mode & 0o077 == 0 for name in files(keys))
     for name, (epoch, key) in before.items():
-        assert (epoch, now.unwrapped(1, {name: key}), now.unwrapped(2, {name: key})) == (1, {}, {})
+        assert (epoch, [now.unwrapped([StoredKey(name, of, key)]) for of in (1, 2)]) == (1, [{}, {}])
     assert {name: key for name, (_, key) in wrapped(store).items()} == now.living()
     gone, *others = emails(sealing(store.connection, keys.path), *PEOPLE)
     assert (type(gone), others) == (Forgotten, [f"{person}@a" for person in PEOPLE[1:]])
