@@ -88,7 +88,7 @@ def rotation_is_confirmed(postgres: PostgresResource) -> dg.AssetCheckResult:
     with postgres.connect() as connection:
         store = KeyStore(connection)
         found = unconfirmed(store.key_counts(), store.key_holders())
-    return dg.AssetCheckResult(passed=not found, metadata={"found": found} if found else {})
+    return dg.AssetCheckResult(passed=not found, metadata={"found": found})
 
 
 @dg.asset_check(
@@ -102,9 +102,7 @@ def forgotten_keys_open_nothing(postgres: PostgresResource) -> dg.AssetCheckResu
     with postgres.connect() as connection:
         store = KeyStore(connection)
         tried, opening = opened_forgotten(store, folder) if folder and store.key_counts() else (0, [])
-    return dg.AssetCheckResult(
-        passed=not opening, metadata={"tried": tried, **({"keys that open": opening} if opening else {})}
-    )
+    return dg.AssetCheckResult(passed=not opening, metadata={"tried": tried, "keys that open": opening})
 
 
 def standing_check(name: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:

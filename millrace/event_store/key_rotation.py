@@ -1,8 +1,7 @@
 """Rotating the key that wraps people's keys, so that no copy of a forgotten one opens any more; and keys of a restore.
 
-Every copy of the database from before a rotation, such as a backup, has keys that only the earlier epoch's file
-unwraps. Once living keys are wrapped anew and that file is destroyed, nothing opens the copies of forgotten ones.
-A call that is killed anywhere is finished by the next one.
+A copy of the database from before a rotation, such as a backup, has keys that only the earlier epoch's file unwraps.
+Once that file is destroyed, nothing opens the copies of forgotten ones. A call that is killed is finished by the next.
 """
 
 import shlex

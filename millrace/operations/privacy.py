@@ -141,14 +141,12 @@ def problems(store: KeyStore, path: Path) -> list[str]:
 
 
 def opened_forgotten(store: KeyStore, path: Path) -> tuple[int, list[str]]:
-    """Try to open sealed values of forgotten people with the folder's files, and all keys that it and the store have.
+    """Try to open values of forgotten people with all that folder and store have; return how many, and the keys.
 
-    Tried are up to twenty values, of the newest 10,000 events. Returns how many, and the keys that open one. A key that
-    was forgotten since the last rotation may still be in the folder as that wrapped it: this copy is left out.
+    A key that was forgotten since the last rotation may still be in the folder as that wrapped it: this is left out.
     """
-    folder = folder_of(store, path)
+    folder, events = folder_of(store, path), PlatformStore(store.connection).latest_events(NEWEST)
     listed, living = set(folder.forgotten()), folder.living()
-    events = PlatformStore(store.connection).latest_events(NEWEST)
     found = [match.groups() for event in events for match in ENVELOPE.finditer(event.data_json)]
     keys = {key.key_id: key for key in store.open_keys(list({name for _, name in found}))}
     gone = {name: key for name, key in keys.items() if name in listed or key.wrapped is None}

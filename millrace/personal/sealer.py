@@ -89,10 +89,7 @@ class Sealer:
             # the epoch ended while this process had nothing to seal
             folder = self.folder = opened_folder(folder.path)
         macs = [*folder.macs(subjects).values()]
-        size = 16 + KEY_BYTES
-        drawn = secrets.token_bytes(size * len(macs))
-        each = [drawn[at : at + size] for at in range(0, len(drawn), size)]
-        wrapped = folder.wrapped({text_of(raw[:16]): raw[16:] for raw in each})
+        wrapped = folder.wrapped({text_of(secrets.token_bytes(16)): secrets.token_bytes(KEY_BYTES) for _ in macs})
         return folder.epoch, folder.fingerprint, macs, [*wrapped], [*wrapped.values()]
 
     def refused(self, epoch: int, error: KeyGone) -> KeyGone:
@@ -160,8 +157,7 @@ class Sealer:
 
     def opened_text(self, text: str) -> str:
         """Return JSON as Postgres prints it with sealed values opened; all else stays, such as digits of numbers."""
-        keys = self._by_name
-        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]), keys)), text)
+        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]), self._by_name)), text)
 
     def _drop_old(self) -> None:
         if (now := time.monotonic()) >= self._kept_until:
