@@ -69,14 +69,15 @@ class Columns:
         return (*self.stream, self.event, *self.time, *self.metadata, self.id, person)
 
     def shown_anyway(self, file_columns: tuple[str, ...]) -> list[str]:
-        """Return the personal columns that have another role, too, in which their values would be shown."""
-        paths = self.paths(file_columns)
-        shown = [paths[name] for name in self._shown if name is not None]
-        return [
-            name
-            for name in self.personal
-            if name == self.data or any(path[: len(paths[name])] == paths[name] for path in shown)
-        ]
+        """Return the personal columns whose values, or parts of them, another role would show."""
+        paths, shown = self.paths(file_columns), list[str]()
+        for name in self.personal:
+            others = [*filter(None, self._shown), *self.personal]
+            others.remove(name)
+            sizes = [(paths[other], min(len(paths[other]), len(paths[name]))) for other in others]
+            if name == self.data or any(path[:size] == paths[name][:size] for path, size in sizes):
+                shown.append(name)
+        return shown
 
     def hidden(self, row: Row, file_columns: tuple[str, ...]) -> str:
         """Return a row as text without its personal values; of one that cannot be read, nothing."""

@@ -152,7 +152,9 @@ class ImportedLog:
                     hint=hint,
                 )
             if shown := columns.shown_anyway(file.columns):
-                raise ImportRefused(f"The personal column {', '.join(shown)} has another role, which shows its values.")
+                raise ImportRefused(
+                    f"The personal column {', '.join(shown)} has another role, or is part of a column with one."
+                )
             yield file, Mapping(self.name, self.decider, columns, file.columns, self.times)
 
 

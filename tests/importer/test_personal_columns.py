@@ -109,6 +109,12 @@ def test_a_trial_shows_no_personal_value(tmp_path: Path) -> None:
         ({"personal": ("email",), "subject": ("customer", "whose")}, "has no column 'whose'"),
         ({"personal": ("who",), "subject": ("customer", "who")}, "The personal column who has another role"),
         ({"personal": ("phone",), "subject": ("customer", "phone.area")}, "The personal column phone has another role"),
+        (
+            {"personal": ("phone.home",), "subject": ("customer", "who"), "metadata": ("phone",)},
+            "phone.home has another",
+        ),
+        ({"personal": ("phone.home", "phone"), "subject": ("customer", "who")}, "phone.home, phone has another role"),
+        ({"personal": ("email", "email"), "subject": ("customer", "who")}, "email, email has another role"),
     ],
 )
 def test_options_that_would_show_a_value_are_refused(
