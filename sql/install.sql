@@ -323,7 +323,6 @@ set local check_function_bodies = off;
 \ir functions/personal/private/personal_fault.sql
 \ir functions/personal/private/personal_paths.sql
 \ir functions/personal/private/require_key_epoch.sql
-\ir functions/personal/private/sealed_pattern.sql
 \ir functions/personal/private/unknown_key.sql
 \ir functions/personal/readmit_subject.sql
 \ir functions/personal/restore_keys.sql
@@ -399,7 +398,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '569d8edc9c9f0fe99d66f26446cacb9cf1c30c5505fc49d73ad21ff6c0893a75'),
+  (0, 'a6847f5d40d258018f6b6c842b08f4bfa9a93ab0ecca7395ebe67c2089b28bfc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -7,7 +7,6 @@ events look different. A value is padded with blanks to 16 bytes, so that its le
 """
 
 import base64
-import binascii
 import hashlib
 import json
 from typing import Any
@@ -21,13 +20,12 @@ VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
 BLOCK = 16
-_URLSAFE = bytes.maketrans(b"+/", b"-_")
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 def text_of(raw: bytes) -> str:
     """Return bytes as base64url, without padding."""
-    return binascii.b2a_base64(raw, newline=False).translate(_URLSAFE).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def bytes_of(text: str) -> bytes:
@@ -71,11 +69,7 @@ def emptied(key_id: str) -> str:
 
 
 def open_sealed(key: AESSIV, envelope: str) -> Any:  # noqa: ANN401 - what JSON holds
-    """Return the value of an envelope.
-
-    Raises:
-        ValueError: The key does not open it, or it was changed.
-    """
+    """Return the value of an envelope; raises as `decrypt`."""
     version, key_id, nonce, text = envelope.split(".")
     return json.loads(decrypt(key, bytes_of(text), version, key_id, nonce))
 
@@ -86,11 +80,7 @@ def encrypt(key: AESSIV, plain: bytes, *bound: str) -> bytes:
 
 
 def decrypt(key: AESSIV, sealed: bytes, *bound: str) -> bytes:
-    """Return what `encrypt` sealed.
-
-    Raises:
-        ValueError: The key or the texts are others, or the bytes were changed.
-    """
+    """Return what `encrypt` sealed; `ValueError` if the key or the texts are others, or the bytes were changed."""
     try:
         return bytes(key.decrypt(sealed, [each.encode() for each in bound]))
     except InvalidTag:

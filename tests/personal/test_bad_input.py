@@ -9,7 +9,7 @@ import pytest
 from millrace.errors import Malformed
 from millrace.event_store import NewEvent
 from millrace.personal.values import Plain
-from tests.support.customers import ANNA, SECRET, People, moved
+from tests.support.customers import ANNA, SECRET, People
 
 
 def nested(depth: int) -> list[Any]:
@@ -44,17 +44,3 @@ def test_it_is_refused_without_its_value(people: People, subject: Any, value: An
             client.append("customer", "a", event)
         assert SECRET not in f"{refused.value!r} {refused.value.__cause__!r} {refused.value.__context__!r}"
     assert people.data() == []
-
-
-def test_a_program_that_reads_is_not_disturbed_by_one_that_drops_old_keys(people: People) -> None:
-    client, data = people.client(), {"x": 1}
-    client.append("customer", "a", moved(), moved("bert"))
-    list(client.read("customer", "a"))
-    sealer = client.sealer
-    assert sealer is not None
-    kept, unknown = sealer.kept_and_unknown(people.data())
-    # another thread, or another task, after five minutes
-    sealer._kept_until = 0.0
-    sealer.kept_and_unknown([data])
-    assert [sealer.opened(each, kept)["email"] for each in people.data()] == [SECRET, SECRET]
-    assert unknown == []
