@@ -154,7 +154,7 @@ def opened_forgotten(store: KeyStore, path: Path) -> tuple[int, list[str]]:
     tried, opening = [(text, gone[name]) for text, name in found if name in gone][:TRIED], set[str]()
     for text, key in tried:
         kept = (key.wrapped, living.get(key.key_id) if key.epoch < folder.epoch else None)
-        for wrapped, epoch in product(filter(None, kept), folder.holder[2]):
+        for wrapped, epoch in product(filter(None, kept), folder.holder.epochs):
             for raw in folder.unwrapped([StoredKey(key.key_id, epoch, wrapped)]).values():
                 with suppress(ValueError):
                     open_sealed(AESSIV(raw), text)

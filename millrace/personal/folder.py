@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
@@ -35,6 +35,14 @@ KEY_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 MAC_BYTES = 32
 
 
+class Holder(NamedTuple):
+    """A folder of keys on a machine, and the epochs whose files it has."""
+
+    host: str
+    folder: str
+    epochs: list[int]
+
+
 @dataclass(frozen=True)
 class KeyFolder:
     """A folder of keys at its last epoch, whose files the store knows by a fingerprint: SHA-256, in hexadecimal."""
@@ -44,10 +52,10 @@ class KeyFolder:
     fingerprint: str
 
     @property
-    def holder(self) -> tuple[str, str, list[int]]:
-        """The machine, the folder, and the epochs whose files it has, as the store notes them."""
+    def holder(self) -> Holder:
+        """The folder as the store notes it."""
         epochs = sorted(_epochs(self.path)) if self.path.exists() else []
-        return socket.gethostname(), str(self.path.absolute()), epochs
+        return Holder(socket.gethostname(), str(self.path.absolute()), epochs)
 
     def mac(self, subject: str) -> bytes:
         """Return the name in the store of a subject as people write it; raises as `named`."""

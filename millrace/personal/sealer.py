@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from millrace.errors import KeyGone
 from millrace.personal.declaration import named
 from millrace.personal.envelope import KEY_BYTES, emptied, json_of, nonce_of, open_sealed, seal, text_of
-from millrace.personal.folder import KeyFolder, opened_folder
+from millrace.personal.folder import Holder, KeyFolder, opened_folder
 from millrace.personal.marked_text import changed
 from millrace.personal.values import SEALED, Forgotten, Key, Plain, Sealed, StoredKey, is_envelope
 
@@ -38,7 +38,7 @@ class Sealer:
         self.folder = folder
         self._of_subject, self._by_name = dict[str, Key](), dict[str, Key]()
         self._kept_until = 0.0
-        self._noted: tuple[str, str, list[int]] | None = None
+        self._noted: Holder | None = None
         self._noted_until = 0.0
         self.has_opened = False
 
@@ -51,7 +51,7 @@ class Sealer:
         """
         return cls(opened_folder(path))
 
-    def to_note(self) -> tuple[str, str, list[int]] | None:
+    def to_note(self) -> Holder | None:
         """Return the folder's `holder`, which the caller notes in the store; None while that has it."""
         holder, now = self.folder.holder, time.monotonic()
         if holder == self._noted and now < self._noted_until:
