@@ -30,6 +30,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"(psycopg|psycopg_pool|pyspark|dagster|pydantic|collections|datetime|pathlib|threading|uuid)\..*"),
     # an annotation in quotes has no package
     ("py:class", r"(Async)?ConnectionPool|AESSIV|BaseModel|DataFrame|SparkColumn|SparkSession|StructType"),
+    # what only our own store calls
+    ("py:class", r"millrace\.personal\.folder\.Holder"),
     # type variables
     ("py:class", r"millrace\.commands\.decider\.(Command|State)|millrace\.event_s\w+\.\w+\.Model"),
 ]

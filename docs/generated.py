@@ -29,7 +29,7 @@ UNEXPORTED = (
     "event_store.migrations.MigrationReport", "event_store.platform.PlatformStore", "event_store.rows.EventPosition",
     "event_store.rows.LogPosition",
     "event_store.rows.StreamState", "event_store.waiting.InStream",
-    "personal.declaration.PersonalField", "personal.folder.KeyFolder", "personal.values.Key", "personal.values.OpenKey", "personal.values.SubjectKey", "postgres.embedded.EmbeddedPostgres", "read_models.declared.carried.Carried",
+    "personal.declaration.PersonalField", "personal.folder.KeyFolder", "personal.values.Key", "personal.values.StoredKey", "postgres.embedded.EmbeddedPostgres", "read_models.declared.carried.Carried",
     "read_models.declared.columns.Column", "read_models.declared.columns.KeyColumn",
     "read_models.declared.columns.StateColumn", "read_models.declared.computed.Computed",
     "read_models.declared.conditions.Conditions", "read_models.declared.fold.Fold", "read_models.declared.indexes.Index", "read_models.declared.items.Items",

@@ -24,7 +24,8 @@ from millrace.drain.diff import diff_with_serving
 from millrace.errors import MillraceError
 from millrace.event_schemas.model import DeclaredEvent
 from millrace.event_schemas.registering import State, schemas_by_event, states_in_store
-from millrace.operations.privacy import PrivacyStore, opened_forgotten, unconfirmed
+from millrace.event_store.key_rotation import KeyStore
+from millrace.operations.privacy import opened_forgotten, unconfirmed
 from millrace.platform_defs.names import OF_STORE, SLOTS
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.shown.known_names import unknown_names, unknown_properties
@@ -86,9 +87,9 @@ def offsets_are_dense(postgres: PostgresResource) -> dg.AssetCheckResult:
 def rotation_is_confirmed(postgres: PostgresResource) -> dg.AssetCheckResult:
     """Look for what keeps copies of forgotten keys openable."""
     with postgres.connect() as connection:
-        store = PrivacyStore(connection)
+        store = KeyStore(connection)
         found = unconfirmed(store.key_counts(), store.key_holders())
-    return dg.AssetCheckResult(passed=not found, metadata={"found": found} if found else {})
+    return dg.AssetCheckResult(passed=not found, metadata={"found": found})
 
 
 @dg.asset_check(
@@ -100,11 +101,9 @@ def forgotten_keys_open_nothing(postgres: PostgresResource) -> dg.AssetCheckResu
     """Try it; where there is no folder, or no key, nothing is tried."""
     folder = Settings().keys
     with postgres.connect() as connection:
-        store = PrivacyStore(connection)
+        store = KeyStore(connection)
         tried, opening = opened_forgotten(store, folder) if folder and store.key_counts() else (0, [])
-    return dg.AssetCheckResult(
-        passed=not opening, metadata={"tried": tried, **({"keys that open": opening} if opening else {})}
-    )
+    return dg.AssetCheckResult(passed=not opening, metadata={"tried": tried, "keys that open": opening})
 
 
 def standing_check(name: str, asset: dg.AssetKey, description: str) -> dg.AssetChecksDefinition:

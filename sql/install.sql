@@ -324,7 +324,6 @@ set local check_function_bodies = off;
 \ir functions/personal/private/personal_fault.sql
 \ir functions/personal/private/personal_paths.sql
 \ir functions/personal/private/require_key_epoch.sql
-\ir functions/personal/private/sealed_pattern.sql
 \ir functions/personal/private/unknown_key.sql
 \ir functions/personal/readmit_subject.sql
 \ir functions/personal/restore_keys.sql
@@ -409,7 +408,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '8e7417d2dcc0bc6253b7e41d3f8364efc30c8d65aeae676f768b9547a2837cd9'),
+  (0, '7dd95d548d3cab44d2a37b881fd33ad58e8bbfb4e9dddfa7235c27d2045a98fc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -57,7 +57,7 @@ class CapturedTable:
     mask: tuple[str, ...] = ()
     hash: tuple[str, ...] = ()
     hash_key: Callable[[], str] | None = field(default=None, repr=False, compare=False)
-    personal: Mapping[str, str | Personal] = field(default_factory=dict, hash=False)
+    personal: Mapping[str, str | Personal] | None = field(default=None, hash=False)
 
     @property
     def name(self) -> str:
@@ -77,13 +77,14 @@ class CapturedTable:
     @property
     def hidden(self) -> tuple[str, ...]:
         """The columns with values that the store never gets as they are."""
-        return (*self.mask, *self.hash, *self.personal)
+        return (*self.mask, *self.hash, *(self.personal or ()))
 
     @property
     def people(self) -> dict[str, Personal]:
         """The personal columns, each with its person's column and kind."""
         return {
-            name: of if isinstance(of, Personal) else Personal(of, self.table) for name, of in self.personal.items()
+            name: of if isinstance(of, Personal) else Personal(of, self.table)
+            for name, of in (self.personal or {}).items()
         }
 
     @property

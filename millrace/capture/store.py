@@ -19,8 +19,8 @@ from millrace.capture.decoding.pgoutput import Lsn
 from millrace.capture.quarantined_change import QuarantinedChange
 from millrace.errors import UnknownCapture
 from millrace.event_store.refusals import refusals
+from millrace.event_store.sealing import TextSealing
 from millrace.event_store.sql_functions import SqlFunctions
-from millrace.event_store.text_sealing import TextSealing
 from millrace.personal.marked_text import MARK
 
 

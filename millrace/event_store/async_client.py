@@ -8,16 +8,17 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, replace
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
 
-from millrace.errors import KeyGone, Malformed, UnreadableData
+from millrace.errors import KeyGone, Malformed
 from millrace.event_store.client import APPEND_ONE, STREAM_PAGE, _arguments, appended_of
 from millrace.event_store.json_text import flat, jsonb
 from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
@@ -44,7 +45,7 @@ from millrace.event_store.rows import (
     View,
 )
 from millrace.event_store.scheduling import SCHEDULE, Scheduled, ScheduledEvent
-from millrace.event_store.sealing import MAY_OPEN, Read
+from millrace.event_store.sealing import MAY_OPEN, Read, readable, with_sealed
 from millrace.event_store.sql_functions import (
     CHECK_AFTER_CALLS,
     MOST_KEPT_ROWS,
@@ -68,7 +69,7 @@ from millrace.event_store.waiting import (
     never_seen,
     require_idle,
 )
-from millrace.personal.values import SEALED, Key, OpenKey, SubjectKey
+from millrace.personal.values import SEALED, Key, StoredKey
 from millrace.postgres.connecting import require_iso
 
 if TYPE_CHECKING:
@@ -123,12 +124,15 @@ class AsyncSqlFunctions:
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
         """Keep an open transaction of the connection usable after a refusal in this block."""
-        in_transaction = psycopg.pq.TransactionStatus.INTRANS
-        if isinstance(self._source, psycopg.AsyncConnection) and self._source.info.transaction_status == in_transaction:
-            async with self._source.transaction():
+        if self._status == psycopg.pq.TransactionStatus.INTRANS:
+            async with self.connection.transaction():
                 yield
         else:
             yield
+
+    @property
+    def _status(self) -> psycopg.pq.TransactionStatus | None:
+        return self._source.info.transaction_status if isinstance(self._source, psycopg.AsyncConnection) else None
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[psycopg.AsyncConnection]:
@@ -292,35 +296,33 @@ class AsyncSealing(AsyncSqlFunctions):
         given = [dict(row) for row in rows]
         if self.sealer is None:
             return given
-        await self._learn_keys(given)
-        return [self.sealer.opened(row) for row in given]
+        keys = await self._opening_keys(given)
+        return [self.sealer.opened(row, keys) for row in given]
 
     async def _opened(self, events: list[Read]) -> list[Read]:
         """Let the data of events have the values themselves; their JSON texts stay as they are stored."""
-        if self.sealer is None:
-            return events
-        sealed = [event for event in events if f'"{SEALED}"' in event.data_json]
-        readable = list[Read]()
-        for event in sealed:
-            with suppress(UnreadableData):
-                readable += [event] if event.data is not None else []
-        await self._learn_keys([event.data for event in readable])
-        for event in readable:
-            event.__dict__["data"] = self.sealer.opened(event.data)
+        if self.sealer is not None:
+            sealed = readable(event for event in events if f'"{SEALED}"' in event.data_json)
+            keys = await self._opening_keys([event.data for event in sealed])
+            for event in sealed:
+                event.__dict__["data"] = self.sealer.opened(event.data, keys)
         return events
 
-    async def _learn_keys(self, data: Iterable[Any]) -> None:
-        if self.sealer and (names := self.sealer.unknown_keys(data)):
-            may_open = await self._value(bool, MAY_OPEN)
-            if not may_open:
-                return
-            idle, source = psycopg.pq.TransactionStatus.IDLE, self._source
-            # a transaction that only reads must not write: it would hold up the log
-            if not isinstance(source, psycopg.AsyncConnection) or (
-                source.autocommit and source.info.transaction_status == idle
-            ):
-                await self._note_holder()
-            self.sealer.learn(await self._all(OpenKey, "select * from event_store.open_keys(%s)", (names,)))
+    async def _opening_keys(self, data: Sequence[Any]) -> Mapping[str, Key]:
+        """Return the keys that open data, by their names; without the right, those that are kept."""
+        assert self.sealer is not None
+        keys = self.sealer.kept_by_name()
+        names = [name for name in self.sealer.key_names_in(data) if name not in keys]
+        if not names or not await self._value(bool, MAY_OPEN):
+            return keys
+        # a transaction that only reads must not write: it would hold up the log
+        reads = isinstance(self._source, psycopg.AsyncConnection) and not self._source.autocommit
+        if not reads and self._status in {None, psycopg.pq.TransactionStatus.IDLE}:
+            await self._note_holder()
+        for _ in range(2):  # a rotation may have destroyed a file since
+            if self.sealer.learn(keys, await self._all(StoredKey, "select * from event_store.open_keys(%s)", (names,))):
+                break
+        return keys
 
     async def _note_holder(self) -> None:
         if self.sealer and (holder := self.sealer.to_note()):
@@ -333,20 +335,11 @@ class AsyncSealing(AsyncSqlFunctions):
         keys = dict[str, Key]()
         for decider in dict.fromkeys(stream.decider for stream in streams):
             data = [event.data for stream in streams if stream.decider == decider for event in stream.events]
-            kept = self.sealer.kept_keys(data)
-            keys |= {each: key for each, key in kept.items() if key is not None}
-            if people := [each for each in kept if each not in keys]:
-                keys |= await self._asked_keys(decider, people)
-        if not keys:
-            return [*streams]
-        sealed = list[StreamEvents]()
-        for stream in streams:
-            events = [
-                replace(event, data=self.sealer.sealed(event.data, UUID(str(event.event_id)).bytes, keys))
-                for event in stream.events
-            ]
-            sealed += [replace(stream, events=tuple(events))]
-        return sealed
+            people = self.sealer.people_in(data)
+            keys |= self.sealer.kept(people)
+            if asked := [each for each in people if each not in keys]:
+                keys |= await self._asked_keys(decider, asked)
+        return with_sealed(streams, partial(self.sealer.sealed, keys=keys)) if keys else [*streams]
 
     async def _asked_keys(self, decider: str, people: Sequence[str]) -> dict[str, Key]:
         assert self.sealer is not None
@@ -354,7 +347,7 @@ class AsyncSealing(AsyncSqlFunctions):
         proposed = self.sealer.proposed(people)
         await self._note_holder()
         try:
-            rows = await self._all(SubjectKey, call, (decider, *proposed))
+            rows = await self._all(StoredKey, call, (decider, *proposed))
         except KeyGone as error:
             raise self.sealer.refused(proposed[0], error) from error
         return self.sealer.learnt(people, rows)
@@ -363,9 +356,7 @@ class AsyncSealing(AsyncSqlFunctions):
         """Within the handling of `KeyGone`: seal again with keys as they are now; raise it again in a transaction."""
         if self.sealer is not None:
             self.sealer.drop_keys()
-        aborted = psycopg.pq.TransactionStatus.INERROR
-        in_vain = isinstance(self._source, psycopg.AsyncConnection) and self._source.info.transaction_status == aborted
-        if self.sealer is None or in_vain:
+        if self.sealer is None or self._status == psycopg.pq.TransactionStatus.INERROR:
             raise  # noqa: PLE0704 - the error that is handled
         return await self._sealed(streams)
 
@@ -492,11 +483,9 @@ class UngatheredEventStore(AsyncWaiting, AsyncScheduling):
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
         )
         try:
-            (stream,) = await self._sealed(chained)
-            return await self._sent(stream)
+            return await self._sent(*await self._sealed(chained))
         except KeyGone:
-            (stream,) = await self._sealed_anew(chained)
-            return await self._sent(stream)
+            return await self._sent(*await self._sealed_anew(chained))
 
     async def _sent(self, stream: StreamEvents) -> Appended:
         return await self._appended(stream)
@@ -519,26 +508,22 @@ class UngatheredEventStore(AsyncWaiting, AsyncScheduling):
         """
         chained = all_passed_on(streams, caused_by)
         try:
-            sealed = await self._sealed(chained)
-            return await self._appended_all(sealed, batch_json(sealed))
+            return await self._appended_all(await self._sealed(chained))
         except KeyGone:
-            sealed = await self._sealed_anew(chained)
-            return await self._appended_all(sealed, batch_json(sealed))
+            return await self._appended_all(await self._sealed_anew(chained))
 
-    async def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
+    async def _appended_all(self, streams: Sequence[StreamEvents], text: str | None = None) -> list[Appended]:
         call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
-        rows = iter(await self._all(AppendedEvent, call, (text,)))
+        rows = iter(await self._all(AppendedEvent, call, (text or batch_json(streams),)))
         return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
     async def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
         """Append events of one stream as `append` does, and return them as `read` does."""
         chained = all_passed_on([stream], caused_by)
         try:
-            (sealed,) = await self._sealed(chained)
-            return await self._returned(sealed)
+            return await self._returned(*await self._sealed(chained))
         except KeyGone:
-            (sealed,) = await self._sealed_anew(chained)
-            return await self._returned(sealed)
+            return await self._returned(*await self._sealed_anew(chained))
 
     async def _returned(self, stream: StreamEvents) -> list[Event]:
         if len(stream.events) == 1:

@@ -86,11 +86,9 @@ class EventStore(Waiting, Scheduling):
             [on(decider, decider_id, *events, expected_version=expected_version, metadata=metadata)], caused_by
         )
         try:
-            (stream,) = self._sealed(chained)
-            return self._sent(stream)
+            return self._sent(*self._sealed(chained))
         except KeyGone:
-            (stream,) = self._sealed_anew(chained)
-            return self._sent(stream)
+            return self._sent(*self._sealed_anew(chained))
 
     def _sent(self, stream: StreamEvents) -> Appended:
         return self._appended(stream)
@@ -113,26 +111,22 @@ class EventStore(Waiting, Scheduling):
         """
         chained = all_passed_on(streams, caused_by)
         try:
-            sealed = self._sealed(chained)
-            return self._appended_all(sealed, batch_json(sealed))
+            return self._appended_all(self._sealed(chained))
         except KeyGone:
-            sealed = self._sealed_anew(chained)
-            return self._appended_all(sealed, batch_json(sealed))
+            return self._appended_all(self._sealed_anew(chained))
 
-    def _appended_all(self, streams: Sequence[StreamEvents], text: str) -> list[Appended]:
+    def _appended_all(self, streams: Sequence[StreamEvents], text: str | None = None) -> list[Appended]:
         call = 'select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)'
-        rows = iter(self._all(AppendedEvent, call, (text,)))
+        rows = iter(self._all(AppendedEvent, call, (text or batch_json(streams),)))
         return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
     def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
         """Append events of one stream as `append` does, and return them as `read` does."""
         chained = all_passed_on([stream], caused_by)
         try:
-            (sealed,) = self._sealed(chained)
-            return self._returned(sealed)
+            return self._returned(*self._sealed(chained))
         except KeyGone:
-            (sealed,) = self._sealed_anew(chained)
-            return self._returned(sealed)
+            return self._returned(*self._sealed_anew(chained))
 
     def _returned(self, stream: StreamEvents) -> list[Event]:
         if len(stream.events) == 1:

@@ -1,8 +1,7 @@
 """Rotating the key that wraps people's keys, so that no copy of a forgotten one opens any more; and keys of a restore.
 
-Every copy of the database from before a rotation, such as a backup, has keys that only the earlier epoch's file
-unwraps. Once living keys are wrapped anew and that file is destroyed, nothing opens the copies of forgotten ones.
-A call that is killed anywhere is finished by the next one.
+A copy of the database from before a rotation, such as a backup, has keys that only the earlier epoch's file unwraps.
+Once that file is destroyed, nothing opens the copies of forgotten ones. A call that is killed is finished by the next.
 """
 
 import shlex
@@ -19,7 +18,7 @@ from millrace.errors import InvalidSetting, MillraceError
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.patience import LOOK_S, PATIENCE_S, while_held
 from millrace.personal.folder import KeyFolder, opened_folder
-from millrace.personal.values import OpenKey
+from millrace.personal.values import StoredKey
 from millrace.postgres.connecting import connect
 from millrace.processes import only_one
 
@@ -75,6 +74,28 @@ class Standby:
         return f"standby {self.standby}"
 
 
+@dataclass(frozen=True)
+class ForgottenKey:
+    """The key of a forgotten person: its name, the epoch whose key wrapped it, and since when it is gone."""
+
+    key_id: str
+    epoch: int
+    forgotten_at: datetime
+
+
+@dataclass(frozen=True)
+class SubjectEvents:
+    """The key of a person, and how many events of one kind hold something that it sealed; no kind: none does."""
+
+    key_id: str
+    epoch: int
+    created_at: datetime
+    forgotten_at: datetime | None
+    decider: str | None
+    event: str | None
+    events: int
+
+
 class KeyStore(SqlFunctions):
     """The functions on keys that operators call. Every method raises the `MillraceError` of its SQL function."""
 
@@ -94,19 +115,19 @@ class KeyStore(SqlFunctions):
         """Let an epoch wrap keys from now on."""
         self._value(str, "select event_store_platform.begin_key_epoch(%s, %s)", (epoch, fingerprint))
 
-    def wrap_keys(self, folder: KeyFolder, wrapped: dict[str, bytes], limit: int) -> list[OpenKey]:
+    def wrap_keys(self, folder: KeyFolder, wrapped: dict[str, bytes], limit: int) -> list[StoredKey]:
         """Keep keys as the folder's last epoch wraps them; return others that an earlier one still wraps."""
         call = "select * from event_store_platform.wrap_keys(%s, %s, %s, %s, %s)"
         arguments = (folder.epoch, folder.fingerprint, [*wrapped], [*wrapped.values()], limit)
-        return self._all(OpenKey, call, arguments)
+        return self._all(StoredKey, call, arguments)
 
-    def wrapped_keys(self) -> list[OpenKey]:
+    def wrapped_keys(self) -> list[StoredKey]:
         """Return one living key of each epoch that still wraps one."""
-        return self._all(OpenKey, "select * from event_store_platform.wrapped_keys()")
+        return self._all(StoredKey, "select * from event_store_platform.wrapped_keys()")
 
-    def open_keys(self, key_ids: list[str]) -> list[OpenKey]:
+    def open_keys(self, key_ids: list[str]) -> list[StoredKey]:
         """Return keys by their names, as they are wrapped."""
-        return self._all(OpenKey, "select * from event_store.open_keys(%s)", (key_ids,))
+        return self._all(StoredKey, "select * from event_store.open_keys(%s)", (key_ids,))
 
     def standbys_behind(self, lsn: str | None) -> list[Standby]:
         """Return the connected standbys that have not replayed a position, or what is written by now."""
@@ -122,23 +143,31 @@ class KeyStore(SqlFunctions):
         arguments = (folder.epoch, folder.fingerprint, [*living], [*living.values()], forgotten)
         return self._value(int, call, arguments)
 
+    def forget_subject(self, subject_mac: bytes, reason: str) -> ForgottenKey:
+        """Destroy the key of a person, and return its name; repeating the call changes nothing."""
+        call = "select * from event_store_platform.forget_subject(%s, %s)"
+        return self._one(ForgottenKey, call, (subject_mac, reason))
 
-def rotate(
-    dsn: str,
-    folder: str | Path,
-    *,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-    wait_s: float = PATIENCE_S,
-) -> int:
+    def readmit_subject(self, subject_mac: bytes, reason: str) -> str | None:
+        """Let a forgotten person get a new key; return the name of the forgotten one, None if there is none."""
+        call = "select k from event_store_platform.readmit_subject(%s, %s) k where k is not null"
+        return next(iter(self._values(str, call, (subject_mac, reason))), None)
+
+    def subject_events(self, subject_mac: bytes) -> list[SubjectEvents]:
+        """Return the key of a person with the events that it sealed; it reads all events."""
+        call = "select * from event_store_platform.subject_events(%s)"
+        return self._all(SubjectEvents, call, (subject_mac,))
+
+    def retire_holder(self, host: str, folder: str, reason: str) -> bool:
+        """Take a folder off the holders; return whether it was one."""
+        return self._value(bool, "select event_store_platform.retire_holder(%s, %s, %s)", (host, folder, reason))
+
+
+def rotate(dsn: str, folder: Path, *, wait_s: float = PATIENCE_S) -> int:
     """Wrap the keys of all living people by the next epoch, destroy the files before, and return the epoch.
 
-    Only this folder's files are destroyed. Holders that were seen within a day must have the new file before.
-
-    Args:
-        dsn: The event store; the role must be `event_store_owner`.
-        folder: The folder of keys.
-        progress: Called with how many keys are wrapped anew, and the total.
-        wait_s: How long to wait for holders to have the new file, and for standbys to replay it.
+    Only this folder's files are destroyed. It waits `wait_s` for holders that were seen within a day to have the new
+    file, and for standbys to replay it. The role must be `event_store_owner`.
 
     Raises:
         InvalidSetting: The folder lacks a file, is of another store or epoch, or cannot unwrap a key.
@@ -152,7 +181,7 @@ def rotate(
         connection.execute(f"set lock_timeout = '{LOOK_S}s'".encode())
         store = KeyStore(connection)
         keys = begun(store, path, wait_s)
-        wrap_anew(store, keys, progress)
+        wrap_anew(store, keys)
         require_wrapped(store, keys, wait_s)
         keys.destroy_earlier()
         store.note_holder(keys)
@@ -188,10 +217,15 @@ def begun(store: KeyStore, path: Path, wait_s: float) -> KeyFolder:
     if keys.epoch == last.epoch and all(each.destroyed_at for each in store.key_counts()[:-1]):
         keys = keys.begun_next()
     if keys.epoch > last.epoch:
-        store.note_holder(keys)
+
+        def lacking() -> list[KeyHolder]:
+            # each time: a program in an open transaction may be noting it
+            store.note_holder(keys)
+            return [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)]
+
         _until_none(
             wait_s,
-            lambda _: [each for each in store.key_holders() if not (keys.epoch in each.epochs or each.is_silent)],
+            lacking,
             f"Other folders lack {keys.path}/epoch-{keys.epoch}.key: the rotation has not begun.",
             "Copy the file there, and call it again. A program that has asked for no key since does not say that the file"
             " is there: `millrace privacy status` says it at once. A folder that is gone for good is taken off by"
@@ -201,18 +235,13 @@ def begun(store: KeyStore, path: Path, wait_s: float) -> KeyFolder:
     return keys
 
 
-def wrap_anew(store: KeyStore, keys: KeyFolder, progress: Callable[[int, int], None]) -> None:
+def wrap_anew(store: KeyStore, keys: KeyFolder) -> None:
     """Wrap all living keys by the folder's last epoch; each batch is in the folder before it is in the store."""
-    total = sum(each.living for each in store.key_counts() if each.epoch < keys.epoch)
     wrapped, done = dict[str, bytes](), 0
-    while True:
-        rows = _unheld(lambda: store.wrap_keys(keys, wrapped, BATCH))  # noqa: B023 - at once
-        if not rows:
-            break
+    while rows := _unheld(lambda: store.wrap_keys(keys, wrapped, BATCH)):  # noqa: B023 - at once
         wrapped = keys.wrapped(_opened(keys, rows))
         keys.note_living(wrapped)
         done += len(rows)
-        progress(done, total)
     living = keys.living()
     if len(living) < done:
         raise InvalidSetting(f"The file living-{keys.epoch}.keys of {keys.path} does not open: nothing is destroyed.")
@@ -227,15 +256,16 @@ def require_wrapped(store: KeyStore, keys: KeyFolder, wait_s: float) -> None:
     _opened(keys, rows)
     if any(row.epoch != keys.epoch for row in rows):
         raise MillraceError("Keys are still wrapped by an earlier epoch: nothing is destroyed.", hint="Call it again.")
+    behind = store.standbys_behind(None)
     _until_none(
         wait_s,
-        lambda before: store.standbys_behind(before[0].lsn if before else None),
+        lambda: store.standbys_behind(behind[0].lsn) if behind else [],
         "A standby has not replayed the keys as they are wrapped now: nothing is destroyed.",
         "Call it again once it has; a role without pg_read_all_stats cannot see that.",
     )
 
 
-def restored_keys(connection: psycopg.Connection, folder: str | Path) -> int:
+def restored_keys(connection: psycopg.Connection, folder: Path) -> int:
     """Let a restored store have its keys as the folder has them; return how many were forgotten since.
 
     Call it before anyone else uses a database that was set back to an earlier time, or a standby that was promoted.
@@ -251,23 +281,21 @@ def restored_keys(connection: psycopg.Connection, folder: str | Path) -> int:
     return forgotten
 
 
-def _opened(keys: KeyFolder, rows: Sequence[OpenKey]) -> dict[str, bytes]:
-    opened = dict[str, bytes]()
-    for epoch in {row.epoch for row in rows}:
-        wrapped = {row.key_id: bytes(row.wrapped or b"") for row in rows if row.epoch == epoch}
-        opened |= keys.unwrapped(epoch, wrapped)
-        for name in wrapped.keys() - opened.keys():
+def _opened(keys: KeyFolder, rows: Sequence[StoredKey]) -> dict[str, bytes]:
+    opened = keys.unwrapped(rows)
+    for row in rows:
+        if row.key_id not in opened:
             raise InvalidSetting(
-                f"The folder of keys {keys.path} cannot open key {name} of epoch {epoch}.",
+                f"The folder of keys {keys.path} cannot open key {row.key_id} of epoch {row.epoch}.",
                 hint="Use the folder of keys that belongs to this store, with all its files.",
             )
     return opened
 
 
-def _until_none(wait_s: float, find: Callable[[Sequence[Result]], Sequence[Result]], fault: str, hint: str) -> None:
-    """Wait until nothing is found, given what was found before; after that time refuse to go on."""
-    deadline, found = time.monotonic() + wait_s, list[Result]()
-    while found := [*find(found)]:
+def _until_none(wait_s: float, find: Callable[[], Sequence[object]], fault: str, hint: str) -> None:
+    """Wait until nothing is found; after that time refuse to go on."""
+    deadline = time.monotonic() + wait_s
+    while found := find():
         if time.monotonic() > deadline:
             raise MillraceError(fault, detail="; ".join(map(str, found)), hint=hint)
         time.sleep(LOOK_S)

@@ -20,8 +20,8 @@ from millrace.event_store.rows import (
     StreamView,
     View,
 )
+from millrace.event_store.sealing import TextSealing
 from millrace.event_store.status_rows import FiredEvents, OldestWriter, Problem, SequencerHolder, ViewBeyondLog
-from millrace.event_store.text_sealing import TextSealing
 from millrace.event_store.views import Views, moment_of, tokens_of
 
 

@@ -91,12 +91,15 @@ class SqlFunctions:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Keep an open transaction of the connection usable after a refusal in this block."""
-        in_transaction = psycopg.pq.TransactionStatus.INTRANS
-        if isinstance(self._source, psycopg.Connection) and self._source.info.transaction_status == in_transaction:
-            with self._source.transaction():
+        if self._status == psycopg.pq.TransactionStatus.INTRANS:
+            with self.connection.transaction():
                 yield
         else:
             yield
+
+    @property
+    def _status(self) -> psycopg.pq.TransactionStatus | None:
+        return self._source.info.transaction_status if isinstance(self._source, psycopg.Connection) else None
 
     @contextmanager
     def _connected(self) -> Iterator[psycopg.Connection]:

@@ -167,7 +167,7 @@ class Caller:
 
     def _kept(self, error: BaseException, text: str) -> str:
         """Return the text of an error; its class, SQLSTATE and line, where the handler was given opened values."""
-        if isinstance(error, Told) or not _has_opened(self._sealer):
+        if isinstance(error, Told) or self._sealer is None or not self._sealer.has_opened:
             return text
         codes = [each.sqlstate for each in (error, error.__cause__) if isinstance(each, psycopg.Error)]
         return cleaned(" ".join([type(error).__name__, *filter(None, codes)]) + self._where(error))
@@ -198,10 +198,6 @@ def _lost_to_concurrent(error: BaseException) -> bool:
     return False
 
 
-def _has_opened(sealer: Sealer | None) -> bool:
-    return sealer is not None and sealer.has_opened
-
-
 class LoopThread:
     """An event loop in a thread, for handlers that are `async`."""
 
@@ -221,7 +217,7 @@ class LoopThread:
 
     def _log_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error that no outcome has, such as that of a task which a handler began."""
-        if _has_opened(self._sealer):
+        if self._sealer is not None and self._sealer.has_opened:
             log_line(logging.ERROR, context["message"], error=type(context.get("exception")).__name__)
         else:
             loop.default_exception_handler(context)

@@ -83,10 +83,9 @@ class Columns:
         """Return a row as text without its personal values; of one that cannot be read, nothing."""
         if not self.personal:
             return row.raw or dumps(row.values, default=str)
-        values = row.values
-        for name, path in self.paths(file_columns).items():
-            if name in self.personal:
-                values = _hidden(values, path)
+        values, paths = row.values, self.paths(file_columns)
+        for name in self.personal:
+            values = _hidden(values, paths[name])
         return "" if row.fault else dumps(values, default=str)
 
     def cells(self, row: Row) -> dict[str, Any]:
@@ -153,8 +152,8 @@ class Mapping:
             for column in self._moved:
                 data.pop(column, None)
             data_json = _members(whole)
-            for number, mark in enumerate(marks):
-                data_json = data_json.replace(quoted(_placeholder(number)), mark)
+            for placeholder, mark in marks.items():
+                data_json = data_json.replace(quoted(placeholder), mark)
             metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
         except _Fault as fault:
             return str(fault)
@@ -167,9 +166,9 @@ class Mapping:
             event_id,
         )
 
-    def _marked(self, data: dict[str, Any]) -> list[str]:
-        """Put a placeholder for each personal value, and return the marked values in this order."""
-        marks = list[str]()
+    def _marked(self, data: dict[str, Any]) -> dict[str, str]:
+        """Put a placeholder for each personal value, and return the marked values by them."""
+        marks = dict[str, str]()
         within = () if self._columns.data is None else self._paths[self._columns.data]
         for name in self._columns.personal:
             path = self._paths[name]
@@ -180,8 +179,9 @@ class Mapping:
                 subject = subject_of(kind, _name(_at(data, self._paths[person])))
             except Malformed as error:
                 raise _Fault(f"its person ({person}) cannot be told: {error.message}") from error
-            marks.append(marked(subject, ".".join(path[len(within) :]), dumps(cell)))
-            _put(data, path, _placeholder(len(marks) - 1))
+            placeholder = f"\0{_TOKEN}{len(marks)}\0"
+            marks[placeholder] = marked(subject, ".".join(path[len(within) :]), dumps(cell))
+            _put(data, path, placeholder)
         return marks
 
     def _stream(self, data: dict[str, Any]) -> str:
@@ -224,10 +224,6 @@ class Mapping:
         if twice := whole.keys() & beside:
             raise _Fault(f"its data ({self._columns.data}) has a member of the name of the time's column: {twice}")
         return whole | beside
-
-
-def _placeholder(number: int) -> str:
-    return f"\0{_TOKEN}{number}\0"
 
 
 def _hidden(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from millrace.errors import (
     DataRefused,
     EventIdReused,
     ImportRefused,
+    KeyGone,
     Malformed,
     SchemaMismatch,
     StreamClosed,
@@ -373,7 +374,7 @@ class _Run:
             self.rejects.write(row, reason)
         self.rows += batch.rows
 
-    def _append(self, events: list[tuple[Row, Event]], rejected: list[tuple[Row, str]]) -> None:
+    def _append(self, events: list[tuple[Row, Event]], rejected: list[tuple[Row, str]], *, again: bool = False) -> None:
         if not events:
             return
         # not within the block below: where there is no key for a value, no row is at fault
@@ -382,6 +383,11 @@ class _Run:
         )
         try:
             result = self.store.append_json(f"[{','.join(texts)}]")
+        except KeyGone:  # since it was sealed
+            if again:
+                raise
+            self._append(events, rejected, again=True)
+            return
         except (Malformed, DataRefused, StreamClosed, EventIdReused) as error:
             if len(events) > 1:
                 # all or nothing: halving finds the refused rows and stores the others, in order

@@ -6,20 +6,20 @@ values, which is in `millrace.personal`, and what the keys are, which is in `sql
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
 from millrace.backup.manifest import MANIFEST
 from millrace.errors import InvalidSetting
-from millrace.event_store.key_rotation import KeyEpoch, KeyHolder, KeyStore, folder_of
+from millrace.event_store.key_rotation import ForgottenKey, KeyEpoch, KeyHolder, KeyStore, folder_of
 from millrace.event_store.platform import PlatformStore
-from millrace.personal.declaration import subject_of
+from millrace.personal.envelope import open_sealed
 from millrace.personal.folder import FORGOTTEN, KeyFolder, begun_folder
-from millrace.personal.sealer import Sealer
-from millrace.personal.values import SEALED, OpenKey, Sealed
+from millrace.personal.values import StoredKey
 
 # when Dagster rotates: on Mondays at 4:30 UTC, as `planned` reckons
 WEEKLY = "30 4 * * 1"
@@ -28,51 +28,7 @@ NEWEST, TRIED = 10_000, 20
 ENVELOPE = re.compile(r'"\$sealed": "(1\.([\w-]{22})\.[\w-]{22}\.[\w-]+)"')
 
 
-@dataclass(frozen=True)
-class ForgottenKey:
-    """The key of a forgotten person: its name, and since when it is gone."""
-
-    key_id: str
-    forgotten_at: datetime
-
-
-@dataclass(frozen=True)
-class SubjectEvents:
-    """The key of a person, and how many events of one kind hold something that it sealed; no kind: none does."""
-
-    key_id: str
-    epoch: int
-    created_at: datetime
-    forgotten_at: datetime | None
-    decider: str | None
-    event: str | None
-    events: int
-
-
-class PrivacyStore(KeyStore):
-    """The SQL functions on keys of people. Every method raises the `MillraceError` of its SQL function."""
-
-    def forget_subject(self, subject_mac: bytes, reason: str) -> ForgottenKey:
-        """Destroy the key of a person, and return its name; repeating the call changes nothing."""
-        call = "select * from event_store_platform.forget_subject(%s, %s)"
-        return self._one(ForgottenKey, call, (subject_mac, reason))
-
-    def readmit_subject(self, subject_mac: bytes, reason: str) -> str | None:
-        """Let a forgotten person get a new key; return the name of the forgotten one, None if there is none."""
-        call = "select k from event_store_platform.readmit_subject(%s, %s) k where k is not null"
-        return next(iter(self._values(str, call, (subject_mac, reason))), None)
-
-    def subject_events(self, subject_mac: bytes) -> list[SubjectEvents]:
-        """Return the key of a person with the events that it sealed; it reads all events."""
-        call = "select * from event_store_platform.subject_events(%s)"
-        return self._all(SubjectEvents, call, (subject_mac,))
-
-    def retire_holder(self, host: str, folder: str, reason: str) -> bool:
-        """Take a folder off the holders; return whether it was one."""
-        return self._value(bool, "select event_store_platform.retire_holder(%s, %s, %s)", (host, folder, reason))
-
-
-def given_values(store: PrivacyStore) -> list[str]:
+def given_values(store: KeyStore) -> list[str]:
     """Return the present views whose programs may have opened values: of handlers, and of pushes with `unseal`."""
     query = """
         select v.view from event_store.views v
@@ -85,10 +41,8 @@ def given_values(store: PrivacyStore) -> list[str]:
     return [view for (view,) in store.connection.execute(query)]
 
 
-def init(store: PrivacyStore, path: Path) -> KeyFolder:
-    """Make the folder's first files where there are none, and let their key wrap people's keys; return the folder.
-
-    Repeating the call changes nothing, and after a kill it goes on.
+def init(store: KeyStore, path: Path) -> KeyFolder:
+    """Make the folder's first files where there are none, and let their key wrap people's keys; it may be repeated.
 
     Raises:
         InvalidSetting: The store has keys already, and the folder is not theirs; or it cannot be written.
@@ -101,11 +55,10 @@ def init(store: PrivacyStore, path: Path) -> KeyFolder:
     return folder
 
 
-def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> tuple[ForgottenKey, int]:
-    """Forget a person, `<kind>:<id>`; return the key that is gone, and the epoch whose key wrapped it.
+def forget(store: KeyStore, path: Path, subject: str, reason: str) -> ForgottenKey:
+    """Forget a person, `<kind>:<id>`; return the key that is gone.
 
-    The list of the folder has the key before the store commits: after a kill the list may name a key that still lives,
-    never the other way round. Repeating the call ends what was begun, and changes nothing else.
+    The folder's list has the key before the store commits. After a kill anywhere the next call ends what was begun.
 
     Raises:
         UnknownSubject: Nothing was ever sealed for the person.
@@ -114,28 +67,13 @@ def forget(store: PrivacyStore, path: Path, subject: str, reason: str) -> tuple[
     """
     folder = folder_of(store, path)
     with store.connection.transaction():
-        gone = store.forget_subject(folder.mac(_named(subject)), reason)
-        (key,) = store.open_keys([gone.key_id])
+        gone = store.forget_subject(folder.mac(subject), reason)
         with _writing(path):
             folder.note_forgotten([gone.key_id])
-    return gone, key.epoch
+    return gone
 
 
-def readmit(store: PrivacyStore, path: Path, subject: str, reason: str) -> str | None:
-    """Let a forgotten person, `<kind>:<id>`, get a new key with the next value that is sealed; what is gone stays gone.
-
-    Returns the name of the forgotten key; None if the person was not forgotten, which changes nothing. Raises the
-    errors of `forget`.
-    """
-    return store.readmit_subject(folder_of(store, path).mac(_named(subject)), reason)
-
-
-def show(store: PrivacyStore, path: Path, subject: str) -> list[SubjectEvents]:
-    """Return what is known of a person, `<kind>:<id>`, from all events that were not purged; nothing without a key."""
-    return store.subject_events(folder_of(store, path).mac(_named(subject)))
-
-
-def backup_keys(store: PrivacyStore, path: Path, to: Path) -> KeyFolder:
+def backup_keys(store: KeyStore, path: Path, to: Path) -> KeyFolder:
     """Copy the folder, also over an earlier copy; a rotation is confirmed once the copy was made anew.
 
     Raises:
@@ -187,14 +125,15 @@ def unconfirmed(epochs: Sequence[KeyEpoch], holders: Sequence[KeyHolder]) -> lis
     return found
 
 
-def problems(store: PrivacyStore, path: Path) -> list[str]:
+def problems(store: KeyStore, path: Path) -> list[str]:
     """Return what is wrong between a folder and the store, each as a sentence; note that the folder is there."""
     try:
         folder = folder_of(store, path)
-    except InvalidSetting as error:
+        forgotten = folder.forgotten()
+    except (InvalidSetting, OSError) as error:
         return [str(error)]
     store.note_holder(folder)
-    if not (living := sum(key.wrapped is not None for key in store.open_keys(folder.forgotten()))):
+    if not (living := sum(key.wrapped is not None for key in store.open_keys(forgotten))):
         return []
     return [
         f"{living:,} keys in {path / FORGOTTEN} live in the store: a `millrace privacy forget` was interrupted, or a backup"
@@ -202,36 +141,25 @@ def problems(store: PrivacyStore, path: Path) -> list[str]:
     ]
 
 
-def opened_forgotten(store: PrivacyStore, path: Path) -> tuple[int, list[str]]:
-    """Try to open sealed values of forgotten people with the folder's files, and all keys that it and the store have.
+def opened_forgotten(store: KeyStore, path: Path) -> tuple[int, list[str]]:
+    """Try to open values of forgotten people with all that folder and store have; return how many, and the keys.
 
-    Tried are up to twenty values, of the newest 10,000 events. Returns how many, and the keys that open one. A key that
-    was forgotten since the last rotation may still be in the folder as that wrapped it: this copy is left out.
+    A key that was forgotten since the last rotation may still be in the folder as that wrapped it: this is left out.
     """
-    folder = folder_of(store, path)
-    listed = set(folder.forgotten())
-    if not listed and not any(each.forgotten for each in store.key_counts()):
-        return 0, []
-    events = PlatformStore(store.connection).latest_events(NEWEST)
+    folder, events = folder_of(store, path), PlatformStore(store.connection).latest_events(NEWEST)
+    listed, living = set(folder.forgotten()), folder.living()
     found = [match.groups() for event in events for match in ENVELOPE.finditer(event.data_json)]
     keys = {key.key_id: key for key in store.open_keys(list({name for _, name in found}))}
-    tried = [
-        (text, keys[name]) for text, name in found if name in keys and not (keys[name].wrapped and name not in listed)
-    ]
-    living, opening = folder.living(), set[str]()
-    for text, key in tried[:TRIED]:
+    gone = {name: key for name, key in keys.items() if name in listed or key.wrapped is None}
+    tried, opening = [(text, gone[name]) for text, name in found if name in gone][:TRIED], set[str]()
+    for text, key in tried:
         kept = (key.wrapped, living.get(key.key_id) if key.epoch < folder.epoch else None)
-        for wrapped, epoch in product(filter(None, kept), folder.holder[2]):
-            sealer = Sealer(folder)
-            sealer.learn([OpenKey(key.key_id, epoch, wrapped)])
-            if not isinstance(sealer.opened({SEALED: text}), Sealed):
-                opening.add(key.key_id)
-    return len(tried[:TRIED]), sorted(opening)
-
-
-def _named(subject: str) -> str:
-    kind, _, identity = subject.partition(":")
-    return subject_of(kind, identity)
+        for wrapped, epoch in product(filter(None, kept), folder.holder.epochs):
+            for raw in folder.unwrapped([StoredKey(key.key_id, epoch, wrapped)]).values():
+                with suppress(ValueError):
+                    open_sealed(AESSIV(raw), text)
+                    opening.add(key.key_id)
+    return len(tried), sorted(opening)
 
 
 @contextmanager

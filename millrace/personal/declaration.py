@@ -15,7 +15,8 @@ from millrace.personal.values import SEALED, Plain, Sealed, is_envelope
 MARK = "x-personal"
 # in a path: each item of a list
 EACH = "*"
-_NO_ID = re.compile(r"[@\s]")
+# nor what has no digest, or ends a marked text
+_NO_ID = re.compile(r"[@\s\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,21 @@ def personal_fields(schema: Mapping[str, Any]) -> tuple[PersonalField, ...]:
     """Return the personal fields that the JSON Schema of an event's data names.
 
     Raises:
-        InvalidEvent: A mark stands where no path leads to, or its `of` is no field of the data.
+        InvalidEvent: A mark stands where no path leads to, or beside one of another person, or its `of` is no field of
+            the data, or a personal one.
     """
-    found = tuple(_fields(schema, schema, ()))
+    # each once: models of a union may have the same field
+    found = tuple(dict.fromkeys(_fields(schema, schema, ())))
+    if len({each.path for each in found}) < len(found):
+        raise InvalidEvent("a personal field is marked for two people: models of a union give it different marks")
     for each in found:
         here: Any = schema
         for key in each.mark.of.split("."):
             here = _resolved(here, schema).get("properties", {}).get(key)
             if here is None:
                 raise InvalidEvent(f"personal field {'.'.join(each.path)}: the data have no field {each.mark.of}")
+        if MARK in _resolved(here, schema):
+            raise InvalidEvent(f"personal field {'.'.join(each.path)}: the field {each.mark.of} is personal itself")
     return found
 
 
@@ -108,6 +115,12 @@ def subject_of(kind: str, identity: object) -> str:
             hint="Use an id that says nothing about the person: no address, no name.",
         )
     return text
+
+
+def named(subject: str) -> str:
+    """Return the name of a person, if it is one; raises as `subject_of`."""
+    kind, _, identity = str(subject).partition(":")
+    return subject_of(kind, identity)
 
 
 def _fields(schema: Any, root: Any, path: tuple[str, ...]) -> Iterator[PersonalField]:  # noqa: ANN401 - JSON

@@ -7,7 +7,6 @@ events look different. A value is padded with blanks to 16 bytes, so that its le
 """
 
 import base64
-import binascii
 import hashlib
 import json
 from typing import Any
@@ -15,17 +14,18 @@ from typing import Any
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
+from millrace.errors import Malformed
+
 VERSION = "1"
 # of the key in bytes: AES-256 twice, as SIV uses it
 KEY_BYTES = 64
 BLOCK = 16
-_URLSAFE = bytes.maketrans(b"+/", b"-_")
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 def text_of(raw: bytes) -> str:
     """Return bytes as base64url, without padding."""
-    return binascii.b2a_base64(raw, newline=False).translate(_URLSAFE).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def bytes_of(text: str) -> bytes:
@@ -39,8 +39,21 @@ def nonce_of(event_id: bytes, path: str) -> str:
 
 
 def json_of(value: Any) -> str:  # noqa: ANN401 - what JSON holds
-    """Return the JSON text of a value, as it is sealed."""
-    return _ENCODER.encode(value)
+    """Return the JSON text of a value, as it is sealed.
+
+    Raises:
+        Malformed: The value has no such text; the error does not quote it.
+    """
+    try:
+        text = _ENCODER.encode(value)
+        text.encode()
+        return text
+    except (TypeError, ValueError, RecursionError):
+        pass  # outside of the handling: the error may have the value
+    raise Malformed(
+        "A personal value is no JSON.",
+        hint="Pass texts, finite numbers, true, false, None, lists, and objects with texts as keys.",
+    )
 
 
 def seal(key: AESSIV, key_id: str, nonce: str, json_text: str) -> str:
@@ -56,11 +69,7 @@ def emptied(key_id: str) -> str:
 
 
 def open_sealed(key: AESSIV, envelope: str) -> Any:  # noqa: ANN401 - what JSON holds
-    """Return the value of an envelope.
-
-    Raises:
-        ValueError: The key does not open it, or it was changed.
-    """
+    """Return the value of an envelope; raises as `decrypt`."""
     version, key_id, nonce, text = envelope.split(".")
     return json.loads(decrypt(key, bytes_of(text), version, key_id, nonce))
 
@@ -71,11 +80,7 @@ def encrypt(key: AESSIV, plain: bytes, *bound: str) -> bytes:
 
 
 def decrypt(key: AESSIV, sealed: bytes, *bound: str) -> bytes:
-    """Return what `encrypt` sealed.
-
-    Raises:
-        ValueError: The key or the texts are others, or the bytes were changed.
-    """
+    """Return what `encrypt` sealed; `ValueError` if the key or the texts are others, or the bytes were changed."""
     try:
         return bytes(key.decrypt(sealed, [each.encode() for each in bound]))
     except InvalidTag:

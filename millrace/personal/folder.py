@@ -18,11 +18,14 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from millrace.errors import InvalidSetting
+from millrace.personal.declaration import named
 from millrace.personal.envelope import KEY_BYTES, bytes_of, decrypt, encrypt, text_of
+from millrace.personal.values import StoredKey
 from millrace.processes import only_one
 
 SUBJECTS = "subjects.key"
@@ -32,29 +35,31 @@ KEY_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 MAC_BYTES = 32
 
 
+class Holder(NamedTuple):
+    """A folder of keys on a machine, and the epochs whose files it has."""
+
+    host: str
+    folder: str
+    epochs: list[int]
+
+
 @dataclass(frozen=True)
 class KeyFolder:
-    """The files of a folder of keys.
-
-    Attributes:
-        path: The folder.
-        epoch: The last epoch.
-        fingerprint: The SHA-256 of the last epoch's files, in hexadecimal, by which the store knows them.
-    """
+    """A folder of keys at its last epoch, whose files the store knows by a fingerprint: SHA-256, in hexadecimal."""
 
     path: Path
     epoch: int
     fingerprint: str
 
     @property
-    def holder(self) -> tuple[str, str, list[int]]:
-        """The machine, the folder, and the epochs whose files it has, as the store notes them."""
+    def holder(self) -> Holder:
+        """The folder as the store notes it."""
         epochs = sorted(_epochs(self.path)) if self.path.exists() else []
-        return socket.gethostname(), str(self.path.absolute()), epochs
+        return Holder(socket.gethostname(), str(self.path.absolute()), epochs)
 
     def mac(self, subject: str) -> bytes:
-        """Return the name of a subject in the store."""
-        return self.macs([subject])[subject]
+        """Return the name in the store of a subject as people write it; raises as `named`."""
+        return self.macs([named(subject)])[subject]
 
     def macs(self, subjects: Iterable[str]) -> dict[str, bytes]:
         """Return the names of subjects in the store."""
@@ -73,20 +78,17 @@ class KeyFolder:
 
     def wrapped(self, raw: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return people's keys, by their names, as the last epoch wraps them."""
-        wrapping = self.key(self.epoch)
-        if wrapping is None:
-            raise InvalidSetting(f"The folder of keys {self.path} lost its file epoch-{self.epoch}.key.")
-        cipher = AESSIV(wrapping)
+        cipher = AESSIV(_read(self.path / f"epoch-{self.epoch}.key", KEY_BYTES))
         return {name: encrypt(cipher, key, name, str(self.epoch)) for name, key in raw.items()}
 
-    def unwrapped(self, epoch: int, wrapped: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Return people's keys, by their names, without those that the epoch's key does not unwrap."""
+    def unwrapped(self, rows: Collection[StoredKey]) -> dict[str, bytes]:
+        """Return people's keys, by their names, without those that are forgotten or that no file here unwraps."""
+        ciphers = {epoch: AESSIV(key) for epoch in {row.epoch for row in rows} if (key := self.key(epoch))}
         found = dict[str, bytes]()
-        if wrapping := self.key(epoch):
-            cipher = AESSIV(wrapping)
-            for name, key in wrapped.items():
+        for row in rows:
+            if row.wrapped and row.epoch in ciphers:
                 with suppress(ValueError):
-                    found[name] = decrypt(cipher, key, name, str(epoch))
+                    found[row.key_id] = decrypt(ciphers[row.epoch], bytes(row.wrapped), row.key_id, str(row.epoch))
         return found
 
     def forgotten(self) -> list[str]:
@@ -95,8 +97,7 @@ class KeyFolder:
 
     def note_forgotten(self, key_ids: Iterable[str]) -> None:
         """Add names of keys to the list of those that are destroyed, durably; one that is there stays once."""
-        known = set(self.forgotten())
-        _append(self.path / FORGOTTEN, (key_id for key_id in key_ids if key_id not in known))
+        _append(self.path / FORGOTTEN, [*{*key_ids} - {*self.forgotten()}])
 
     def living(self) -> dict[str, bytes]:
         """Return the keys that were wrapped anew by the last epoch, by their names."""
@@ -105,7 +106,7 @@ class KeyFolder:
             with suppress(ValueError):  # a line that a kill cut off
                 name, text = line.split()
                 found[name] = bytes_of(text)
-        return {name: found[name] for name in self.unwrapped(self.epoch, found)}
+        return {name: found[name] for name in self.unwrapped([StoredKey(n, self.epoch, k) for n, k in found.items()])}
 
     def note_living(self, wrapped: Mapping[str, bytes]) -> None:
         """Keep keys as the last epoch wraps them, durably."""
@@ -115,23 +116,17 @@ class KeyFolder:
         """Remove keys from those that the last epoch wraps."""
         kept = "".join(f"{name} {text_of(key)}\n" for name, key in self.living().items() if name not in names)
         _write(self.path, f"living-{self.epoch}.keys", kept.encode())
-        _sync_folder(self.path)
-
-    def earlier(self) -> list[int]:
-        """Return the epochs before the last whose files are there."""
-        return sorted(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
 
     def begun_next(self) -> "KeyFolder":
         """Make the file of the next epoch, durably, unless an earlier one is still there; return the folder with it."""
-        if self.earlier():
+        if min(_epochs(self.path)) < self.epoch:
             return self
         _write(self.path, f"epoch-{self.epoch + 1}.key", secrets.token_bytes(KEY_BYTES))
-        _sync_folder(self.path)
         return opened_folder(self.path)
 
     def destroy_earlier(self) -> None:
         """Overwrite and remove the files of the epochs before the last."""
-        self._destroy(self.earlier())
+        self._destroy(epoch for epoch in _epochs(self.path) if epoch < self.epoch)
 
     def copied_to(self, path: Path) -> "KeyFolder":
         """Copy the folder, durably, also over an earlier copy of it, whose other epochs are destroyed; return the copy.
@@ -144,6 +139,10 @@ class KeyFolder:
         if _contents(path).get(SUBJECTS) not in {None, files[SUBJECTS]}:
             raise InvalidSetting(f"The folder {path} has keys of another store.", hint="Name another folder.")
         path.chmod(0o700)
+        # of people that were forgotten with the copy
+        if missing := set(KeyFolder(path, self.epoch, "").forgotten()).difference(self.forgotten()):
+            self.note_forgotten(sorted(missing))
+            files = _contents(self.path)
         for left in path.glob(".*.key"):  # by a copy that was killed
             left.unlink()
         # the epochs' files last: with them the copy counts as one
@@ -160,17 +159,13 @@ class KeyFolder:
             (self.path / f"living-{epoch}.keys").unlink(missing_ok=True)
             file = self.path / f"epoch-{epoch}.key"
             with file.open("r+b") as out:
-                out.write(secrets.token_bytes(KEY_BYTES))
-                out.flush()
-                os.fsync(out.fileno())
+                _write_durably(out, secrets.token_bytes(KEY_BYTES))
             file.unlink()
         _sync_folder(self.path)
 
 
 def opened_folder(path: str | Path, refused: int | None = None) -> KeyFolder:
-    """Return a folder of keys; where it has a file of another epoch than a refused one, with that as the last.
-
-    While it is rotated, a folder has the next epoch's file before the store has begun the epoch.
+    """Return a folder of keys; its last epoch is another than a refused one, which the store may not have begun.
 
     Raises:
         InvalidSetting: It lacks a file, or others may read one.
@@ -196,7 +191,6 @@ def begun_folder(path: str | Path) -> KeyFolder:
             # the epoch's file last: with it the folder counts as begun
             for name, size in ((SUBJECTS, MAC_BYTES), ("epoch-1.key", KEY_BYTES)):
                 _write(folder, name, secrets.token_bytes(size))
-            _sync_folder(folder)
     return opened_folder(folder)
 
 
@@ -215,26 +209,29 @@ def _write(folder: Path, name: str, content: bytes) -> None:
     beside = folder / f".{name}"
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-        out.write(content)
-        out.flush()
-        os.fsync(out.fileno())
+        _write_durably(out, content)
     beside.replace(folder / name)
+    _sync_folder(folder)
 
 
 def _lines(file: Path) -> list[str]:
-    return file.read_text().split("\n") if file.exists() else []
+    try:
+        return file.read_text().split("\n") if file.exists() else []
+    except UnicodeError as error:
+        raise InvalidSetting(f"The file {file} cannot be read: take it from your copy of the folder.") from error
 
 
 def _append(file: Path, lines: Iterable[str]) -> None:
     with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "ab+") as out:
-        if out.tell():
-            out.seek(-1, os.SEEK_END)
-            if out.read() != b"\n":  # after a line that a kill cut off
-                out.write(b"\n")
-        out.writelines(f"{line}\n".encode() for line in lines)
-        out.flush()
-        os.fsync(out.fileno())
+        cut_off = out.tell() and os.pread(out.fileno(), 1, out.tell() - 1) != b"\n"  # by a kill
+        _write_durably(out, "".join(["\n" if cut_off else "", *(f"{line}\n" for line in lines)]).encode())
     _sync_folder(file.parent)
+
+
+def _write_durably(out: IO[bytes], content: bytes) -> None:
+    out.write(content)
+    out.flush()
+    os.fsync(out.fileno())
 
 
 def _read(file: Path, size: int) -> bytes:

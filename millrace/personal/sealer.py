@@ -4,18 +4,20 @@ import json
 import re
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from millrace.errors import KeyGone, Malformed
+from millrace.errors import KeyGone
+from millrace.personal.declaration import named
 from millrace.personal.envelope import KEY_BYTES, emptied, json_of, nonce_of, open_sealed, seal, text_of
-from millrace.personal.folder import KeyFolder, opened_folder
+from millrace.personal.folder import Holder, KeyFolder, opened_folder
 from millrace.personal.marked_text import changed
-from millrace.personal.values import SEALED, Forgotten, Key, OpenKey, Plain, Sealed, SubjectKey, is_envelope
+from millrace.personal.values import SEALED, Forgotten, Key, Plain, Sealed, StoredKey, is_envelope
 
 # so long a program may open what is forgotten since; and so often it notes its folder
 KEPT_S = 300.0
@@ -28,17 +30,15 @@ _ENVELOPE = re.compile(r'\{"\$sealed": "[A-Za-z0-9_.-]+"\}')
 class Sealer:
     """Seals and opens the personal values of events, for `EventStore(connection, sealer=…)`; for any threads.
 
-    A key is kept for five minutes at most, and only after the transaction that made it has committed.
-
-    Attributes:
-        has_opened: Whether it has opened a value.
+    A key is kept for five minutes at most, and only after the transaction that made it has committed. `has_opened` says
+    whether it has opened a value.
     """
 
     def __init__(self, folder: KeyFolder) -> None:
         self.folder = folder
         self._of_subject, self._by_name = dict[str, Key](), dict[str, Key]()
         self._kept_until = 0.0
-        self._noted: tuple[str, str, list[int]] | None = None
+        self._noted: Holder | None = None
         self._noted_until = 0.0
         self.has_opened = False
 
@@ -51,7 +51,7 @@ class Sealer:
         """
         return cls(opened_folder(path))
 
-    def to_note(self) -> tuple[str, str, list[int]] | None:
+    def to_note(self) -> Holder | None:
         """Return the folder's `holder`, which the caller notes in the store; None while that has it."""
         holder, now = self.folder.holder, time.monotonic()
         if holder == self._noted and now < self._noted_until:
@@ -63,26 +63,38 @@ class Sealer:
         """Forget which keys people have: the store refused one."""
         self._of_subject.clear()
 
-    def kept_keys(self, data: Iterable[Any]) -> dict[str, Key | None]:
-        """Return the people whose keys are needed to seal data, with the keys that are kept."""
-        return self.keys_kept_of(each.subject for one in data for each in _plains(one))
+    @staticmethod
+    def people_in(data: Any) -> list[str]:  # noqa: ANN401 - what JSON holds
+        """Return the people of the personal values in data, each once."""
+        return [*dict.fromkeys(plain.subject for plain in _found(data, _is_plain))]
 
-    def keys_kept_of(self, people: Iterable[str]) -> dict[str, Key | None]:
-        """Return people with the keys that are kept."""
+    @staticmethod
+    def key_names_in(data: Any) -> list[str]:  # noqa: ANN401 - what JSON holds
+        """Return the names of the keys that data are sealed with, each once."""
+        return [*dict.fromkeys(Sealed(envelope).key_id for envelope in _found(data, is_envelope))]
+
+    def kept(self, people: Iterable[str]) -> dict[str, Key]:
+        """Return the keys that are kept of people."""
         self._drop_old()
-        return {each: self._of_subject.get(each) for each in people}
+        return {each: key for each in people if (key := self._of_subject.get(each))}
+
+    def kept_by_name(self) -> dict[str, Key]:
+        """Return the keys that are kept, by their names; `learn` adds to them."""
+        self._drop_old()
+        return self._by_name
 
     def proposed(self, subjects: Iterable[str]) -> tuple[int, str, list[bytes], list[str], list[bytes]]:
-        """Return new keys for people, as `subject_keys` takes them."""
+        """Return new keys for people, as `subject_keys` takes them.
+
+        Raises:
+            Malformed: A name is none: an operator could not forget that person.
+        """
         folder = self.folder
         if folder.key(folder.epoch) is None:
             # the epoch ended while this process had nothing to seal
             folder = self.folder = opened_folder(folder.path)
-        macs = [*folder.macs(subjects).values()]
-        size = 16 + KEY_BYTES
-        drawn = secrets.token_bytes(size * len(macs))
-        each = [drawn[at : at + size] for at in range(0, len(drawn), size)]
-        wrapped = folder.wrapped({text_of(raw[:16]): raw[16:] for raw in each})
+        macs = [*folder.macs(map(named, subjects)).values()]
+        wrapped = folder.wrapped({text_of(secrets.token_bytes(16)): secrets.token_bytes(KEY_BYTES) for _ in macs})
         return folder.epoch, folder.fingerprint, macs, [*wrapped], [*wrapped.values()]
 
     def refused(self, epoch: int, error: KeyGone) -> KeyGone:
@@ -91,126 +103,104 @@ class Sealer:
             self.folder = opened_folder(self.folder.path, refused=epoch)
         return KeyGone(error.message, detail=error.detail, hint=f"Take the newest files of {self.folder.path}.")
 
-    def learnt(self, subjects: Iterable[str], rows: Iterable[SubjectKey]) -> dict[str, Key]:
-        """Return people's keys as the store gave them, and keep those that may be kept."""
+    def learnt(self, subjects: Iterable[str], rows: Iterable[StoredKey]) -> dict[str, Key]:
+        """Return people's keys as the store gave them, and keep those that may be kept.
+
+        Raises:
+            KeyGone: The folder does not unwrap one, such as when a rotation destroyed the file since.
+        """
         by_mac = {bytes(row.subject_mac): row for row in rows}
-        found = self._keys(by_mac.values())
-        keys = dict[str, Key]()
+        known, keys = self._by_name, dict[str, Key]()
+        self.learn(known, by_mac.values())
         for subject, mac in self.folder.macs(subjects).items():
             row = by_mac[mac]
-            keys[subject] = key = found[row.key_id]
-            if key.raw or key.forgotten:  # otherwise the next call asks again: another epoch may wrap it by then
-                self._by_name[row.key_id] = key
-                if row.settled:
-                    self._of_subject[subject] = key
+            if row.key_id not in known:
+                raise KeyGone(
+                    "The folder of keys cannot unwrap a person's key.",
+                    detail=f"key {row.key_id}",
+                    hint=f"Take the newest files of {self.folder.path}.",
+                )
+            keys[subject] = known[row.key_id]
+            if row.settled:
+                self._of_subject[subject] = keys[subject]
         return keys
 
-    def sealed(self, data: Any, event_id: bytes, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
+    def learn(self, keys: dict[str, Key], rows: Collection[StoredKey]) -> bool:
+        """Add keys as the store gave them, but none that the folder cannot unwrap; return whether it unwraps all."""
+        keys.update({row.key_id: Key(row.key_id, None) for row in rows if row.wrapped is None})
+        keys.update({name: Key(name, AESSIV(raw)) for name, raw in self.folder.unwrapped(rows).items()})
+        return all(row.key_id in keys for row in rows)
+
+    def sealed(self, data: Any, event_id: UUID | str, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with each personal value sealed; of a forgotten person nothing is kept."""
+        place = UUID(str(event_id)).bytes
 
-        def envelope(value: Plain, path: str) -> Any:  # noqa: ANN401 - what JSON holds
-            return {SEALED: self._content(keys[value.subject], nonce_of(event_id, path), json_of(value.value))}
+        def envelope(value: Plain, path: str) -> dict[str, str]:
+            return {SEALED: _content(keys[value.subject], nonce_of(place, path), json_of(value.value))}
 
-        return _changed(data, Plain, envelope)
+        return _changed(data, _is_plain, envelope)
 
     def sealed_text(self, text: str, place: bytes, keys: Mapping[str, Key]) -> str:
         """Return JSON text with its marked values sealed; of the same place and path they have the same nonce."""
 
         def envelope(subject: str, path: str, value: str) -> str:
-            return f'{{"{SEALED}": "{self._content(keys[subject], nonce_of(place, path), value)}"}}'
+            return f'{{"{SEALED}": "{_content(keys[subject], nonce_of(place, path), value)}"}}'
 
         return changed(text, envelope)
 
-    def unknown_keys(self, data: Iterable[Any]) -> list[str]:
-        """Return the names of the keys that data are sealed with and that are not known."""
-        self._drop_old()
-        return [
-            name for name in dict.fromkeys(name for one in data for name in _names(one)) if name not in self._by_name
-        ]
-
-    def learn(self, rows: Iterable[OpenKey]) -> None:
-        """Keep keys as the store gave them by their names."""
-        self._by_name.update({name: key for name, key in self._keys([*rows]).items() if key.raw or key.forgotten})
-
-    def opened(self, data: Any) -> Any:  # noqa: ANN401 - what JSON holds
+    def opened(self, data: Any, keys: Mapping[str, Key]) -> Any:  # noqa: ANN401 - what JSON holds
         """Return data with sealed values opened; those without a key here are `Sealed`, forgotten ones `Forgotten`."""
 
         def value(envelope: Mapping[str, str], _: str) -> Any:  # noqa: ANN401 - what JSON holds
             sealed = Sealed(envelope)
-            key = self._by_name.get(sealed.key_id)
-            if (key is not None and key.forgotten) or sealed[SEALED] == emptied(sealed.key_id):
-                return Forgotten({SEALED: emptied(sealed.key_id)})
-            if key is None or key.raw is None:
-                return sealed
-            try:
-                opened = open_sealed(key.raw, sealed[SEALED])
-            except ValueError:
-                return sealed
-            self.has_opened = True
-            return opened
+            key, nothing = keys.get(sealed.key_id), emptied(sealed.key_id)
+            if sealed[SEALED] == nothing or (key and key.cipher is None):
+                return Forgotten({SEALED: nothing})
+            if key and key.cipher:
+                with suppress(ValueError):
+                    opened = open_sealed(key.cipher, sealed[SEALED])
+                    self.has_opened = True
+                    return opened
+            return sealed
 
-        return _changed(data, is_envelope, value) if any(_names(data)) else data
+        return _changed(data, is_envelope, value) if self.key_names_in(data) else data
 
     def opened_text(self, text: str) -> str:
         """Return JSON as Postgres prints it with sealed values opened; all else stays, such as digits of numbers."""
-        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]))), text)
-
-    def _content(self, key: Key, nonce: str, json_text: str) -> str:
-        if key.forgotten:
-            return emptied(key.key_id)
-        if key.raw is None:
-            raise Malformed(
-                "The folder of keys cannot unwrap a person's key.",
-                detail=f"key {key.key_id}",
-                hint=f"Take the newest files of {self.folder.path}.",
-            )
-        return seal(key.raw, key.key_id, nonce, json_text)
+        return _ENVELOPE.sub(lambda found: json.dumps(self.opened(json.loads(found[0]), self._by_name)), text)
 
     def _drop_old(self) -> None:
         if (now := time.monotonic()) >= self._kept_until:
             # new ones: another thread may use the old ones
             self._of_subject, self._by_name, self._kept_until = {}, {}, now + KEPT_S
 
-    def _keys(self, rows: Collection[SubjectKey | OpenKey]) -> dict[str, Key]:
-        wrapped = defaultdict[int, dict[str, bytes]](dict)
-        for row in rows:
-            if row.wrapped is not None:
-                wrapped[row.epoch][row.key_id] = bytes(row.wrapped)
-        raw = {name: key for epoch, each in wrapped.items() for name, key in self.folder.unwrapped(epoch, each).items()}
-        ciphers = {name: AESSIV(key) for name, key in raw.items()}
-        return {row.key_id: Key(row.key_id, ciphers.get(row.key_id), forgotten=row.wrapped is None) for row in rows}
+
+def _content(key: Key, nonce: str, json_text: str) -> str:
+    return emptied(key.key_id) if key.cipher is None else seal(key.cipher, key.key_id, nonce, json_text)
 
 
-def _plains(data: Any) -> Iterator[Plain]:  # noqa: ANN401 - what JSON holds
-    if isinstance(data, Plain):
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Plain)
+
+
+def _found(data: Any, wanted: Callable[[object], bool]) -> Iterator[Any]:  # noqa: ANN401 - what JSON holds
+    if wanted(data):
         yield data
-    for each in _parts(data):
-        yield from _plains(each)
-
-
-def _names(data: Any) -> Iterator[str]:  # noqa: ANN401 - what JSON holds
-    if is_envelope(data):
-        yield Sealed(data).key_id
-    for each in _parts(data):
-        yield from _names(each)
-
-
-def _parts(data: Any) -> Iterable[Any]:  # noqa: ANN401 - what JSON holds
-    if isinstance(data, Mapping):
-        return [each for each in data.values() if not isinstance(each, _SCALARS)]
-    return [each for each in data if not isinstance(each, _SCALARS)] if isinstance(data, list | tuple) else ()
+    for each in data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ():
+        if not isinstance(each, _SCALARS):
+            yield from _found(each, wanted)
 
 
 def _changed(
     data: Any,  # noqa: ANN401 - what JSON holds
-    wanted: type | Callable[[object], bool],
+    wanted: Callable[[object], bool],
     change: Callable[[Any, str], Any],
     path: str = "",
 ) -> Any:  # noqa: ANN401 - what JSON holds
     """Return data in which each wanted value is changed, with the keys that lead to it, joined by dots."""
     if isinstance(data, _SCALARS):
         return data
-    if isinstance(data, wanted) if isinstance(wanted, type) else wanted(data):
+    if wanted(data):
         return change(data, path)
     below = f"{path}." if path else ""
     if isinstance(data, Mapping):

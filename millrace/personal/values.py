@@ -29,12 +29,7 @@ class Forgotten(Sealed):
 
 @dataclass(frozen=True)
 class Plain:
-    """A personal value that is sealed when it is appended; a store without a `Sealer` refuses it.
-
-    Attributes:
-        subject: Whose it is, as `<kind>:<id>`.
-        value: Any value that JSON can hold.
-    """
+    """A value of a person, `<kind>:<id>`: any of JSON, sealed when it is appended, and refused without a sealer."""
 
     subject: str
     value: Any = field(repr=False)
@@ -46,32 +41,22 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class SubjectKey:
+class StoredKey:
     """A key as the store gives it: `wrapped` is None for a forgotten one, `settled` False for one just made."""
 
-    subject_mac: bytes
     key_id: str
     epoch: int
     wrapped: bytes | None
-    settled: bool
-
-
-@dataclass(frozen=True)
-class OpenKey:
-    """A key as the store gives it by its name; `wrapped` is None for a forgotten one."""
-
-    key_id: str
-    epoch: int
-    wrapped: bytes | None
+    subject_mac: bytes = b""
+    settled: bool = True
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key to seal and open with; `raw` is None for a forgotten one, and for one that this folder cannot unwrap."""
+    """A key to seal and open with; `cipher` is None for a forgotten one."""
 
     key_id: str
-    raw: "AESSIV | None"
-    forgotten: bool
+    cipher: "AESSIV | None"
 
 
 def is_envelope(value: object) -> bool:

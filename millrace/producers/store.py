@@ -215,22 +215,12 @@ class ProducerStore(Sealing):
     ) -> ReceivedMessage:
         """Do a whole message in one call: append events, change the state (None removes a key), store the result."""
         batch = all_passed_on(events)
+        rest = jsonb(dict(state)) if state is not None else None, None if result is None else jsonb(result), digest
 
         def ingested(sealed: Sequence[StreamEvents]) -> ReceivedMessage:
-            return self._one(
-                ReceivedMessage,
-                "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s, %s)",
-                (
-                    producer_id,
-                    partition,
-                    epoch,
-                    sequence,
-                    batch_json(sealed) if sealed else None,
-                    jsonb(dict(state)) if state is not None else None,
-                    None if result is None else jsonb(result),
-                    digest,
-                ),
-            )
+            call = "select * from event_store.ingest_events(%s, %s, %s, %s, %s::jsonb, %s, %s, %s)"
+            text = batch_json(sealed) if sealed else None
+            return self._one(ReceivedMessage, call, (producer_id, partition, epoch, sequence, text, *rest))
 
         try:
             return ingested(self._sealed(batch))

@@ -10,17 +10,15 @@ from rich.text import Text
 
 from millrace.errors import MillraceError
 from millrace.platform_defs.cli.options import DsnOption, chosen_dsn, chosen_store, declared_beside
-from millrace.platform_defs.cli.output import in_utc, progress_bar, table
+from millrace.platform_defs.cli.output import in_utc, table
 from millrace.platform_defs.screen import Screen
 from millrace.redact import masked
 from millrace.settings import Settings
 
 if TYPE_CHECKING:
-    from millrace.operations.privacy import PrivacyStore
+    from millrace.event_store.key_rotation import KeyStore
 
 app = typer.Typer(no_args_is_help=True)
-
-COLUMNS = ("epoch", "began", "living keys", "forgotten keys", "file")
 
 Subject = Annotated[str, typer.Argument(help="The person, as <kind>:<id>, such as customer:c-7.", metavar="SUBJECT")]
 Why = Annotated[str, typer.Option("--reason", help="Why, for the audit log, which keeps it: no personal data.")]
@@ -48,19 +46,18 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
     from millrace.personal.sealer import KEPT_S
 
     with _store(dsn) as store:
-        gone, epoch = forget(store, Settings().keys_folder, subject, reason)
+        gone = forget(store, Settings().keys_folder, subject, reason)
+        views = given_values(store)
     _say(
         f"{subject} is forgotten: its key {gone.key_id} is gone since {in_utc(gone.forgotten_at)} UTC. From then on no program"
         f" can get it here; one that had it in memory keeps it for {KEPT_S / 60:.0f} minutes at most."
     )
     _say(
-        f"Copies from before still hold the key, wrapped by epoch-{epoch}.key: backups, files of standbys, the WAL, dead rows."
+        f"Copies from before still hold the key, wrapped by epoch-{gone.epoch}.key: backups, files of standbys, the WAL, dead rows."
         " Such a copy and that file together open what was sealed, until `millrace privacy rotate` destroys the file:"
         f" planned for {in_utc(planned(gone.forgotten_at))} UTC.",
         style="yellow",
     )
-    with _store(dsn) as store:
-        views = given_values(store)
     if views:
         _say(
             "Values may have gone to the handlers or receivers of these views, and into data of their own:"
@@ -74,10 +71,10 @@ def forget_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None
 @app.command("readmit")
 def readmit_command(subject: Subject, reason: Why, dsn: DsnOption = None) -> None:
     """Let a forgotten person, come back, get a new key; what was sealed before stays forgotten."""
-    from millrace.operations.privacy import readmit
+    from millrace.event_store.key_rotation import folder_of
 
     with _store(dsn) as store:
-        key_id = readmit(store, Settings().keys_folder, subject, reason)
+        key_id = store.readmit_subject(folder_of(store, Settings().keys_folder).mac(subject), reason)
     if key_id is None:
         _say(f"{subject} is not forgotten; nothing was changed.")
     else:
@@ -92,12 +89,7 @@ def rotate_command(dsn: DsnOption = None) -> None:
     """
     from millrace.event_store.key_rotation import rotate
 
-    with progress_bar("Wrapping keys") as bar:
-        epoch = rotate(
-            chosen_dsn(dsn),
-            Settings().keys_folder,
-            progress=lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total),
-        )
+    epoch = rotate(chosen_dsn(dsn), Settings().keys_folder)
     _say(
         f"All living keys are wrapped by epoch-{epoch}.key, and the file before is destroyed here. Once no other copy of it"
         " is left, no copy of the database opens what was forgotten until now: `millrace privacy status` says when."
@@ -107,10 +99,12 @@ def rotate_command(dsn: DsnOption = None) -> None:
 @app.command("show")
 def show_command(subject: Subject, dsn: DsnOption = None) -> None:
     """Show the key of a person, and how many events hold what it sealed. It reads all events, which takes a while."""
-    from millrace.operations.privacy import confirmed, planned, show
+    from millrace.event_store.key_rotation import folder_of
+    from millrace.operations.privacy import confirmed, planned
 
     with _store(dsn) as store:
-        found, epochs = show(store, Settings().keys_folder, subject), store.key_counts()
+        found = store.subject_events(folder_of(store, Settings().keys_folder).mac(subject))
+        epochs = store.key_counts()
     if not found:
         _say(f"{subject} has no key: nothing was sealed for it, or it was readmitted and nothing since.")
         return
@@ -177,19 +171,12 @@ def status_command(dsn: DsnOption = None) -> None:
     with _store(dsn) as store:
         found = None if folder is None else problems(store, folder)
         epochs, holders = store.key_counts(), store.key_holders()
-    rows = [
-        (
-            each.epoch,
-            in_utc(each.began_at),
-            f"{each.living:,}",
-            f"{each.forgotten:,}",
-            f"confirmed {in_utc(each.confirmed_at)}"
-            if each.confirmed_at
-            else each.destroyed_at and f"destroyed {in_utc(each.destroyed_at)}",
-        )
-        for each in epochs
-    ]
-    Screen().print(table("Keys of people", COLUMNS, rows))
+    rows = []
+    for each in epochs:
+        file = f"destroyed {in_utc(each.destroyed_at)}" if each.destroyed_at else None
+        file = f"confirmed {in_utc(each.confirmed_at)}" if each.confirmed_at else file
+        rows.append((each.epoch, in_utc(each.began_at), f"{each.living:,}", f"{each.forgotten:,}", file))
+    Screen().print(table("Keys of people", ("epoch", "began", "living keys", "forgotten keys", "file"), rows))
     for holder in holders:
         _say(f"Holder {holder}: epochs {', '.join(map(str, holder.epochs)) or 'none'}")
     if found is None:
@@ -228,11 +215,11 @@ def _told_by_sources(subject: str, dsn: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def _store(dsn: str | None) -> "Iterator[PrivacyStore]":
-    from millrace.operations.privacy import PrivacyStore
+def _store(dsn: str | None) -> "Iterator[KeyStore]":
+    from millrace.event_store.key_rotation import KeyStore
 
     with chosen_store(dsn) as store:
-        yield PrivacyStore(store.connection)
+        yield KeyStore(store.connection)
 
 
 def _say(text: str, style: str = "") -> None:

@@ -20,8 +20,9 @@ from rich.text import Text
 
 from millrace.assets.declarations import find_package
 from millrace.errors import MillraceError
+from millrace.event_store.key_rotation import KeyStore
 from millrace.operations.alerts.receiver import alert_summary
-from millrace.operations.privacy import PrivacyStore, init
+from millrace.operations.privacy import init
 from millrace.patience import AWAY_S, BUSY_S, LOOK_S, PAUSE_S, WATCH_S
 from millrace.platform_defs.local.answers import postgres_answers, why_none_load
 from millrace.platform_defs.local.asking import Asking
@@ -251,7 +252,7 @@ def _with_keys(settings: Settings, dsn: str) -> Settings:
     if settings.keys is not None and settings.keys.resolve() != folder:
         return settings
     with connect(dsn) as connection:
-        store = PrivacyStore(connection)
+        store = KeyStore(connection)
         if store.key_counts():
             return settings
         init(store, folder)

@@ -10,10 +10,11 @@ from millrace.assets.declarations import Declarations
 from millrace.assets.privacy import KEY
 from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import KeyFolder, opened_folder
+from millrace.personal.values import StoredKey
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import rotate_keys_weekly
+from tests.support.customers import begin, forget, move, sealing
 from tests.support.elsewhere import postgres_at
-from tests.support.people import begin, forget, move, sealing
 
 PEOPLE = ("c-1", "c-2", "c-3")
 
@@ -69,7 +70,7 @@ def test_a_rotation_runs_after_a_forgetting_until_it_is_confirmed(
 ) -> None:
     keys = begun(store, tmp_path / "keys")
     assert "No key of a person was forgotten" in str(tick(defs, dsn))
-    forget(store.connection, keys, PEOPLE[0])
+    forget(store.connection, keys, f"customer:{PEOPLE[0]}")
     assert isinstance(tick(defs, dsn), dg.RunRequest)
     assert defs.resolve_job_def("rotate_keys").execute_in_process(instance=instance).success
     assert not (tmp_path / "keys" / "epoch-1.key").exists()
@@ -92,8 +93,8 @@ def test_a_forgotten_key_that_opens_is_told(
     name, wrapped = store.connection.execute(
         "select key_id, wrapped from event_store_keys.subject_keys where subject_mac = %s", (keys.mac("customer:c-1"),)
     ).fetchall()[0]
-    raw = keys.unwrapped(1, {name: wrapped})
-    forget(store.connection, keys, "c-1")
+    raw = keys.unwrapped([StoredKey(name, 1, wrapped)])
+    forget(store.connection, keys, "customer:c-1")
     assert shown(defs, instance)[1] == {}
     # a store that was set back to an earlier time
     back = "update event_store_keys.subject_keys set wrapped = %s, forgotten_at = %s where key_id = %s"

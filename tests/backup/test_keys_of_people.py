@@ -16,8 +16,8 @@ from millrace.personal.folder import begun_folder
 from millrace.personal.values import Forgotten, Sealed
 from tests.support.backups import tables
 from tests.support.command_line import millrace
+from tests.support.customers import begin, emails, forget, move, readmit, sealing
 from tests.support.factories import refusal, rows
-from tests.support.people import begin, emails, forget, move, readmit, sealing
 
 
 def kinds(dsn: str, folder: Path, *people: str) -> list[object]:
@@ -36,8 +36,8 @@ def test_a_restore_forgets_again(
         move(people, person, f"{person}@a")
     backup(dsn, tmp_path / "before")
     for person in ("gone", "back"):
-        forget(store.connection, keys, person)
-    readmit(store.connection, keys, "back")
+        forget(store.connection, keys, f"customer:{person}")
+    readmit(store.connection, keys, "customer:back")
     move(sealing(store.connection, keys.path), "back", "new@a")
     backup(dsn, tmp_path / "after")
 
@@ -58,7 +58,9 @@ def test_a_restore_forgets_again(
         # its schema still wants sealed values, with living keys
         move(sealing(connection, keys.path), "lives", "later@a")
         with pytest.raises(DataRefused):
-            PlatformStore(connection).append("customer", "c", NewEvent("moved", {"id": "c", "email": "plain@a"}))
+            PlatformStore(connection).append(
+                "customer", "c", NewEvent("customer_moved", {"customer_id": "c", "email": "plain@a"})
+            )
 
 
 def test_a_backup_from_before_rotations(store: PlatformStore, dsn: str, target: str, tmp_path: Path) -> None:
@@ -67,12 +69,12 @@ def test_a_backup_from_before_rotations(store: PlatformStore, dsn: str, target: 
     for person in ("gone", "lives", "later"):
         move(people, person, f"{person}@a")
     backup(dsn, tmp_path / "before")
-    forget(store.connection, keys, "gone")
+    forget(store.connection, keys, "customer:gone")
     following = keys.begun_next()
     KeyStore(store.connection).begin_key_epoch(2, following.fingerprint)
     assert "half done" in refusal(MillraceError, lambda: backup(dsn, tmp_path / "half")).message
     assert [rotate(dsn, keys.path), rotate(dsn, keys.path)] == [2, 3]
-    forget(store.connection, keys, "later")
+    forget(store.connection, keys, "customer:later")
     restore(target, tmp_path / "before", keys=keys.path)
     assert kinds(target, keys.path, "gone", "lives", "later") == [Forgotten, "lives@a", Forgotten]
     # the restored store goes on with the newest key

@@ -9,12 +9,12 @@ import pytest
 from millrace.errors import MillraceError
 from millrace.event_store.key_rotation import KeyStore, rotate
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.privacy import PrivacyStore, confirmed, planned, unconfirmed
+from millrace.operations.privacy import confirmed, planned, unconfirmed
 from millrace.operations.privacy import forget as forget_person
 from millrace.personal import Sealer
 from millrace.personal.folder import KeyFolder, opened_folder
+from tests.support.customers import begin, emails, forget, move, sealing
 from tests.support.factories import Connect, refusal, rows
-from tests.support.people import begin, emails, forget, move, sealing
 from tests.support.views.isolation import REPEATABLE_READ
 
 
@@ -45,7 +45,7 @@ def test_a_copied_folder_is_waited_for_and_named(
     assert str(keys.path) not in (refused.detail or "")
     # meanwhile all goes on: the store has not begun the epoch whose file is here
     move(sealing(store.connection, keys.path), "c-2", "b@a")
-    forget_person(PrivacyStore(store.connection), keys.path, "customer:c-2", "asked")
+    forget_person(KeyStore(store.connection), keys.path, "customer:c-2", "asked")
     assert faults(store) == ""
     shutil.copy(keys.path / "epoch-2.key", copy)
     move(elsewhere, "c-3", "c@a")
@@ -62,7 +62,7 @@ def test_a_copied_folder_is_waited_for_and_named(
     move(elsewhere, "c-5", "e@a")
     assert (str(copy) in faults(store), is_confirmed(store)) == (True, False)
     holder = KeyStore(store.connection).key_holders()[0]
-    assert PrivacyStore(store.connection).retire_holder(holder.host, holder.folder, "scrapped")
+    assert KeyStore(store.connection).retire_holder(holder.host, holder.folder, "scrapped")
     assert (faults(store), is_confirmed(store)) == ("", True)
 
 
@@ -78,7 +78,7 @@ def test_a_holder_that_is_silent_for_a_day_is_passed_over_and_named(
 
 def test_a_key_that_waits_longer_than_planned_is_told(store: PlatformStore, keys: KeyFolder) -> None:
     move(sealing(store.connection, keys.path), "c-1", "a@a")
-    forget(store.connection, keys, "c-1")
+    forget(store.connection, keys, "customer:c-1")
     assert faults(store) == ""
     store.connection.execute("update event_store_keys.subject_keys set forgotten_at = '2026-01-31 10:00+00'")
     assert "Keys are forgotten since 2026-01-31, and no rotation followed" in faults(store)
@@ -144,7 +144,7 @@ def test_what_is_forgotten_while_it_is_wrapped_is_in_no_file(
     def note(folder: KeyFolder, wrapped: dict[str, bytes]) -> None:
         noting(folder, wrapped)
         if wrapped:
-            forget(store.connection, keys, "c-1")
+            forget(store.connection, keys, "customer:c-1")
 
     monkeypatch.setattr(KeyFolder, "note_living", note)
     assert rotate(dsn, keys.path) == 2

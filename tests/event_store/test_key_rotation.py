@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Event
 
@@ -13,14 +14,15 @@ import pytest
 from psycopg import IsolationLevel
 
 from millrace.errors import InvalidSetting, KeyGone, MillraceError
+from millrace.event_store import EventStore
 from millrace.event_store.key_rotation import KeyStore, rotate
 from millrace.event_store.platform import PlatformStore
 from millrace.personal.folder import KeyFolder, begun_folder, opened_folder
-from millrace.personal.values import Forgotten, Sealed
+from millrace.personal.values import Forgotten, Sealed, StoredKey
+from tests.support.customers import begin, emails, forget, move, sealing
 from tests.support.factories import Connect, refusal, rows, start, start_blocked, value
 from tests.support.incidents.servers import Copy
 from tests.support.patience import patience, wait_until
-from tests.support.people import begin, emails, forget, move, sealing
 from tests.support.project import PROJECT
 from tests.support.running.own_server import own_server
 from tests.support.views.isolation import REPEATABLE_READ
@@ -51,15 +53,14 @@ def wrapped(store: PlatformStore) -> dict[str, tuple[int, bytes]]:
 
 
 def test_a_copy_from_before_opens_nothing(store: PlatformStore, dsn: str, keys: KeyFolder) -> None:
-    forget(store.connection, keys, PEOPLE[0])
-    before, told = wrapped(store), list[tuple[int, int]]()
-    assert rotate(dsn, keys.path, progress=lambda *done: told.append(done)) == 2
-    assert told == [(6, 6)]
+    forget(store.connection, keys, f"customer:{PEOPLE[0]}")
+    before = wrapped(store)
+    assert rotate(dsn, keys.path) == 2
     now = opened_folder(keys.path)
     assert files(keys) == {"subjects.key", "epoch-2.key", "living-2.keys", "forgotten.list"}
     assert all((keys.path / name).stat().st_mode & 0o077 == 0 for name in files(keys))
     for name, (epoch, key) in before.items():
-        assert (epoch, now.unwrapped(1, {name: key}), now.unwrapped(2, {name: key})) == (1, {}, {})
+        assert (epoch, [now.unwrapped([StoredKey(name, of, key)]) for of in (1, 2)]) == (1, [{}, {}])
     assert {name: key for name, (_, key) in wrapped(store).items()} == now.living()
     gone, *others = emails(sealing(store.connection, keys.path), *PEOPLE)
     assert (type(gone), others) == (Forgotten, [f"{person}@a" for person in PEOPLE[1:]])
@@ -83,6 +84,7 @@ KILLED_AT = {
 }
 PROGRAM = """
 import os, signal, sys
+from pathlib import Path
 from millrace.event_store import key_rotation
 from millrace.event_store.key_rotation import KeyStore
 from millrace.personal import folder
@@ -98,7 +100,7 @@ def after(work, number=1):
 point, dsn, keys = sys.argv[1:]
 exec(point)
 key_rotation.BATCH = 2
-key_rotation.rotate(dsn, keys)
+key_rotation.rotate(dsn, Path(keys))
 """
 
 
@@ -225,6 +227,42 @@ def test_writers_go_on_while_it_rotates(store: PlatformStore, dsn: str, keys: Ke
         assert emails(people, *done) == [f"{number}@a" for number in range(len(done))]
 
 
+@pytest.mark.parametrize("work", [emails, lambda people, person: move(people, person, "new@a")])
+def test_a_rotation_between_a_key_and_its_file(
+    store: PlatformStore,
+    dsn: str,
+    keys: KeyFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Callable[[EventStore, str], object],
+) -> None:
+    people, unwrapped, rotations = sealing(store.connection, keys.path), KeyFolder.unwrapped, iter([1])
+
+    def late(folder: KeyFolder, rows: Collection[StoredKey]) -> dict[str, bytes]:
+        if next(rotations, None):
+            rotate(dsn, folder.path)
+        return unwrapped(folder, rows)
+
+    monkeypatch.setattr(KeyFolder, "unwrapped", late)
+    assert work(people, PEOPLE[0]) in ([f"{PEOPLE[0]}@a"], None)
+    assert opened_folder(keys.path).epoch == 2
+
+
+def test_a_program_that_notes_the_folder_meanwhile(
+    store: PlatformStore, dsn: str, keys: KeyFolder, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, note = sealing(connect(autocommit=False), keys.path), KeyStore.note_holder
+    store.connection.execute("update event_store_keys.holders set seen_at = seen_at - interval '1 hour'")
+    move(program, "new", "new@a")
+
+    def noted(rotating: KeyStore, folder: KeyFolder) -> None:
+        note(rotating, folder)
+        program.connection.commit()
+
+    monkeypatch.setattr(KeyStore, "note_holder", noted)
+    assert rotate(dsn, keys.path, wait_s=5) == 2
+    assert [holder.epochs for holder in KeyStore(store.connection).key_holders()] == [[2]]
+
+
 def test_a_standby_must_have_replayed_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     programs = pytestconfig.getoption("postgres")
     with own_server("store", programs=programs) as first, tempfile.TemporaryDirectory(prefix="wake_") as folder:
@@ -259,7 +297,7 @@ def test_nothing_is_destroyed_too_early(store: PlatformStore, dsn: str, keys: Ke
     refusal(KeyGone, lambda: epochs.wrap_keys(keys, {}, 1))
     # a key that was forgotten meanwhile stays forgotten
     rows_given = epochs.wrap_keys(following, {}, 100)
-    forget(store.connection, keys, PEOPLE[0])
+    forget(store.connection, keys, f"customer:{PEOPLE[0]}")
     anew = {row.key_id: b"new" for row in rows_given}
     assert epochs.wrap_keys(following, anew, 100) == []
     assert len(wrapped(store)) == len(PEOPLE) - 1

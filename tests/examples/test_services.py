@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from millrace.assets.declarations import declared
 from millrace.commands.decider import Emit
 from millrace.commands.handle import handle
+from millrace.event_store.key_rotation import KeyStore
 from millrace.event_store.platform import PlatformStore
 from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
 from millrace.examples.shop.events import register_shop
@@ -25,7 +26,7 @@ from millrace.examples.shop.web.page import page
 from millrace.examples.shop.web.receiver import LARGEST, warehouse
 from millrace.handlers.push import push_events
 from millrace.handlers.store import PushStore
-from millrace.operations.privacy import PrivacyStore, forget, init
+from millrace.operations.privacy import forget, init
 from millrace.personal import Sealer
 from millrace.postgres.embedded import EmbeddedPostgres
 from millrace.read_models.stored.versions import ensure_version
@@ -149,7 +150,7 @@ def test_a_page_shows_what_was_just_ordered(shop: PlatformStore, dsn: str, spark
 def test_a_page_shows_the_address_of_a_customer_until_it_is_forgotten(
     shop: PlatformStore, dsn: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    privacy = PrivacyStore(shop.connection)
+    privacy = KeyStore(shop.connection)
     init(privacy, tmp_path)
     simulated = simulate(dsn, rate=None, events=1, seed=1, keys=tmp_path, stop=threading.Event())
     ((customer, data),) = rows(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millrace.errors import ImportRefused, InvalidSetting
+from millrace.event_store.platform import PlatformStore
 from millrace.importer.imported_events import Columns
 from millrace.importer.importer import ImportedLog, ImportReport, try_import
 from millrace.personal import Forgotten
@@ -60,8 +61,9 @@ def test_a_row_sent_again_is_stored_once_with_any_key(people: People, dsn: str, 
 
 def test_rejects_and_reasons_have_no_personal_value(people: People, dsn: str, tmp_path: Path) -> None:
     lines = [row(1, None), row(2, "a@b"), row(3, "c 7"), row(4, at="never"), row(5)[:-1], row(6, case=SECRET * 99)]
+    lines += [row(7, "a\0b"), row(8, "a\ud800")]
     report = imported(people, dsn, write_text(tmp_path / "log.jsonl", *lines))
-    assert (report.rejected, report.appended) == (6, 0)
+    assert (report.rejected, report.appended) == (8, 0)
     assert report.rejects is not None
     text = report.rejects.read_text()
     told = [json.loads(line) for line in text.splitlines()]
@@ -89,6 +91,30 @@ def test_a_value_that_the_store_wants_sealed_is_not_kept(people: People, dsn: st
     sealed = replace(plain, personal=("email",), subject=("customer", "customer_id"))
     assert imported(people, dsn, tmp_path / "log.jsonl", decider="customer", columns=sealed).appended == 1
     assert people.emails() == [SECRET]
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_person_that_is_forgotten_before_the_rows_arrive(
+    people: People, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    line = json.dumps({"id": "a", "customer_id": "anna", "email": SECRET})
+    file = write_text(tmp_path / "log.jsonl", line)
+    columns = Columns(
+        ("id",), None, event_name="customer_moved", personal=("email",), subject=("customer", "customer_id")
+    )
+    seal, once = PlatformStore.seal_texts, iter([1])
+
+    def late(*arguments: Any) -> Any:  # noqa: ANN401 - passed on
+        texts = seal(*arguments)
+        if next(once, None):
+            people.forget()
+            if comes_back:
+                people.readmit()
+        return texts
+
+    monkeypatch.setattr(PlatformStore, "seal_texts", late)
+    assert imported(people, dsn, file, decider="customer", columns=columns).appended == 1
+    assert [type(each) for each in people.emails()] == [str if comes_back else Forgotten]
 
 
 def test_a_trial_shows_no_personal_value(tmp_path: Path) -> None:

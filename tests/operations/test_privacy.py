@@ -16,9 +16,11 @@ from pydantic import BaseModel
 
 from millrace.errors import InvalidSetting, Malformed, UnknownSubject
 from millrace.event_schemas import event, register_events
+from millrace.event_store.key_rotation import KeyStore, folder_of
 from millrace.event_store.platform import PlatformStore
-from millrace.operations.privacy import PrivacyStore, forget, init, problems, readmit
+from millrace.operations.privacy import backup_keys, forget, init, problems
 from millrace.personal import Forgotten, Personal, Sealer
+from millrace.personal.folder import opened_folder
 from millrace.processes import only_one
 from tests.support.factories import rows, start
 from tests.support.logins import logins
@@ -45,7 +47,7 @@ from millrace.postgres.connecting import connect
 ours = {privacy.__file__, folder.__file__}
 work, dsn, keys = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 def call():
-    store = privacy.PrivacyStore(connect(dsn))
+    store = privacy.KeyStore(connect(dsn))
     privacy.init(store, keys) if work == "init" else privacy.forget(store, keys, "customer:c-7", "asked")
 def killed_before(last):
     lines = count(1)
@@ -87,18 +89,22 @@ def kills(work: str, dsn: str, keys: Path, look: Callable[[], object]) -> list[o
     return seen
 
 
+def readmit(privacy: KeyStore, keys: Path, subject: str, reason: str) -> str | None:
+    return privacy.readmit_subject(folder_of(privacy, keys).mac(subject), reason)
+
+
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
 @pytest.fixture
-def privacy(store: PlatformStore) -> PrivacyStore:
-    return PrivacyStore(store.connection)
+def privacy(store: PlatformStore) -> KeyStore:
+    return KeyStore(store.connection)
 
 
 @pytest.fixture
-def sealing(store: PlatformStore, privacy: PrivacyStore, keys: Path) -> PlatformStore:
+def sealing(store: PlatformStore, privacy: KeyStore, keys: Path) -> PlatformStore:
     """Return a store with a sealed value of customer c-7."""
     store.sealer = Sealer(init(privacy, keys))
     register_events(store, [CustomerMoved])
@@ -127,7 +133,7 @@ def test_after_any_kill_a_key_that_is_gone_is_in_the_list(sealing: PlatformStore
     assert rows(sealing.connection, "select key_id from event_store_keys.subject_keys") == [(name,)]
 
 
-def test_an_init_that_is_killed_anywhere_is_ended_by_the_next(privacy: PrivacyStore, dsn: str, keys: Path) -> None:
+def test_an_init_that_is_killed_anywhere_is_ended_by_the_next(privacy: KeyStore, dsn: str, keys: Path) -> None:
     def look() -> tuple[bool, bool]:
         return (keys / "epoch-1.key").exists(), bool(privacy.key_counts())
 
@@ -136,7 +142,7 @@ def test_an_init_that_is_killed_anywhere_is_ended_by_the_next(privacy: PrivacySt
     assert sorted(file.name for file in keys.iterdir()) == [".lock", "epoch-1.key", "subjects.key"]
 
 
-def test_of_two_that_init_at_once_the_second_takes_the_keys_of_the_first(privacy: PrivacyStore, keys: Path) -> None:
+def test_of_two_that_init_at_once_the_second_takes_the_keys_of_the_first(privacy: KeyStore, keys: Path) -> None:
     keys.mkdir()
     with only_one(keys / ".lock"):
         second = start(lambda: init(privacy, keys))
@@ -148,20 +154,13 @@ def test_of_two_that_init_at_once_the_second_takes_the_keys_of_the_first(privacy
     assert second.result(patience()).fingerprint == sha256(bytes(96)).hexdigest()
 
 
-def test_what_is_forgotten_opens_no_more_and_what_comes_later_is_empty(
-    sealing: PlatformStore, privacy: PrivacyStore, keys: Path
+def test_both_requests_are_audited_by_the_name_of_the_key(
+    sealing: PlatformStore, privacy: KeyStore, keys: Path
 ) -> None:
-    (gone, epoch), (again, _) = (forget(privacy, keys, "customer:c-7", reason) for reason in ("request 8", "again"))
-    assert (gone, epoch) == (again, 1)
-    moved = CustomerMoved(customer_id="c-7", email="eve@example.org")
-    reader(sealing, keys).append("customer", "c-7", moved)
-    read = [each.data["email"] for each in reader(sealing, keys).read("customer", "c-7")]
-    assert [type(each) for each in read] == [Forgotten, Forgotten]
+    gone, again = (forget(privacy, keys, "customer:c-7", reason) for reason in ("request 8", "again"))
+    assert (gone, gone.epoch) == (again, 1)
     assert readmit(privacy, keys, "customer:c-7", "is back") == gone.key_id
     assert readmit(privacy, keys, "customer:c-7", "is back") is None
-    reader(sealing, keys).append("customer", "c-7", moved)
-    *before, last = [each.data["email"] for each in reader(sealing, keys).read("customer", "c-7")]
-    assert ([type(each) for each in before], last) == ([Forgotten, Forgotten], "eve@example.org")
     assert (keys / "forgotten.list").read_text().split() == [gone.key_id]
     audited = (
         "select operation, reason, detail from event_store.audit_log where operation ~ 'key|subject' order by audit_id"
@@ -178,17 +177,15 @@ def test_an_owner_forgets_and_a_login_that_only_seals_does_not(sealing: Platform
     with logins(sealing.connection) as login:
         sealer = login("event_store_personal", "event_store_writer")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            forget(PrivacyStore(sealer), keys, "customer:c-7", "asked")
+            forget(KeyStore(sealer), keys, "customer:c-7", "asked")
         assert not (keys / "forgotten.list").exists()
-        gone, _ = forget(PrivacyStore(login("event_store_owner")), keys, "customer:c-7", "asked")
+        gone = forget(KeyStore(login("event_store_owner")), keys, "customer:c-7", "asked")
     assert [each.data["email"] for each in reader(sealing, keys).read("customer", "c-7")] == [
         {"$sealed": f"1.{gone.key_id}.0.0"}
     ]
 
 
-def test_a_folder_that_cannot_be_written_forgets_no_key(
-    sealing: PlatformStore, privacy: PrivacyStore, keys: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_forgets_no_key(sealing: PlatformStore, privacy: KeyStore, keys: Path) -> None:
     (keys / "forgotten.list").mkdir()
     with pytest.raises(InvalidSetting, match=r"cannot be written: Is a directory\.\nNothing was changed in the store"):
         forget(privacy, keys, "customer:c-7", "asked")
@@ -197,7 +194,7 @@ def test_a_folder_that_cannot_be_written_forgets_no_key(
 
 
 def test_another_folder_and_no_person_are_named(
-    sealing: PlatformStore, privacy: PrivacyStore, keys: Path, tmp_path: Path
+    sealing: PlatformStore, privacy: KeyStore, keys: Path, tmp_path: Path
 ) -> None:
     for subject, error in {"customer:c-8": UnknownSubject, "c-7": Malformed, "customer:a@b.example": Malformed}.items():
         with pytest.raises(error):
@@ -205,7 +202,7 @@ def test_another_folder_and_no_person_are_named(
     other = tmp_path / "other"
     forgetting = partial(forget, subject="customer:c-7", reason="asked")
     readmitting = partial(readmit, subject="customer:c-7", reason="is back")
-    calls: tuple[Callable[[PrivacyStore, Path], object], ...] = (init, forgetting, readmitting)
+    calls: tuple[Callable[[KeyStore, Path], object], ...] = (init, forgetting, readmitting)
     for call in calls:
         with pytest.raises(InvalidSetting, match="cannot be read: No such file"):
             call(privacy, other)
@@ -222,7 +219,7 @@ def test_another_folder_and_no_person_are_named(
     assert [each.data["email"] for each in reader(sealing, keys).read("customer", "c-7")] == ["eve@example.com"]
 
 
-def test_a_key_of_the_list_that_lives_is_a_problem(sealing: PlatformStore, privacy: PrivacyStore, keys: Path) -> None:
+def test_a_key_of_the_list_that_lives_is_a_problem(sealing: PlatformStore, privacy: KeyStore, keys: Path) -> None:
     assert problems(privacy, keys) == []
     ((name,),) = rows(sealing.connection, "select key_id from event_store_keys.subject_keys")
     # as a crash may leave it, then as a `forget` does that is killed before its commit
@@ -234,3 +231,25 @@ def test_a_key_of_the_list_that_lives_is_a_problem(sealing: PlatformStore, priva
     assert problem.startswith(f"1 keys in {keys}/forgotten.list live in the store")
     forget(privacy, keys, "customer:c-7", "asked")
     assert problems(privacy, keys) == []
+
+
+def test_a_copy_of_the_folder_keeps_what_was_forgotten_with_it(
+    sealing: PlatformStore, privacy: KeyStore, keys: Path, tmp_path: Path
+) -> None:
+    backup_keys(privacy, keys, tmp_path / "copy")
+    gone = forget(privacy, tmp_path / "copy", "customer:c-7", "asked")
+    backup_keys(privacy, keys, tmp_path / "copy")
+    for folder in (keys, tmp_path / "copy"):
+        assert opened_folder(folder).forgotten() == [gone.key_id]
+    assert type(next(reader(sealing, keys).read("customer", "c-7")).data["email"]) is Forgotten
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.write_bytes(b"\xff\n"), Path.mkdir])
+def test_a_list_that_cannot_be_read_is_named(
+    sealing: PlatformStore, privacy: KeyStore, keys: Path, spoil: Callable[[Path], object]
+) -> None:
+    spoil(keys / "forgotten.list")
+    with pytest.raises(InvalidSetting, match=rf"{keys}.* cannot be (read|written)"):
+        forget(privacy, keys, "customer:c-7", "asked")
+    assert f"{keys}/forgotten.list" in problems(privacy, keys)[0]
+    assert next(reader(sealing, keys).read("customer", "c-7")).data["email"] == "eve@example.com"

@@ -1,14 +1,16 @@
 """Models of events with personal fields: neither their texts nor their errors show a value."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, create_model
 
+from millrace.errors import InvalidEvent
 from millrace.event_schemas.model import event
+from millrace.event_schemas.registering import register_events
 from millrace.personal import Personal
-from tests.support.customers import MAIL, SECRET
+from tests.support.customers import MAIL, SECRET, People
 
 
 class Flat(BaseModel):
@@ -67,3 +69,44 @@ def test_nor_has_an_error(work: Callable[[], object]) -> None:
     with pytest.raises(ValidationError) as refused:
         work()
     assert SECRET not in f"{refused.value!r} {refused.value}"
+
+
+class Office(BaseModel):
+    """Has a field of the name of a flat's."""
+
+    street: Annotated[str, Personal(of="customer_id", kind="customer")]
+    desk: str
+
+
+def test_models_of_a_union_may_have_the_same_field(people: People) -> None:
+    @event(decider="customer")
+    class CustomerWorks(BaseModel):
+        """A customer works somewhere."""
+
+        customer_id: str
+        at: list[Flat | Office]
+
+    register_events(people.store, [CustomerWorks])
+    works = CustomerWorks(customer_id="anna", at=[Office(street=SECRET, desk="2"), Flat(street="b", floor=1)])
+    people.client().append("customer", "a", works)
+    (read,) = people.client().read("customer", "a")
+    assert (read.as_(CustomerWorks), SECRET in str(people.data())) == (works, False)
+
+
+class Garden(BaseModel):
+    street: Annotated[str, Personal(of="owner_id", kind="customer")]
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (Flat | Garden, "marked for two people"),
+        (Annotated[str, Personal(of="owner_id", kind="customer")], "owner_id is personal itself"),
+        (Annotated[str, Personal(of="nobody", kind="customer")], "have no field nobody"),
+    ],
+)
+def test_a_person_that_is_not_told_is_refused(field: Any, said: str) -> None:  # noqa: ANN401 - a type
+    owner = str if field == Flat | Garden else Annotated[str, MAIL]
+    fields: dict[str, Any] = {"customer_id": str, "owner_id": owner, "field": field}
+    with pytest.raises(InvalidEvent, match=said):
+        event(decider="customer")(create_model("GardenBought", __doc__="One.", **fields))

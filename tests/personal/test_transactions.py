@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -12,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from millrace.errors import KeyGone, Malformed
 from millrace.event_store import AsyncEventStore, EventStore, on
 from millrace.personal import Forgotten
-from millrace.personal.sealer import KEPT_S
+from millrace.personal.sealer import KEPT_S, Sealer
 from millrace.personal.values import Plain
 from tests.support.customers import ANNA, SECRET, People, moved
 from tests.support.factories import Connect, start_blocked, value
@@ -157,10 +158,25 @@ def test_another_thread_may_drop_keys_while_one_seals(people: People) -> None:
     for _ in range(2):
         client.append("customer", "a", moved())
     assert client.sealer is not None
-    key = client.sealer.kept_keys([data])[ANNA]
+    keys = client.sealer.kept([ANNA])
     client.sealer.drop_keys()
-    assert key is not None
-    assert client.open_rows([client.sealer.sealed(data, b"id", {ANNA: key})]) == [{"a": 1}]
+    assert client.open_rows([client.sealer.sealed(data, uuid4(), keys)]) == [{"a": 1}]
+
+
+def test_another_thread_may_drop_keys_while_one_opens(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, learn = [1000.0], Sealer.learn
+    monkeypatch.setattr("millrace.personal.sealer.time.monotonic", lambda: now[0])
+    people.client().append("customer", "a", moved())
+
+    def learn_and_drop(sealer: Sealer, *learnt: Any) -> None:  # noqa: ANN401 - as they are
+        learn(sealer, *learnt)
+        now[0] += KEPT_S
+        assert sealer.kept_by_name() == {}
+
+    monkeypatch.setattr(Sealer, "learn", learn_and_drop)
+    for sent in people.client().read("customer", "a"):
+        assert sent.data["email"] == SECRET
+    assert people.emails() == [SECRET]
 
 
 def test_a_key_is_kept_for_five_minutes(people: People, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,7 @@ import psutil
 import psycopg
 import pytest
 
-from millrace.event_store.key_rotation import folder_of
-from millrace.operations.privacy import PrivacyStore
+from millrace.event_store.key_rotation import KeyStore, folder_of
 from millrace.platform_defs.local.services import Endpoints, free_port
 from millrace.platform_defs.local.supervisor import Service, end_leftovers
 from millrace.platform_defs.local.up import _with_keys
@@ -110,7 +109,7 @@ def test_it_starts_once_in_a_home_and_goes_on_after_a_kill(home: Path, monkeypat
         assert "view orders: lag 0" in first.until("view orders")
         with psycopg.connect(postgres.dsn("millrace"), autocommit=True) as connection:
             connection.execute("create table kept ()")
-            the_first_keys_of_people_are_in_the_home(home, PrivacyStore(connection))
+            the_first_keys_of_people_are_in_the_home(home, KeyStore(connection))
         tree = first.tree()
         assert len(tree) == 3
         a_second_one_is_refused_with_pid_and_address(home, first)
@@ -144,7 +143,7 @@ def the_printed_dsn_works(started: Running) -> None:
         assert found == [("millrace_reader", 0)]
 
 
-def the_first_keys_of_people_are_in_the_home(home: Path, store: PrivacyStore) -> None:
+def the_first_keys_of_people_are_in_the_home(home: Path, store: KeyStore) -> None:
     keys = Settings(home=home, dsn=None).keys
     assert keys == home / "keys"
     assert folder_of(store, keys).epoch == 1

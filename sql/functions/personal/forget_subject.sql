@@ -7,6 +7,7 @@ create or replace function event_store_platform.forget_subject(
 )
 returns table (
   key_id text,
+  epoch int,
   forgotten_at timestamptz
 )
 language plpgsql
@@ -35,12 +36,12 @@ begin
     )::event_store_private.batch_event]);
     perform event_store_private.audit('forget_subject', null, v_reason, jsonb_build_object('key_id', _key.key_id));
   end if;
-  return query select _key.key_id, _key.forgotten_at;
+  return query select _key.key_id, _key.epoch, _key.forgotten_at;
 end
 $$;
 
 comment on function event_store_platform.forget_subject(bytea, text) is
-'Destroys the key of a subject in this database, and returns its name and since when it is gone; repeating the call changes '
-'nothing. Audited with v_reason, by the key''s name; the decider privacy gets an event. MR056 the subject has no key.';
+'Destroys the key of a subject in this database, and returns its name, the epoch that wrapped it and since when it is gone; '
+'repeating the call changes nothing. Audited with v_reason, by the key''s name; the decider privacy gets an event. MR056 the subject has no key.';
 revoke all on function event_store_platform.forget_subject(bytea, text) from public;
 grant execute on function event_store_platform.forget_subject(bytea, text) to event_store_owner;

@@ -230,7 +230,7 @@ def test_what_waits_from_before_a_column_was_personal_is_sealed(people: Captured
 @pytest.mark.parametrize(
     ("lacks", "error", "said"),
     [
-        ("folder", InvalidSetting, "Capture shop seals columns of public.people, and MILLRACE_KEYS is not set"),
+        ("folder", InvalidSetting, "MILLRACE_KEYS is not set"),
         ("its folder", KeyGone, "the keys are of epoch 1 with fingerprint"),
         ("epoch", Malformed, "the store has no epoch of keys"),
         ("column", NotReady, "it has no column mail, whose; there are id, owner"),

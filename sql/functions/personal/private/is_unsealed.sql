@@ -1,6 +1,6 @@
 -- The key that a sealed value names may be unknown here.
 -- It looks at the text, in which a quote stands only around keys and texts: a path of jsonb and a pattern with counts, as
--- in sealed_pattern, take ten times as long, and each captured row comes here.
+-- in compile_schema, take ten times as long, and each captured row comes here.
 create or replace function event_store_private.is_unsealed(
   v_data jsonb
 )
