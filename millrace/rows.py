@@ -13,6 +13,8 @@ from millrace.event_store import (
     Lock,
     PartitionInfo,
     PartitionLag,
+    Scheduled,
+    ScheduledEvent,
     Seek,
     Seen,
     StreamEvents,
@@ -24,5 +26,6 @@ from millrace.read_models.declared.fold_event import FoldEvent, State
 
 __all__ = [
     "Appended", "AuditEntry", "AvailableRange", "DeadLetter", "Decided", "DeciderEvent", "EventSchema", "EventUpcast",
-    "FoldEvent", "Json", "Lock", "PartitionInfo", "PartitionLag", "Seek", "Seen", "State", "StreamEvents", "StreamHead", "View", "ViewInfo",
+    "FoldEvent", "Json", "Lock", "PartitionInfo", "PartitionLag", "Scheduled", "ScheduledEvent", "Seek", "Seen", "State", "StreamEvents", "StreamHead",
+    "View", "ViewInfo",
 ]  # fmt: skip

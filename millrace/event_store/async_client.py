@@ -40,11 +40,13 @@ from millrace.event_store.rows import (
     Json,
     Lock,
     LogPosition,
+    Scheduled,
+    ScheduledEvent,
     StreamHead,
     StreamState,
     View,
 )
-from millrace.event_store.scheduling import SCHEDULE, Scheduled, ScheduledEvent
+from millrace.event_store.scheduling import SCHEDULE
 from millrace.event_store.sealing import MAY_OPEN, Read, readable, with_sealed
 from millrace.event_store.sql_functions import (
     CHECK_AFTER_CALLS,

@@ -147,6 +147,47 @@ class Delivery(Event, frozen=True):
 
 
 @dataclass(frozen=True)
+class Scheduled:
+    """What `schedule` did.
+
+    Attributes:
+        event_id: The id that the event will have.
+        due_at: It is not appended before.
+        outcome: None while it waits; else as that of `ScheduledEvent`.
+        scheduled: False where the very event was scheduled before.
+    """
+
+    event_id: UUID
+    due_at: datetime
+    outcome: str | None
+    scheduled: bool
+
+
+@dataclass(frozen=True)
+class ScheduledEvent:
+    """An event that waits to be appended, or that is done.
+
+    Attributes:
+        name: Its name in its stream.
+        made_by: The role that scheduled it.
+        tries: How many tries failed, the last with `last_error`.
+        outcome: None while it waits; `fired`, `cancelled`, `unless`, `closed`, `no_stream`; `refused` by the store.
+    """
+
+    decider: str
+    decider_id: str
+    name: str
+    event_id: UUID
+    event: str
+    due_at: datetime
+    made_by: str
+    tries: int
+    last_error: str | None
+    done_at: datetime | None
+    outcome: str | None
+
+
+@dataclass(frozen=True)
 class LogPosition:
     """Where an event is in the log; `position` is None while it is not sequenced."""
 

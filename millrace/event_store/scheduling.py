@@ -1,7 +1,6 @@
 """Events that are appended later, unless something came first: scheduled, moved, cancelled, and looked at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -9,7 +8,7 @@ from uuid import UUID
 from millrace.errors import KeyGone, Malformed
 from millrace.event_store.json_text import jsonb
 from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, on
-from millrace.event_store.rows import Event, Json
+from millrace.event_store.rows import Event, Json, Scheduled, ScheduledEvent
 from millrace.event_store.sealing import Sealing
 
 if TYPE_CHECKING:
@@ -19,47 +18,6 @@ SCHEDULE = (
     "select * from event_store.schedule_event(%s, %s, %s, %s, %s, %s, coalesce(%s, clock_timestamp() + %s),"
     " %s, %s, %s, %s, %s, %s, %s)"
 )
-
-
-@dataclass(frozen=True)
-class Scheduled:
-    """What `schedule` did.
-
-    Attributes:
-        event_id: The id that the event will have.
-        due_at: It is not appended before.
-        outcome: None while it waits; else as that of `ScheduledEvent`.
-        scheduled: False where the very event was scheduled before.
-    """
-
-    event_id: UUID
-    due_at: datetime
-    outcome: str | None
-    scheduled: bool
-
-
-@dataclass(frozen=True)
-class ScheduledEvent:
-    """An event that waits to be appended, or that is done.
-
-    Attributes:
-        name: Its name in its stream.
-        made_by: The role that scheduled it.
-        tries: How many tries failed, the last with `last_error`.
-        outcome: None while it waits; `fired`, `cancelled`, `unless`, `closed`, `no_stream`; `refused` by the store.
-    """
-
-    decider: str
-    decider_id: str
-    name: str
-    event_id: UUID
-    event: str
-    due_at: datetime
-    made_by: str
-    tries: int
-    last_error: str | None
-    done_at: datetime | None
-    outcome: str | None
 
 
 class Scheduling(Sealing):
