@@ -408,7 +408,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '7dd95d548d3cab44d2a37b881fd33ad58e8bbfb4e9dddfa7235c27d2045a98fc'),
+  (0, '735060147f42a967335ca59d1674904823bbd4cbfc8ff90270042f95ec748091'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

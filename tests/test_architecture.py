@@ -96,7 +96,7 @@ BUDGETS = {
     "millrace/handlers": 2160,  # opened personal values, and errors without text
     "millrace/importer": 1630,  # personal columns
     "millrace/operations": 1495,  # personal data: init, forget, readmit, status, show, copies of keys
-    "millrace/personal": 780,  # text of captures and imports
+    "millrace/personal": 835,  # text of captures and imports
     "millrace/postgres": 1100,
     "millrace/producers": 665,
     "millrace/read_models": 7380,  # columns of personal values: sealed, or refused

@@ -130,5 +130,6 @@ def test_a_uuid_names_a_stream_as_its_text_does(orders: PlatformStore) -> None:
 
 def test_a_service_meets_few_methods() -> None:
     public = [name for name in dir(EventStore) if not name.startswith("_")]
-    assert len(public) <= 26
+    # schedule, cancel and look are three
+    assert len(public) <= 29
     assert not set(public) & {name for name in vars(Views) if not name.startswith("_")}

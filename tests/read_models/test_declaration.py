@@ -248,7 +248,7 @@ FINGERPRINTS = {
     "crm_customer_history": "1283f0a625329288a66a389f72be33eeb0354ec638c001e66e86162e615d35a4",
     "crm_customers": "7c6a3d3818e70b6fc81e041e45597b78cec8042a680606620ca82cc519a67859",
     "crossing": "885faacbd7a3c162a96389f0b4d0ffee6e6b134ea4b96798d5b096cadd0e2273",
-    "customers": "6a0a4f2dcf66558c4fb739a92b24c8c2937bbcdf4016dbbc3aa2c399fe602b2f",
+    "customers": "cf6f9649550996f007ec41c0c0d48c97a897715c57aece0256d9cffc0c21e9c2",
     "everything": "721cda2b2c1936f0312d3b5d7a32cd5ee4378cd9cedb0f6f8b0758cdc6d2d148",
     "going": "d73762e46a250eaadbac63f2005355757ca34a518c2caa678439fd54e9e63b02",
     "going_across": "e859d5a0d71f8df3d4a12d91015623abdc3033eb079a28fc091d6d170b07079e",

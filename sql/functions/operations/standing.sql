@@ -68,8 +68,8 @@ begin
       ('overdue', 'ticket', 'The producer {} has a transaction past its deadline',
        'Is `millrace run sequencer` running? Otherwise a session holds the producer: a client with an open transaction.'),
       ('not_fired', 'ticket', 'Scheduled events are overdue',
-       'Where they are held back, an operator lets them go: millrace scheduled resume --reason WHY. Else: is `millrace run '
-       'sequencer` running, and does its log say why it does not get on?'),
+       'Where they are held back, an operator lets them go: millrace scheduled resume --reason WHY. Else: '
+       'is `millrace run sequencer` running, and does its log say why it does not get on?'),
       ('refused_events', 'ticket', 'Scheduled events of the decider {} were refused',
        '`millrace scheduled list {}` says why. Repair the cause, then: millrace scheduled retry {}'),
       ('log_held', 'page', 'No sequencer gives events their positions: an open transaction holds the log',

@@ -1,5 +1,5 @@
--- An append goes on whatever fails here, such as at a standby. No call waits for another one: it leaves it to that one,
--- and a holder is noted once in a minute.
+-- An append goes on whatever fails here, such as at a standby. A call that would wait for another one leaves it to
+-- that one, and a holder is noted once in a minute.
 -- Example: select note_holder('app-1', '/run/millrace/keys', array[1, 2])
 create or replace function event_store.note_holder(
   v_host text,
@@ -11,6 +11,7 @@ language plpgsql
 volatile
 security definer
 set search_path = event_store, pg_temp
+set lock_timeout = '10ms'
 as $$
 declare
   _host text := left(v_host, 100);
@@ -23,7 +24,7 @@ begin
   if exists (
     select from event_store_keys.holders h
     where (h.host, h.folder, h.epochs) = (_host, _folder, v_epochs) and h.seen_at > _now - interval '1 minute'
-  ) or not pg_try_advisory_xact_lock(hashtextextended(format('holder %s %s', _host, _folder), 0)) then
+  ) then
     return;
   end if;
   insert into event_store_keys.holders (host, folder, epochs, seen_at) values (_host, _folder, v_epochs, _now)

@@ -20,7 +20,7 @@ begin
       or _value ~ '[^A-Za-z0-9_.-]' or length(replace(_value, '.', '')) <> length(_value) - 3 or _value like '%.'
     then
       -- else it is the end of a longer key
-      if _parts[_i - 1] not like '%\\' then
+      if right(_parts[_i - 1], 1) <> chr(92) then -- a backslash
         return true;
       end if;
     end if;
