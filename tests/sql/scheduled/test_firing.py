@@ -208,3 +208,22 @@ def test_what_is_done_goes_after_a_week_and_what_was_refused_stays(orders: Platf
     later(orders, 8)
     assert fire(orders) == 0
     assert outcomes(orders) == {"refused": "refused"}
+
+
+def test_a_later_event_of_a_stream_waits_for_the_one_that_is_tried_again(
+    orders: PlatformStore, connect: Connect
+) -> None:
+    append(orders, "o-1")
+    start = value(orders.connection, "select event_store_private.clock()")
+    for number in range(2):
+        at = start + timedelta(seconds=0.5 * number)
+        orders.schedule("order", "o-1", NewEvent("paid", {"n": number}), name=f"{9 - number}", at=at)
+    with connect(autocommit=False) as other:
+        PlatformStore(other).append("order", "o-1", NewEvent("placed"))
+        set_clock(orders.connection, str(start))
+        assert fire(orders) == 0
+        other.commit()
+    for seconds, fired in ((0.7, 0), (60, 2)):
+        set_clock(orders.connection, str(start + timedelta(seconds=seconds)))
+        assert fire(orders) == fired
+    assert [event.data["n"] for event in orders.read("order", "o-1") if event.event == "paid"] == [0, 1]
