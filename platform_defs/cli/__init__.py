@@ -75,7 +75,7 @@ app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
 app.add_typer(scheduled.app, name="scheduled", help="List, cancel or retry scheduled events, or resume them.")
 app.add_typer(show, name="show", help="Show events, catalog, history, as-of, diff, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
-app.add_typer(privacy.app, name="privacy", help="Begin keys of personal data, forget, readmit, status.")
+app.add_typer(privacy.app, name="privacy", help="Forget people; make, rotate, copy and show keys of personal data.")
 app.add_typer(generate.app, name="generate", help="Write sources of dbt from read models.")
 app.add_typer(dev.app, name="dev", help="Open psql, or run commands of your own package.")
 

@@ -109,7 +109,7 @@ def test_a_paid_order_is_shipped_and_its_timer_taken_back(dsn: str) -> None:
     assert hear(shop.later(4 * DAYS)).handled == 0
 
 
-def test_an_order_that_nobody_pays_is_cancelled_and_a_late_payment_noted(dsn: str) -> None:
+def test_an_order_that_is_not_paid_is_cancelled_and_a_late_payment_noted(dsn: str) -> None:
     registered(dsn)
     shop = given(PLACED, dsn=dsn)
     hear(shop)
