@@ -69,7 +69,7 @@ if find_spec("millrace.resources") is None:
 
 if TYPE_CHECKING:
     from millrace.capture.declaration import Capture
-    from millrace.commands.decider import Decider, Emit
+    from millrace.commands.decider import Decider, Emit, Later
     from millrace.commands.handle import handle
     from millrace.errors import Conflict, MillraceError
     from millrace.event_store import (
@@ -117,7 +117,7 @@ else:
         __name__,
         {
             "capture.declaration": "Capture",
-            "commands.decider": "Decider Emit",
+            "commands.decider": "Decider Emit Later",
             "commands.handle": "handle",
             "handlers.declaration": "subscription",
             "errors": "Conflict MillraceError",
@@ -136,7 +136,7 @@ else:
 
 __all__ = [
     "NO_STREAM", "AsyncEventStore", "AsyncViews", "Capture", "Conflict", "Decider", "Delivery", "Emit", "Event", "EventStore",
-    "IdempotentProducer", "MillraceError", "NewEvent", "Views", "all_", "any_", "avg", "bucket", "carried", "computed",
+    "IdempotentProducer", "Later", "MillraceError", "NewEvent", "Views", "all_", "any_", "avg", "bucket", "carried", "computed",
     "count", "field", "first", "fold", "handle", "index", "last", "latest", "lookup", "max_", "min_", "on", "read_model",
     "rollup", "row", "sessions", "set_union", "stream_id", "subscription", "sum_", "top", "uuid7",
 ]  # fmt: skip

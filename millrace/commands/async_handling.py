@@ -45,13 +45,13 @@ async def handle_async(
         if is_stored and (before := await _decided_before(store, decider, decider_id, command_id)):
             return before
         (opened,) = await store.open_rows([{"state": loaded.state}])
-        events = to_append(decider, replace(loaded, state=opened["state"]), decider_id, command, command_id)
-        if events is None:
+        found = to_append(decider, replace(loaded, state=opened["state"]), decider_id, command, command_id)
+        if found is None:
             return decided(decider, loaded, decider_id, [])
         try:
             # a refused statement would abort the caller's transaction
             async with store.savepoint():
-                appended = await store.append_returning(events, caused_by=caused_by)
+                appended = await store.append_returning(*found, caused_by=caused_by)
         except Conflict:
             continue
         except EventIdReused:

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from msgspec import structs
 
-from millrace.errors import GaveUp, HistoryPurged
+from millrace.errors import GaveUp, HistoryPurged, Malformed
 from millrace.event_store import Event, Json, NewEvent, StreamEvents
 from millrace.event_store.ids import id_of, uuid7
+from millrace.event_store.new_events import LaterEvent, require_one_time
 from millrace.read_models.declared.fold_event import FoldEvent
 from millrace.user_code import finished, is_async, is_generator
 
@@ -32,6 +34,24 @@ class Emit:
     metadata: Json = None
 
 
+@dataclass(frozen=True)
+class Later:
+    """An event that a decider decides on for later, as `EventStore.schedule` does; beside it is an `Emit`.
+
+    It comes `after` a time or `at` a moment, unless the event `unless` comes first. An event of the same `name` moves.
+    """
+
+    event: Emit
+    name: str
+    after: timedelta | None = None
+    at: datetime | None = None
+    unless: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse one without a time of its own."""
+        require_one_time(self.after, self.at)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decider(Generic[State, Command]):
     """A kind of entity, as pure functions: they depend on their arguments only, and change none of them.
@@ -39,15 +59,16 @@ class Decider(Generic[State, Command]):
     Attributes:
         name: The decider in the event store, such as `order`.
         initial: The state of a stream without events.
-        decide: From a command and the state to its events, none if it changes nothing. It refuses a command by raising
-            any error. Sealed values in the dicts and lists of a state are opened for it.
+        decide: From a command and the state to its events, none if it changes nothing; those of a `Later` are scheduled
+            in the same call. It refuses a command by raising any error. Sealed values in the dicts and lists of a state
+            are opened for it.
         evolve: From the state and an event to the next state. Or a fold read model of this decider alone: its stored
             states are snapshots, and only the events after them are read.
     """
 
     name: str
     initial: State
-    decide: Callable[[Command, State], Iterable[Emit]]
+    decide: Callable[[Command, State], Iterable[Emit | Later]]
     evolve: "Callable[[State, Any], State] | Fold"
 
     def __post_init__(self) -> None:
@@ -135,13 +156,25 @@ class Loaded(Generic[State]):
 
 def to_append(
     decider: Decider[State, Command], loaded: Loaded[State], decider_id: str, command: Command, command_id: UUID | None
-) -> StreamEvents | None:
-    """Decide on a command, and return the events to append after the loaded ones; None if there are none.
+) -> tuple[StreamEvents, list[LaterEvent]] | None:
+    """Decide on a command, and return the events to append after the loaded ones, and those for later; None for none.
 
     With a command_id the events have the same ids each time.
+
+    Raises:
+        Malformed: There are only events for later.
     """
     recorded_id = command_id or uuid7()
-    events = tuple(
+    decisions = [*decider.decide(command, loaded.state)]
+    emitted = [one for one in decisions if isinstance(one, Emit)]
+    later = [one for one in decisions if isinstance(one, Later)]
+    if later and not emitted:
+        raise Malformed(
+            f"The decider {decider.name} decides on {later[0].event.event} for later, and on no event for now.",
+            detail=f"Stream ({decider.name}, {decider_id}), command {type(command).__name__}.",
+            hint="Decide on an Emit beside the Later: without an event the command would not be known again.",
+        )
+    new = [
         NewEvent(
             one.event,
             one.data,
@@ -151,9 +184,16 @@ def to_append(
             final=one.final,
             metadata=one.metadata,
         )
-        for number, one in enumerate(decider.decide(command, loaded.state))
-    )
-    return StreamEvents(decider.name, decider_id, events, loaded.version) if events else None
+        for number, one in enumerate([*emitted, *(each.event for each in later)])
+    ]
+    if not new:
+        return None
+    number = len(emitted)
+    scheduled = [
+        LaterEvent(event, each.name, each.after, each.at, each.unless)
+        for event, each in zip(new[number:], later, strict=True)
+    ]
+    return StreamEvents(decider.name, decider_id, tuple(new[:number]), loaded.version), scheduled
 
 
 def event_id_of(command_id: UUID, decider: str, decider_id: str, number: int) -> UUID:

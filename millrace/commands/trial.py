@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
-from millrace.commands.decider import Command, Decided, Decider, Emit, Loaded, State
+from millrace.commands.decider import Command, Decided, Decider, Emit, Later, Loaded, State
 from millrace.commands.handle import handle
 from millrace.event_store import EventStore
 
@@ -16,24 +16,30 @@ class Handled(Generic[State]):
 
     Attributes:
         decided: Its result, as `handle` returned it.
+        later: What it decided on for later.
     """
 
     decided: Decided[State]
+    later: tuple[Later, ...] = ()
 
     @property
     def state(self) -> State:
         """The state of the stream after the command."""
         return self.decided.state
 
-    def then(self, *expected: Emit) -> "Handled[State]":
-        """Assert that the command led to these events, in this order; to none, if none is named.
+    def then(self, *expected: Emit | Later) -> "Handled[State]":
+        """Assert that the command led to these events and to these for later, in this order; to none, if none is named.
 
         Raises:
             AssertionError: It led to other events; the text names both.
         """
         __tracebackhide__ = True
-        led = [Emit(each.event, each.data, each.event_version, each.final) for each in self.decided.events]
-        expected_events = [replace(each, data=_as_stored(each.data), metadata=None) for each in expected]
+        led: list[Emit | Later] = [
+            Emit(each.event, each.data, each.event_version, each.final) for each in self.decided.events
+        ]
+        led += [replace(each, event=_stored(each.event)) for each in self.later]
+        expected_events: list[Emit | Later] = [_stored(each) for each in expected if isinstance(each, Emit)]
+        expected_events += [replace(each, event=_stored(each.event)) for each in expected if isinstance(each, Later)]
         if led != expected_events:
             stream = f"{self.decided.decider} {self.decided.decider_id!r}"
             lines = [f"The command led to other events of {stream}."]
@@ -60,10 +66,13 @@ def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, 
         raise AssertionError(
             f"The decider {decider.name} changes a state in its place: decide and evolve return what is new."
         )
-    for event, version in dict.fromkeys((each.event, each.event_version) for each in emitted):
+    later = tuple(each for each in emitted if isinstance(each, Later))
+    emits = [each.event if isinstance(each, Later) else each for each in emitted]
+    named = [(each.event, each.event_version) for each in emits] + [(each.unless, 1) for each in later if each.unless]
+    for event, version in dict.fromkeys(named):
         store.register_decider_event(decider.name, event, "decided on in a test", version)
     decided = handle(store, decider, decider_id, command)
-    Handled(decided).then(*emitted)
+    Handled(decided, later).then(*emitted)
     state_after = _folded(store, decider, decider_id)
     if _as_stored(state_after) != _as_stored(decided.state):
         raise AssertionError(
@@ -72,7 +81,7 @@ def tried(store: EventStore, decider: Decider[State, Command], decider_id: str, 
             f"  as it was decided:   {decided.state}\n"
             "evolve and decide look at their arguments only, and change none of them."
         )
-    return Handled(decided)
+    return Handled(decided, later)
 
 
 def _folded(store: EventStore, decider: Decider[State, Command], decider_id: str) -> State:
@@ -92,6 +101,13 @@ def _as_stored(value: Any) -> Any:  # noqa: ANN401 - a user's
         return value
 
 
-def _in_words(one: Emit) -> str:
+def _stored(one: Emit) -> Emit:
+    return replace(one, data=_as_stored(one.data), metadata=None)
+
+
+def _in_words(one: Emit | Later) -> str:
+    if isinstance(one, Later):
+        unless = f" unless {one.unless}" if one.unless else ""
+        return f"{_in_words(one.event)} later as {one.name}, after {one.after or one.at}{unless}"
     version, final = f" version {one.event_version}" * (one.event_version != 1), " final" * one.final
     return f"{one.event}{version}{final} {one.data}"

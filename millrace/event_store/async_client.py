@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -18,10 +18,19 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import BaseRowFactory, scalar_row
 
-from millrace.errors import KeyGone, Malformed
-from millrace.event_store.client import APPEND_ONE, STREAM_PAGE, _arguments, appended_of
+from millrace.errors import KeyGone
+from millrace.event_store.client import APPEND_AND_SCHEDULE, APPEND_ONE, STREAM_PAGE, _arguments, appended_of
 from millrace.event_store.json_text import flat, jsonb
-from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
+from millrace.event_store.new_events import (
+    LaterEvent,
+    NewEvent,
+    StreamEvents,
+    all_passed_on,
+    batch_json,
+    on,
+    require_one_time,
+    stream_json,
+)
 from millrace.event_store.refusals import refusals
 from millrace.event_store.rows import (
     NEWEST_SHAPE,
@@ -403,8 +412,7 @@ class AsyncScheduling(AsyncSealing):
             EventNotRegistered: The decider has no such event.
             DataRefused: The data do not fit the event's schema.
         """
-        if (after is None) == (at is None):
-            raise Malformed("Not one of after and at is stated.", hint="Pass after=timedelta(days=3), or at=… .")
+        require_one_time(after, at)
         awaited: Json = {"event": unless} if isinstance(unless, str) else {"version_above": unless}
         rest = (None if unless is None else jsonb(awaited), since_version, opens)
         streams = all_passed_on([on(decider, decider_id, event)], caused_by)
@@ -519,20 +527,31 @@ class UngatheredEventStore(AsyncWaiting, AsyncScheduling):
         rows = iter(await self._all(AppendedEvent, call, (text or batch_json(streams),)))
         return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
-    async def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
-        """Append events of one stream as `append` does, and return them as `read` does."""
-        chained = all_passed_on([stream], caused_by)
+    async def append_returning(
+        self, stream: StreamEvents, later: Sequence[LaterEvent] = (), *, caused_by: Event | None = None
+    ) -> list[Event]:
+        """Append events of one stream as `append` does, schedule others with them, and return the appended ones."""
+        streams = [stream]
+        if later:
+            streams += [replace(stream, events=tuple(each.event for each in later), expected_version=None)]
+        chained = all_passed_on(streams, caused_by)
         try:
-            return await self._returned(*await self._sealed(chained))
+            return await self._returned(later, *await self._sealed(chained))
         except KeyGone:
-            return await self._returned(*await self._sealed_anew(chained))
+            return await self._returned(later, *await self._sealed_anew(chained))
 
-    async def _returned(self, stream: StreamEvents) -> list[Event]:
-        if len(stream.events) == 1:
+    async def _returned(self, later: Sequence[LaterEvent], stream: StreamEvents, *others: StreamEvents) -> list[Event]:
+        if len(stream.events) == 1 and not later:
             return await self._opened(
                 await self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(stream))
             )
-        appended, number = await self._appended(stream), len(stream.events)
+        if later:
+            names, after, at, unless = map(list, zip(*(each[1:] for each in later), strict=True))
+            arguments = (batch_json([stream]), batch_json(others), names, after, at, unless)
+            appended = appended_of(stream, await self._all(AppendedEvent, APPEND_AND_SCHEDULE, arguments))
+        else:
+            appended = await self._appended(stream)
+        number = len(stream.events)
         stored = list[Event]()
         async for event in self.read(stream.decider, stream.decider_id, appended.version - number + 1, number):
             stored += [event]

@@ -11,14 +11,22 @@ one transaction; without, the calls join the caller's transaction. On a pool eac
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from millrace.errors import KeyGone
 from millrace.event_store.json_text import flat, jsonb
-from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, batch_json, on, stream_json
+from millrace.event_store.new_events import (
+    LaterEvent,
+    NewEvent,
+    StreamEvents,
+    all_passed_on,
+    batch_json,
+    on,
+    stream_json,
+)
 from millrace.event_store.rows import (
     NEWEST_SHAPE,
     RECORDED,
@@ -46,6 +54,30 @@ if TYPE_CHECKING:
 
 # events of a stream that one query reads
 STREAM_PAGE = 500
+# the events that are scheduled come after the appended ones, whose version they take
+APPEND_AND_SCHEDULE = """
+    with appended as materialized (
+      select event_id, "offset", version, appended from event_store.append_events(%s::jsonb)
+    ), scheduled as materialized (
+      select s.scheduled
+      from (select max(version) from appended where appended having max(version) > 0) head(version)
+      cross join rows from (
+        jsonb_to_recordset(%s::jsonb) as (
+          decider text, decider_id text, event text, event_id uuid, data jsonb, command_id uuid, event_version bigint,
+          final boolean, metadata jsonb
+        ),
+        unnest(%s::text[]), unnest(%s::interval[]), unnest(%s::timestamptz[]), unnest(%s::text[])
+      ) as e(
+        decider, decider_id, event, event_id, data, command_id, event_version, final, metadata, name, after, at, unless
+      )
+      cross join lateral event_store.schedule_event(
+        e.event, e.event_id, e.decider, e.decider_id, e.data, e.command_id, coalesce(e.at, clock_timestamp() + e.after),
+        e.name, coalesce(e.event_version, 1), coalesce(e.final, false), e.metadata,
+        case when e.unless is not null then jsonb_build_object('event', e.unless) end, head.version
+      ) s
+    )
+    select appended.* from appended where (select count(*) from scheduled) >= 0
+"""
 APPEND_ONE = "select {} from event_store.append_event(%s, %s, %s, %s, %s, %s, null, %s, %s, %s, %s)"
 
 
@@ -120,18 +152,29 @@ class EventStore(Waiting, Scheduling):
         rows = iter(self._all(AppendedEvent, call, (text or batch_json(streams),)))
         return [appended_of(stream, [next(rows) for _ in stream.events]) for stream in streams]
 
-    def append_returning(self, stream: StreamEvents, *, caused_by: Event | None = None) -> list[Event]:
-        """Append events of one stream as `append` does, and return them as `read` does."""
-        chained = all_passed_on([stream], caused_by)
+    def append_returning(
+        self, stream: StreamEvents, later: Sequence[LaterEvent] = (), *, caused_by: Event | None = None
+    ) -> list[Event]:
+        """Append events of one stream as `append` does, schedule others with them, and return the appended ones."""
+        streams = [stream]
+        if later:
+            streams += [replace(stream, events=tuple(each.event for each in later), expected_version=None)]
+        chained = all_passed_on(streams, caused_by)
         try:
-            return self._returned(*self._sealed(chained))
+            return self._returned(later, *self._sealed(chained))
         except KeyGone:
-            return self._returned(*self._sealed_anew(chained))
+            return self._returned(later, *self._sealed_anew(chained))
 
-    def _returned(self, stream: StreamEvents) -> list[Event]:
-        if len(stream.events) == 1:
+    def _returned(self, later: Sequence[LaterEvent], stream: StreamEvents, *others: StreamEvents) -> list[Event]:
+        if len(stream.events) == 1 and not later:
             return self._opened(self._all(Event, APPEND_ONE.format(f"{RECORDED}, version"), _arguments(stream)))
-        appended, number = self._appended(stream), len(stream.events)
+        if later:
+            names, after, at, unless = map(list, zip(*(each[1:] for each in later), strict=True))
+            arguments = (batch_json([stream]), batch_json(others), names, after, at, unless)
+            appended = appended_of(stream, self._all(AppendedEvent, APPEND_AND_SCHEDULE, arguments))
+        else:
+            appended = self._appended(stream)
+        number = len(stream.events)
         stored = list[Event]()
         for event in self.read(stream.decider, stream.decider_id, appended.version - number + 1, number):
             stored += [event]

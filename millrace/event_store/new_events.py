@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from millrace.errors import Malformed
@@ -52,6 +53,22 @@ class StreamEvents:
     decider_id: str
     events: tuple[NewEvent, ...]
     expected_version: int | None = None
+
+
+class LaterEvent(NamedTuple):
+    """An event that is scheduled with the events of its stream, as `EventStore.schedule` does."""
+
+    event: NewEvent
+    name: str
+    after: timedelta | None
+    at: datetime | None
+    unless: str | None
+
+
+def require_one_time(after: timedelta | None, at: datetime | None) -> None:
+    """Raise `Malformed` unless one of them is stated."""
+    if (after is None) == (at is None):
+        raise Malformed("Not one of after and at is stated.", hint="Pass after=timedelta(days=3), or at=… .")
 
 
 def on(

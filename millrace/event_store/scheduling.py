@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from millrace.errors import KeyGone, Malformed
+from millrace.errors import KeyGone
 from millrace.event_store.json_text import jsonb
-from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, on
+from millrace.event_store.new_events import NewEvent, StreamEvents, all_passed_on, on, require_one_time
 from millrace.event_store.rows import Event, Json, Scheduled, ScheduledEvent
 from millrace.event_store.sealing import Sealing
 
@@ -60,8 +60,7 @@ class Scheduling(Sealing):
             EventNotRegistered: The decider has no such event.
             DataRefused: The data do not fit the event's schema.
         """
-        if (after is None) == (at is None):
-            raise Malformed("Not one of after and at is stated.", hint="Pass after=timedelta(days=3), or at=… .")
+        require_one_time(after, at)
         awaited: Json = {"event": unless} if isinstance(unless, str) else {"version_above": unless}
         rest = (None if unless is None else jsonb(awaited), since_version, opens)
         streams = all_passed_on([on(decider, decider_id, event)], caused_by)
