@@ -33,9 +33,10 @@ from pydantic import BaseModel, ValidationError
 
 from millrace.commands.decider import Decider
 from millrace.commands.handle import handle
-from millrace.errors import Conflict, GaveUp, InvalidSubscription, TryLater
+from millrace.errors import Conflict, EventNotRegistered, InvalidSubscription, MillraceError, TryLater
 from millrace.event_store import Delivery, Event, EventStore, NewEvent
 from millrace.event_store.ids import id_of
+from millrace.event_store.platform import PlatformStore
 from millrace.handlers.declaration import Refused, Subscription
 from millrace.patience import PAUSE_S
 
@@ -148,6 +149,7 @@ class Process(Subscription):
     key: Mapping[str, str]
     methods: Mapping[tuple[str, str | type], str]
     waits: Mapping[str, timedelta]
+    imports: bool
 
     @property
     def decider(self) -> str:
@@ -156,8 +158,13 @@ class Process(Subscription):
 
     def prepare(self, store: EventStore) -> None:
         """Register the events of its streams."""
-        for event in (STEP, *self.events):
-            store.register_decider_event(self.decider, event, f"Of the process {self.view}.")
+        try:
+            for event in (STEP, *self.events):
+                store.register_decider_event(self.decider, event, f"Of the process {self.view}.")
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise InvalidSubscription(
+                f"The process {self.name} cannot work: its login may not append.", hint="Grant it event_store_writer."
+            ) from error
 
     def key_of(self, event: Event) -> str | None:
         """Return the instance that an event is for; None for none."""
@@ -168,6 +175,22 @@ class Process(Subscription):
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
         return None if found is None or isinstance(found, Mapping | list) else str(found)
+
+    def unfit_states(self, store: PlatformStore) -> list[str]:
+        """Say which living instances among those of the newest steps have a state that does not fit the class."""
+        try:
+            steps = store.latest_events(100, self.decider, event=STEP)
+        except EventNotRegistered:
+            return []
+        unfit = list[str]()
+        # the last one of each instance counts
+        for step in {step.decider_id: step for step in reversed(steps)}.values():
+            try:
+                if not step.data["ended"]:
+                    self.read(step.decider_id, step.data["state"])
+            except Refused as error:
+                unfit += [str(error)]
+        return unfit
 
     def heard(self, instance: Instance, key: str, what: "Event | RefusedCommand") -> tuple[Instance, Do] | None:
         """Let the method for it hear an event, or a refusal; None where no method does."""
@@ -181,22 +204,34 @@ class Process(Subscription):
         method = next((self.methods[kind, named] for kind in kinds if (kind, named) in self.methods), None)
         if method is None:
             return None
-        try:
-            state = self.model(**self._upgraded(instance.state or {}))
-        except ValidationError as error:
-            wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-            raise Refused(f"The state of {self.decider} {key} does not fit {self.name}: {wrong}.") from None
-        object.__setattr__(state, "key", key)
+        state = self.read(key, instance.state)
         do = Do()
         getattr(state, method)(what, do)
         return Instance(state.model_dump(mode="json"), do.ended or instance.ended), do
 
-    def _upgraded(self, stored: dict[str, Any]) -> dict[str, Any]:
+    def read(self, key: str, stored: dict[str, Any] | None) -> BaseModel:
+        """Return an instance of the class with a stored state, or without one.
+
+        Raises:
+            Refused: The state does not fit the class.
+        """
         upgrade = getattr(self.model, "upgrade", None)
-        return upgrade(stored) if upgrade and stored else stored
+        try:
+            state = self.model(**(upgrade(stored) if upgrade and stored else stored or {}))
+        except ValidationError as error:
+            wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+            raise Refused(f"The state of {self.decider} {key} does not fit {self.name}: {wrong}.") from None
+        object.__setattr__(state, "key", key)
+        return state
 
 
-def process(*, view: str, key: Mapping[str, str], **settings: Any) -> Callable[[type[Class]], Process]:  # noqa: ANN401 - of Subscription
+def process(
+    *,
+    view: str,
+    key: Mapping[str, str],
+    imports: bool = False,
+    **settings: Any,  # noqa: ANN401 - of Subscription
+) -> Callable[[type[Class]], Process]:
     """Declare a process: a class with the fields of its state, and methods that hear events.
 
     A method takes the event and a `Do`, does no I/O, and raises nothing. A field that is added later has a default,
@@ -206,6 +241,7 @@ def process(*, view: str, key: Mapping[str, str], **settings: Any) -> Callable[[
         view: The view's name.
         key: For each decider, where its events have the instance: `decider_id`, or a path such as `data.order_id`.
             Events without it are passed over.
+        imports: Whether imported events begin instances.
         settings: As of `subscription`: concurrency, start, version, max_attempts, …
 
     Raises:
@@ -239,6 +275,7 @@ def process(*, view: str, key: Mapping[str, str], **settings: Any) -> Callable[[
             key=key,
             methods=methods,
             waits=waits,
+            imports=imports,
             **settings,
         )
         return made
@@ -255,6 +292,8 @@ def _step(process: Process, store: EventStore, event: Delivery) -> None:
     wait = process.waits.get(event.event) if instance.state is None else None
     if wait and ("starts", event.event) not in process.methods and datetime.now(UTC) < event.created_at + wait:
         raise TryLater(f"{process.decider} {key} has not begun", after_s=PAUSE_S)
+    if instance.state is None and not process.imports and (event.metadata or {}).get("imported"):
+        return
     if store.log_position(step_id) is None:
         # states are stored: they are made of sealed values, not of opened ones
         _take(process, store, key, step_id, structs.replace(event), instance, version)
@@ -305,7 +344,7 @@ def _refusal(store: EventStore, asked: Command, command_id: UUID) -> RefusedComm
     try:
         with store.savepoint():
             handle(store, asked.decider, asked.decider_id, asked.command, command_id=command_id)
-    except (psycopg.Error, GaveUp):
+    except (psycopg.Error, MillraceError):
         raise
     except Exception as error:  # noqa: BLE001 - a decider refuses by any error
         return RefusedCommand(asked.decider_id, asked.command, error)

@@ -146,7 +146,7 @@ class Mapping:
             if names.time:
                 _put(data, paths[names.time[0]], self._iso(data))
             # an empty cell is no metadata
-            metadata = {name: cell for name in names.metadata if (cell := _at(data, paths[name])) not in (None, "")}
+            cells = {name: cell for name in names.metadata if (cell := _at(data, paths[name])) not in (None, "")}
             marks = self._marked(data)
             whole = data if names.data is None else self._whole(data)
             for column in self._moved:
@@ -154,7 +154,6 @@ class Mapping:
             data_json = _members(whole)
             for placeholder, mark in marks.items():
                 data_json = data_json.replace(quoted(placeholder), mark)
-            metadata_json = f', "metadata": {{{_members(metadata)}}}' if metadata else ""
         except _Fault as fault:
             return str(fault)
         except RecursionError:
@@ -162,7 +161,7 @@ class Mapping:
         return Event(
             event,
             f'{self._beginning}{quoted(stream)}, "event": {quoted(event)}, "event_id": "{event_id}", '
-            f'"data": {{{data_json}}}{metadata_json}}}',
+            f'"data": {{{data_json}}}, "metadata": {{{_members({"imported": True, **cells})}}}}}',
             event_id,
         )
 

@@ -29,8 +29,9 @@ def check_command(
     """Compare declarations with a store; exit code 1 for a fault.
 
     Nothing is changed. Each event is registered, new, differs from the store's schema, or is refused. A column whose
-    field is in no schema of its events is reported, and is a fault where these schemas forbid the field. Also reported:
-    read models that would be built anew, and zones of rollups with other clocks in Spark than in Postgres.
+    field is in no schema of its events is reported, and is a fault where these schemas forbid the field. So is a state
+    of a process that its class cannot read. Also reported: read models that would be built anew, and zones of rollups
+    with other clocks in Spark than in Postgres.
     """
     from millrace.event_schemas.registering import schemas_by_event, states_in_store
     from millrace.read_models.shown.known_names import unknown_properties
@@ -55,6 +56,7 @@ def check_command(
         for message, forbidden in unknown_properties(model, schemas):
             (wrong if forbidden else warnings).append(f"read model {model.name}, {message}")
     warnings += _zone_warnings(declarations, dsn)
+    wrong += _unfit_states(declarations, dsn)
     rows = [(each.event.decider, each.event.event, each.event.version, each.state) for each in found]
     if as_json:
         names = ("decider", "event", "event_version", "state")
@@ -70,6 +72,15 @@ def check_command(
             Screen().print("Nothing is wrong.")
     if wrong:
         raise typer.Exit(1)
+
+
+def _unfit_states(declarations: "Declarations", dsn: str | None) -> list[str]:
+    """Say which of the newest living instances of processes have a state that the declared class cannot read."""
+    from millrace.commands.processes import Process
+
+    processes = [each for each in declarations.subscriptions.values() if isinstance(each, Process)]
+    with chosen_store(dsn) as store:
+        return [unfit for each in processes for unfit in each.unfit_states(store)]
 
 
 def _zone_warnings(declarations: "Declarations", dsn: str | None) -> list[str]:

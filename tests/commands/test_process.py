@@ -5,13 +5,16 @@ from datetime import timedelta
 from typing import Any, cast
 
 import psycopg
+import pytest
 
-from millrace import Decider, Emit
-from millrace.commands.processes import Do, RefusedCommand, on, on_late, on_refused, process, starts
+from millrace import Decider, Emit, EventStore, NewEvent
+from millrace.commands.processes import Do, Process, RefusedCommand, on, on_late, on_refused, process, starts
+from millrace.errors import InvalidSubscription
 from millrace.event_store import Event
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.log_lines import Counters
 from millrace.testing import Given, event, given
+from tests.support.logins import logins
 
 DAYS = timedelta(days=1)
 
@@ -147,3 +150,51 @@ def test_an_early_event_waits_and_one_without_a_key_is_passed_over(dsn: str) -> 
     counters = hear(given(TAKEN, event("payment", "p-2", "taken", **orphan), dsn=dsn))
     assert (counters.handled, counters.given_back) == (1, 1)
     assert names(dsn, "process:checkout") == []
+
+
+def test_an_imported_event_begins_nothing_unless_the_process_says_so(dsn: str) -> None:
+    registered(dsn)
+    shop = given(dsn=dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        PlatformStore(connection).register_decider_event("order", "placed", "")
+        PlatformStore(connection).append("order", "o-1", NewEvent("placed", metadata={"imported": True}))
+    assert (hear(shop).handled, names(dsn, "process:checkout")) == (1, [])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        PlatformStore(connection).seek_view("checkout", "RESET_TO_EARLIEST")
+    process_ = cast("Process", Checkout)
+    assert shop.when(importing(process_)).handled == 1
+    assert names(dsn, "process:checkout") == ["step"]
+
+
+def importing(process_: Process) -> Process:
+    """Return the same process, which imported events begin."""
+    own = {name: each for name, each in vars(process_.model).items() if not name.startswith("_")}
+    return process(view=process_.view, key=process_.key, imports=True)(type("Checkout", (), own))
+
+
+def test_states_that_the_class_cannot_read_are_named(dsn: str) -> None:
+    registered(dsn)
+    shop = given(PLACED, event("order", "o-2", "placed"), dsn=dsn)
+    hear(shop)
+
+    @process(view="checkout", key={"order": "decider_id"})
+    class Changed:
+        payment_id: int = 0
+
+        @starts("placed")
+        def placed(self, _: Event, do: Do) -> None:
+            do.end()
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        store = PlatformStore(connection)
+        sentence = "The state of process:checkout {} does not fit tests.commands.test_process.{}: payment_id."
+        local = "test_states_that_the_class_cannot_read_are_named.<locals>.Changed"
+        assert cast("Process", Checkout).unfit_states(store) == []
+        assert sorted(cast("Process", Changed).unfit_states(store)) == [
+            sentence.format(key, local) for key in ("o-1", "o-2")
+        ]
+
+
+def test_a_login_that_may_not_append_is_told_at_the_start(store: PlatformStore) -> None:
+    with logins(store.connection) as login, pytest.raises(InvalidSubscription, match=r"login may not append\."):
+        cast("Process", Checkout).prepare(EventStore(login("event_store_consumer")))

@@ -38,6 +38,7 @@ def test_its_text_is_that_of_its_values(
         "event_id": f"{str(command)[:14]}8{str(command)[15:27]}000000007",
         "command_id": str(command),
         "data": data,
+        "metadata": {"imported": True},
     }
     assert row.values[of_stream] == stream
 
@@ -48,10 +49,10 @@ def test_columns_of_metadata_are_beside_the_data() -> None:
     event = mapping.event(Row(1, 2, "", 0, values))
     assert isinstance(event, Event)
     assert json.loads(event.json_text)["data"] == {"n": 1}
-    assert json.loads(event.json_text)["metadata"] == {"correlation_id": "r-7"}
+    assert json.loads(event.json_text)["metadata"] == {"imported": True, "correlation_id": "r-7"}
     without = mapping.event(Row(2, 3, "", 0, {**values, "correlation_id": None}))
     assert isinstance(without, Event)
-    assert "metadata" not in json.loads(without.json_text)
+    assert json.loads(without.json_text)["metadata"] == {"imported": True}
 
 
 def test_a_row_stays_as_it_was_in_the_file_whose_time_is_within_an_object() -> None:

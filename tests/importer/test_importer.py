@@ -112,7 +112,7 @@ def test_streams_events_and_times_may_be_within_objects(dsn: str, store: Platfor
     report = run(dsn, file, columns=Columns(("repo.name",), "type", ("repo.at.on",), metadata=("by.id",)))
     (event,) = store.read("permit", "a/b")
     assert event.data == {"repo": {"name": "a/b", "at": {"on": "2024-05-01"}}, "by": {"id": 7}}
-    assert event.metadata == {"by.id": 7}
+    assert event.metadata == {"imported": True, "by.id": 7}
     assert [(line, reason.split(":")[0]) for line, reason in rejected(report)] == [
         (2, "its time (repo.at.on) cannot be read"),
         (3, "the stream (repo.name) is missing or neither text nor a whole number"),

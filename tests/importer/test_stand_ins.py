@@ -22,7 +22,10 @@ def test_a_text_that_is_null_is_null_in_each_cell(dsn: str, store: PlatformStore
     columns = Columns(("case",), "activity", metadata=("at",), nulls=frozenset({"NA", "-"}))
     report = run(dsn, write_csv(tmp_path / "log.csv", rows), columns=columns)
     assert stored(store) == [("c-1", "begun", {"n": None}), ("c-1", "ended", {"n": "NA 1"})]
-    assert [event.metadata for event in store.read("permit", "c-1")] == [{"at": "2024-05-01"}, None]
+    assert [event.metadata for event in store.read("permit", "c-1")] == [
+        {"imported": True, "at": "2024-05-01"},
+        {"imported": True},
+    ]
     assert rejected(report) == [(3, "the stream (case) is missing or neither text nor a whole number")]
     # also in JSON, but not within an object
     file = write_text(tmp_path / "log.jsonl", '{"case": "c-2", "activity": "begun", "n": "NA", "o": {"n": "NA"}}')

@@ -7,6 +7,7 @@ import pytest
 
 from millrace.assets.declarations import declared
 from millrace.errors import MillraceError
+from millrace.event_store import NewEvent
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.stored.versions import ensure_version
 from tests.platform_defs.cli.conftest import Declare
@@ -40,6 +41,18 @@ class Carts:
 
     cart_id = stream_id()
     cents = sum_("data.cents")
+"""
+PROCESS = """
+from millrace.commands import process, starts
+
+@process(view="checkout", key={"cart": "decider_id"})
+class Checkout:
+    '''From a cart to its payment.'''
+    cents: int = 0
+
+    @starts("item_added")
+    def added(self, event, do):
+        do.end()
 """
 SENTENCE = "read model carts, column {}: property data.{} is in no schema of the events that it is read from; {}"
 NO_X_Y_Z = SENTENCE.format("x", "x_y_z", "there are data.cents")
@@ -164,3 +177,14 @@ def test_a_history_is_judged_by_what_is_declared(declare: Declare, store: Platfo
     assert store.connection.execute("select from event_store.event_schemas").fetchall() == []
     with pytest.raises(MillraceError, match="No event 'lost' of decider 'cart' is declared"):
         check(dsn, "--history", "cart", "lost")
+
+
+def test_states_that_a_process_cannot_read_are_faults(declare: Declare, store: PlatformStore, dsn: str) -> None:
+    declare(events=EVENTS, subscriptions=PROCESS)
+    assert told(dsn)["errors"] == []
+    store.register_decider_event("process:checkout", "step", "")
+    for cart, cents in (("c-1", "many"), ("c-1", 7), ("c-2", "many")):
+        step = NewEvent("step", {"state": {"cents": cents}, "ended": False})
+        store.append("process:checkout", cart, step)
+    unfit = "The state of process:checkout c-2 does not fit checked_here.subscriptions.Checkout: cents."
+    assert told(dsn, code=1)["errors"] == [unfit]

@@ -34,10 +34,10 @@ def test_columns_of_metadata_lead_to_the_events_of_a_request(dsn: str, store: Pl
     file.write_text("case,activity,at,correlation_id\nc-1,begun,2024-05-01,r-1\nc-2,begun,2024-05-02,\n")
     imported(file, *COLUMNS, "--metadata", "correlation_id", dsn=dsn)
     (event,) = store.events_of_correlation("r-1")
-    assert (event.decider_id, event.metadata) == ("c-1", {"correlation_id": "r-1"})
+    assert (event.decider_id, event.metadata) == ("c-1", {"imported": True, "correlation_id": "r-1"})
     assert "correlation_id" not in event.data
     (other,) = store.read("permit", "c-2")
-    assert other.metadata is None
+    assert other.metadata == {"imported": True}
     with pytest.raises(ImportRefused, match="nobody"):
         imported(file, *COLUMNS, "--metadata", "nobody", dsn=dsn)
 
