@@ -385,11 +385,14 @@ set local check_function_bodies = off;
 \ir functions/read_models/approve_version.sql
 \ir functions/read_models/declare_version.sql
 \ir functions/read_models/drop_version.sql
+\ir functions/read_models/end_feed.sql
+\ir functions/read_models/feed_epoch.sql
 \ir functions/read_models/is_unused_version.sql
 \ir functions/read_models/lock_model.sql
 \ir functions/read_models/mark_built.sql
 \ir functions/read_models/model_versions.sql
 \ir functions/read_models/purged_discards.sql
+\ir functions/read_models/replace_feed.sql
 \ir functions/read_models/serve_version.sql
 \ir functions/read_models/stream_state.sql
 \ir functions/read_models/version_of_view.sql
@@ -408,7 +411,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '735060147f42a967335ca59d1674904823bbd4cbfc8ff90270042f95ec748091'),
+  (0, '34a3b7f3619c9eeb5f258a20fde2e3e0914898a0a9983066ab3749b4d55a2422'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

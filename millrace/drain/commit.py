@@ -26,6 +26,7 @@ from millrace.event_store.platform import PlatformStore
 from millrace.patience import anew
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import require_known
+from millrace.read_models.stored.feed import tell_replaced
 from millrace.read_models.stored.indexes import give_up_for
 from millrace.read_models.stored.merge import (
     StagedRows,
@@ -237,6 +238,8 @@ def commit_rebuild(store: PlatformStore, work: Work) -> Commit:
                 replaced = replace_partition(connection, model, lease.partition, batch.number, batch.rows)
                 mend_rollups(connection, model, lease.partition)
                 mark_built(connection, model, [lease.partition])
+                if replaced.written:
+                    tell_replaced(connection, model)
         rebuilt.rows_of[lease.partition] = replaced.rows
         rebuilt.changed += replaced.written
         rebuilt.failures += [one for one in work.failures if one.stream.partition == lease.partition]

@@ -82,6 +82,7 @@ class ReadModel:
         each: As a source, the array with elements that each count as an event does; None if events count.
         owners: The owners that Dagster shows.
         tags: The tags that Dagster shows.
+        feed: Whether its changes are events of the decider `model:<name>`.
     """
 
     name: str
@@ -108,6 +109,7 @@ class ReadModel:
     declared_events: "tuple[DeclaredEvent, ...] | None" = field(default=(), repr=False, compare=False)
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
+    feed: bool = False
 
     def at_version(self, version: int, view: str) -> Self:
         """Return the model as one of its versions: with that version's tables and view."""
@@ -309,6 +311,7 @@ def read_model(
     indexes: Sequence[Declared] = (),
     owners: Sequence[str] = (),
     tags: Mapping[str, str] | None = None,
+    feed: bool = False,
 ) -> Callable[[type], ReadModel]:
     """Declare a read model: the class's docstring is its description, its attributes are its columns.
 
@@ -330,6 +333,8 @@ def read_model(
         indexes: The indexes of its rows, each a column, a tuple of columns or an `index(…)`; its key has one.
         owners: The owners that Dagster shows: email addresses, and `team:` with a name.
         tags: The tags that Dagster shows.
+        feed: Whether each change of a row is an event of the decider `model:<name>`, in the row's transaction; such a
+            model names its deciders.
 
     Raises:
         InvalidReadModel: Names, key or columns do not fit together.
@@ -357,6 +362,10 @@ def read_model(
                 (
                     [n for n in deletes or () if events is not None and n not in events],
                     "is named in deletes= but not in events=: name it in both",
+                ),
+                (
+                    ["feed"] if feed and (deciders is None or f"model:{name}" in deciders) else [],
+                    "would be fed by its own events: name other deciders in deciders=",
                 ),
                 *key_problems(name, key, keys, columns, "stream_id(), field(…), carried(…) or bucket(…)"),
                 (
@@ -398,6 +407,7 @@ def read_model(
             each=each,
             owners=tuple(owners),
             tags=dict(tags or {}),
+            feed=feed,
         )
         if fault := labels_fault(owners, tags or {}):
             raise InvalidReadModel(f"read model {name}: {fault}")

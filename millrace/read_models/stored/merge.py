@@ -14,6 +14,7 @@ from psycopg import sql
 
 from millrace.errors import MillraceError
 from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored.feed import told
 from millrace.read_models.stored.row_arrays import travelling, unnested
 from millrace.read_models.stored.tables import (
     listed,
@@ -84,8 +85,9 @@ def merge_batch(connection: psycopg.Connection, model: ReadModel, batch: int, st
     if not staged:
         return 0
     lock_rows(connection, model)
-    with _key_named(model):
-        merged = connection.execute(_merge(model, _staged(model)), _parameters(batch, staged)).rowcount
+    parameters, rows = _parameters(batch, staged), sum(one.rows for one in staged)
+    with told(connection, model, rows, _staged(model), parameters), _key_named(model):
+        merged = connection.execute(_merge(model, _staged(model)), parameters).rowcount
     forget_batch(connection, model, batch)
     return merged
 
@@ -103,9 +105,12 @@ def merge_rows(connection: psycopg.Connection, model: ReadModel, rows: pa.Table)
     if not len(rows):
         return 0
     lock_rows(connection, model)
-    arrays = [travelling(rows.column(name), type_) for name, type_ in state_schema(model).items()]
-    with _key_named(model):
-        return connection.execute(merge_of_arrays(model), arrays).rowcount
+    schema = state_schema(model)
+    arrays = {name: travelling(rows.column(name), type_) for name, type_ in schema.items()}
+    keys = unnested({name: schema[name] for name in model.keys}, state_types(model))
+    key_arrays = [arrays[name] for name in model.keys]
+    with told(connection, model, len(rows), sql.SQL("({})").format(keys), key_arrays), _key_named(model):
+        return connection.execute(merge_of_arrays(model), [*arrays.values()]).rowcount
 
 
 def lock_rows(connection: psycopg.Connection, model: ReadModel) -> None:

@@ -192,4 +192,4 @@ def _remove(connection: psycopg.Connection, name: str) -> None:
 
 def renamed(model: ReadModel, name: str) -> ReadModel:
     """Return a model with tables and a view of another name, without lookups: other models' rows are not of then."""
-    return replace(model, name=name, view=name, lookups={}, indexes=())
+    return replace(model, name=name, view=name, lookups={}, indexes=(), feed=False)

@@ -70,6 +70,21 @@ class ReadModelStore(SqlFunctions):
         """Make a version the one that people read, in the transaction that replaces the model's SQL view."""
         self._value(str, "select event_store_platform.serve_version(%s, %s)", (model, version))
 
+    def feed_epoch(self, model: str, version: int) -> int | None:
+        """Return the epoch of a model's feed, and keep it in this transaction: 0 before it begins.
+
+        None if the version does not serve.
+        """
+        return self._value(int | None, "select event_store_platform.feed_epoch(%s, %s)", (model, version))  # type: ignore[arg-type]
+
+    def replace_feed(self, model: str, version: int) -> int:
+        """Begin the next epoch of a model's feed, which says that its rows are to be read anew; return it."""
+        return self._value(int, "select event_store_platform.replace_feed(%s, %s)", (model, version))
+
+    def end_feed(self, model: str) -> None:
+        """Let a model tell no more changes."""
+        self._value(str, "select event_store_platform.end_feed(%s)", (model,))
+
     def approve_version(self, model: str, version: int, reason: str | None = None) -> None:
         """Let a version serve once it has caught up; audited, once."""
         self._value(str, "select event_store_platform.approve_version(%s, %s, %s)", (model, version, reason))

@@ -227,7 +227,7 @@ def create_view(connection: psycopg.Connection, model: ReadModel) -> None:
         psycopg.errors.LockNotAvailable: Readers held the view for longer than the lock timeout.
     """
     view = relation(model.name)
-    query = with_lookups(_view_query(model), model.lookups)
+    query = with_lookups(view_query(model), model.lookups)
     statement = sql.SQL("create or replace view {} as {}").format(view, query)
     try:
         with connection.transaction():
@@ -334,7 +334,7 @@ def _others_dropped(connection: psycopg.Connection, model: ReadModel) -> Iterato
             connection.execute(statement)
 
 
-def _view_query(model: ReadModel) -> sql.Composed:
+def view_query(model: ReadModel) -> sql.Composed:
     """Return the query of the public view: over the state; for a rollup, the sums of its log partitions' groups."""
     keys = listed(model.keys)
     public = sql.SQL(", ").join(

@@ -24,6 +24,7 @@ from millrace.event_store.platform import PlatformStore
 from millrace.patience import PAUSE_S
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.upcasts import Upcast, stored_upcasts
+from millrace.read_models.stored.feed import tell_replaced
 from millrace.read_models.stored.indexes import are_due, create_index, stored_indexes
 from millrace.read_models.stored.rollup_tables import are_current, drop_rollups, show_rollups, update_rollups
 from millrace.read_models.stored.store import ReadModelStore, Version
@@ -185,6 +186,8 @@ def attach_version(
     with connection.transaction():
         built = ensure_version(connection, model, archive)
         PlatformStore(connection).attach_consumer(built.view, consumer)
+        if not model.feed:
+            ReadModelStore(connection).end_feed(model.name)
     drop_unused_versions(connection, built)
     return built
 
@@ -271,6 +274,7 @@ def serve_if_caught_up(connection: psycopg.Connection, model: ReadModel) -> bool
                 raise psycopg.Rollback(switch)
             _name_left_indexes(connection, model)
             ReadModelStore(connection).serve_version(model.name, model.version)
+            tell_replaced(connection, model)
     except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
         return False  # the next call tries again
     drop_unused_versions(connection, model)
@@ -382,6 +386,7 @@ def reset_model(connection: psycopg.Connection, model: ReadModel) -> None:
         built = [model.at_version(stored.version, stored.view) for stored in versions(connection, model.name)]
         for version in built:
             require_ownership(connection, version)
+        tell_replaced(connection, model)
         drop_view(connection, model)
         for version in built:
             drop_rollups(connection, version, with_views=True)

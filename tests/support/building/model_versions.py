@@ -35,7 +35,7 @@ def relations(connection: psycopg.Connection) -> set[str]:
     found = rows(
         connection,
         "select relname from pg_class where relnamespace = 'read_models'::regnamespace"
-        " and relkind in ('r', 'p', 'v') and not relispartition and relname not in ('as_of', 'declarations', 'diffs')",
+        " and relkind in ('r', 'p', 'v') and not relispartition and relname not in ('as_of', 'declarations', 'diffs', 'feeds')",
     )
     return {name for (name,) in found}
 

@@ -1,0 +1,112 @@
+"""A read model's changes as events: what became of each public row, in the transaction that changes it.
+
+The events are of decider `model:<name>`, in a stream per key: `inserted`, `updated`, `deleted`, with the row before and
+after. A change of many rows is one event `replaced` in each log partition, which begins the next epoch: the rows are to
+be read anew, and events of lower epochs no longer count.
+
+Two commits never meet at a key: a key of one stream is of one log partition, whose lease one consumer has, and commits
+of other models wait for each other (`merge.lock_rows`). So the rows before and after a merge are its changes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from millrace.event_store.ids import uuid7
+from millrace.event_store.json_text import written
+from millrace.read_models.declared.declaration import ReadModel
+from millrace.read_models.stored.store import ReadModelStore
+from millrace.read_models.stored.tables import listed, view_query
+
+# more keys than this change at once: after an outage, or in a rebuild
+MOST_TOLD = 10_000
+
+Parameters: TypeAlias = Sequence[Any] | Mapping[str, Any]
+
+
+@contextmanager
+def told(
+    connection: psycopg.Connection, model: ReadModel, rows: int, fresh: sql.Composable, parameters: Parameters
+) -> Iterator[None]:
+    """Tell the changes of public rows that the block makes; do nothing for a model without a feed, or that builds.
+
+    Args:
+        connection: The connection of the transaction, which holds the rows.
+        model: The read model.
+        rows: How many fresh rows there are.
+        fresh: The fresh rows, an item of a FROM, by which the changed keys are known.
+        parameters: Those of `fresh`.
+    """
+    epoch = ReadModelStore(connection).feed_epoch(model.name, model.version) if model.feed else None
+    if epoch is None:
+        yield
+    elif epoch == 0 or rows > MOST_TOLD:
+        yield
+        ReadModelStore(connection).replace_feed(model.name, model.version)
+    else:
+        query = _public_rows(model, fresh)
+        before = _rows(connection, query, parameters)
+        yield
+        after = _rows(connection, query, parameters)
+        _tell(connection, model, epoch, before, after)
+
+
+def tell_replaced(connection: psycopg.Connection, model: ReadModel) -> None:
+    """Tell that the rows of a model are to be read anew, if it has a feed and serves."""
+    models = ReadModelStore(connection)
+    if model.feed and models.feed_epoch(model.name, model.version) is not None:
+        models.replace_feed(model.name, model.version)
+
+
+def _public_rows(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
+    key = listed(model.public_key, of="r")
+    many = len(model.public_key) > 1
+    return sql.SQL(
+        """
+        select {key}, to_jsonb(r)::text
+        from (select distinct {keys} from {fresh} fresh) touched
+        cross join lateral (select * from ({rows}) v where {same_key}) r
+        """
+    ).format(
+        key=sql.SQL("jsonb_build_array({})::text").format(key) if many else sql.SQL("{}::text").format(key),
+        keys=listed([*model.keys]),
+        fresh=fresh,
+        rows=view_query(model),
+        same_key=sql.SQL(" and ").join(
+            sql.SQL("{} = {}").format(sql.Identifier("v", name), sql.Identifier("touched", name)) for name in model.keys
+        ),
+    )
+
+
+def _rows(connection: psycopg.Connection, query: sql.Composed, parameters: Parameters) -> dict[str, str]:
+    return dict(connection.execute(query, parameters).fetchall())
+
+
+def _tell(
+    connection: psycopg.Connection, model: ReadModel, epoch: int, before: dict[str, str], after: dict[str, str]
+) -> None:
+    shared = (
+        f'"decider": {written(f"model:{model.name}")}, "command_id": "{uuid4()}", "metadata": {{"feed_epoch": {epoch},'
+        f' "model_version": {model.version}}}'
+    )
+    changes = list[str]()
+    for key in sorted({*before, *after}):
+        one, other = before.get(key), after.get(key)
+        if one == other:
+            continue
+        event = "inserted" if one is None else "deleted" if other is None else "updated"
+        changes.append(
+            f'{{{shared}, "decider_id": {written(_stream(key))}, "event": "{event}", "event_id": "{uuid7()}",'
+            f' "data": {{"before": {one or "null"}, "after": {other or "null"}}}}}'
+        )
+    if changes:
+        connection.execute("select from event_store.append_events(%s::jsonb)", (f"[{', '.join(changes)}]",))
+
+
+def _stream(key: str) -> str:
+    """Return the stream of a key: its text, quoted where that is none of a row, or empty."""
+    return written(key) if not key or key[0] in '@"' else key

@@ -1,0 +1,58 @@
+-- One event for each log partition: between them there is no order, so each consumer hears it where it reads.
+-- Races: it waits for commits that tell changes of the epoch before.
+-- Example: select replace_feed('orders', 2)
+create or replace function event_store_platform.replace_feed(
+  v_model text,
+  v_version int
+)
+returns bigint
+language plpgsql
+volatile
+security definer
+set search_path = event_store, pg_temp
+as $$
+declare
+  _decider constant text := 'model:' || v_model;
+  _partitions constant int := (select count(*) from event_store.log_partitions);
+  _epoch bigint;
+begin
+  insert into read_models.feeds as f (model, epoch, tells)
+  values (v_model, 1, true)
+  on conflict (model) do update set epoch = f.epoch + 1, tells = true
+  returning f.epoch into _epoch;
+  if _epoch = 1 then
+    perform event_store_private.lock_deciders();
+    perform set_config('event_store.registering', 'on', true);
+    insert into event_store.deciders as d (decider, event, event_version, description, owner)
+    select _decider, e.event, 1, e.description || ' read model ' || v_model || '.', 'event_store_owner'
+    from (
+      values
+        ('inserted', 'A row came into'), ('updated', 'A row changed in'), ('deleted', 'A row left'),
+        ('replaced', 'Many rows changed at once in')
+    ) e(event, description)
+    on conflict (decider, event, event_version) do update set owner = excluded.owner;
+    perform set_config('event_store.registering', '', true);
+  end if;
+  perform from event_store.append_events((
+    select jsonb_agg(jsonb_build_object(
+      'decider', _decider, 'decider_id', s.id, 'event', 'replaced', 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(),
+      'data', '{}'::jsonb, 'metadata', jsonb_build_object('feed_epoch', _epoch, 'model_version', v_version)
+    ))
+    from generate_series(0, _partitions - 1) p(number)
+    -- the first name that belongs to this log partition
+    cross join lateral (
+      select format('@p%s-%s', lpad(p.number::text, 2, '0'), n.number)
+      from generate_series(0, 1000000) n(number)
+      where event_store.stream_partition(format('@p%s-%s', lpad(p.number::text, 2, '0'), n.number), _partitions) = p.number
+      limit 1
+    ) s(id)
+  ));
+  return _epoch;
+end
+$$;
+
+comment on function event_store_platform.replace_feed(text, int) is
+'Begins the next epoch of the feed of read model v_model, and returns it: one event `replaced` in each log partition says that '
+'the rows are to be read anew, from version v_version. The first call begins the feed.';
+revoke all on function event_store_platform.replace_feed(text, int) from public;
+grant execute on function event_store_platform.replace_feed(text, int) to event_store_owner;
