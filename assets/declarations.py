@@ -157,6 +157,7 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
     from millrace.event_schemas.model import declared_event
     from millrace.handlers.declaration import Subscription
     from millrace.read_models.declared.declaration import ReadModel, refuse
+    from millrace.read_models.declared.feeds import feeding_circles
     from millrace.read_models.declared.rollups import Rollup, rollup_problems
     from millrace.read_models.declared.sealed import sealed, with_sealed_lookups
 
@@ -181,6 +182,9 @@ def declared(package: str | None, rooms: Collection[str] = ROOMS) -> Declaration
                 marked[thing.name] = sealed(thing, personal)
             except InvalidReadModel as error:
                 found.refuse("read_models", thing, str(error))
+    for circle in feeding_circles(marked.values()):
+        told = f"read model {circle[0]}: its changes feed it again, through {', '.join(circle[1:])}"
+        found.refuse("read_models", marked.pop(circle[0]), told)
     marked = with_sealed_lookups(marked)
     for rollup in [*rollups.values()]:
         try:

@@ -484,6 +484,18 @@ def test_a_file_that_fails_is_told_by_line(declare: Declare, tmp_path: Path, tex
     assert str(fault).startswith(f"{tmp_path / package / file}:{line}: {error}")
 
 
+def test_read_models_that_feed_each_other_are_refused(declare: Declare) -> None:
+    files = {}
+    for name, other in (("A", "b"), ("B", "c"), ("C", "a"), ("D", "a")):
+        text = MODEL.format(view=name.lower(), name=name).replace('["d"]', f'["model:{other}"], feed=True')
+        files[f"read_models__{name.lower()}"] = text
+    found = declared(declare(**files))
+    # without one of them the others are no circle
+    assert len(found.models) == 3
+    (fault,) = found.faults
+    assert "its changes feed it again, through" in fault.error
+
+
 def test_read_models_that_look_each_other_up_are_refused_with_the_files(declare: Declare, tmp_path: Path) -> None:
     files = {}
     for name, other in ("A", "B"), ("B", "A"):
