@@ -411,7 +411,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '34a3b7f3619c9eeb5f258a20fde2e3e0914898a0a9983066ab3749b4d55a2422'),
+  (0, '9f63d583dce86d02bb00a1803ec5df0de1b698739f3dbc99bd8acbdf1dd01de3'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -99,7 +99,7 @@ BUDGETS = {
     "millrace/personal": 835,  # text of captures and imports
     "millrace/postgres": 1100,
     "millrace/producers": 665,
-    "millrace/read_models": 7380,  # columns of personal values: sealed, or refused
+    "millrace/read_models": 7550,  # columns of personal values: sealed, or refused
     "millrace/spark": 2350,
 }
 # modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part

@@ -16,6 +16,9 @@ declare
   _partitions constant int := (select count(*) from event_store.log_partitions);
   _epoch bigint;
 begin
+  if not exists (select from read_models.declarations d where d.model = v_model and d.version = v_version) then
+    perform event_store_private.refuse_request('there is no such version of the model', 'model_versions has them.');
+  end if;
   insert into read_models.feeds as f (model, epoch, tells)
   values (v_model, 1, true)
   on conflict (model) do update set epoch = f.epoch + 1, tells = true
@@ -53,6 +56,6 @@ $$;
 
 comment on function event_store_platform.replace_feed(text, int) is
 'Begins the next epoch of the feed of read model v_model, and returns it: one event `replaced` in each log partition says that '
-'the rows are to be read anew, from version v_version. The first call begins the feed.';
+'the rows are to be read anew, from version v_version. The first call begins the feed. MR005 there is no such version.';
 revoke all on function event_store_platform.replace_feed(text, int) from public;
 grant execute on function event_store_platform.replace_feed(text, int) to event_store_owner;
