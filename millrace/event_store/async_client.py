@@ -46,7 +46,7 @@ from millrace.event_store.rows import (
     StreamState,
     View,
 )
-from millrace.event_store.scheduling import SCHEDULE
+from millrace.event_store.scheduling import LONGEST, SCHEDULE
 from millrace.event_store.sealing import MAY_OPEN, Read, readable, with_sealed
 from millrace.event_store.sql_functions import (
     CHECK_AFTER_CALLS,
@@ -403,8 +403,14 @@ class AsyncScheduling(AsyncSealing):
             EventNotRegistered: The decider has no such event.
             DataRefused: The data do not fit the event's schema.
         """
-        if (after is None) == (at is None):
-            raise Malformed("Not one of after and at is stated.", hint="Pass after=timedelta(days=3), or at=… .")
+        if (at is None) == (after is None) or (
+            at.utcoffset() is None if at is not None else not isinstance(after, timedelta) or abs(after) > LONGEST
+        ):
+            raise Malformed(
+                f"Not one of after, at most {LONGEST.days} days, and at, with a time zone, is stated.",
+                detail=f"after is {after!r}, at is {at!r}",
+                hint="Pass after=timedelta(days=3), or at=datetime(…, tzinfo=UTC).",
+            )
         awaited: Json = {"event": unless} if isinstance(unless, str) else {"version_above": unless}
         rest = (None if unless is None else jsonb(awaited), since_version, opens)
         streams = all_passed_on([on(decider, decider_id, event)], caused_by)

@@ -18,6 +18,8 @@ SCHEDULE = (
     "select * from event_store.schedule_event(%s, %s, %s, %s, %s, %s, coalesce(%s, clock_timestamp() + %s),"
     " %s, %s, %s, %s, %s, %s, %s)"
 )
+# not every longer time has a date in Python
+LONGEST = timedelta(days=1_000_000)
 
 
 class Scheduling(Sealing):
@@ -60,8 +62,14 @@ class Scheduling(Sealing):
             EventNotRegistered: The decider has no such event.
             DataRefused: The data do not fit the event's schema.
         """
-        if (after is None) == (at is None):
-            raise Malformed("Not one of after and at is stated.", hint="Pass after=timedelta(days=3), or at=… .")
+        if (at is None) == (after is None) or (
+            at.utcoffset() is None if at is not None else not isinstance(after, timedelta) or abs(after) > LONGEST
+        ):
+            raise Malformed(
+                f"Not one of after, at most {LONGEST.days} days, and at, with a time zone, is stated.",
+                detail=f"after is {after!r}, at is {at!r}",
+                hint="Pass after=timedelta(days=3), or at=datetime(…, tzinfo=UTC).",
+            )
         awaited: Json = {"event": unless} if isinstance(unless, str) else {"version_above": unless}
         rest = (None if unless is None else jsonb(awaited), since_version, opens)
         streams = all_passed_on([on(decider, decider_id, event)], caused_by)
