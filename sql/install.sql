@@ -408,7 +408,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '735060147f42a967335ca59d1674904823bbd4cbfc8ff90270042f95ec748091'),
+  (0, 'cdf9d02f7a539620f1322d1f24abb1ab364f22bbac279e0164231c25f9ef09fc'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
