@@ -35,7 +35,7 @@ from pydantic_core import PydanticSerializationError
 
 from millrace.commands.decider import Decider
 from millrace.commands.handle import handle
-from millrace.errors import Conflict, InvalidSubscription, MillraceError, StreamClosed, TryLater
+from millrace.errors import Conflict, GaveUp, InvalidSubscription, MillraceError, StreamClosed, TryLater
 from millrace.event_store import Delivery, Event, EventStore, NewEvent
 from millrace.event_store.ids import id_of
 from millrace.handlers.declaration import Refused, Subscription
@@ -356,6 +356,8 @@ def _refusal(store: EventStore, asked: Command, command_id: UUID) -> RefusedComm
     try:
         with store.savepoint():
             handle(store, asked.decider, asked.decider_id, asked.command, command_id=command_id)
+    except GaveUp as error:
+        raise SerializationFailure("other writers of the command's stream were first") from error
     except Exception as error:
         # a decider refuses by any error of its own; the store refuses what is set up wrong, and closed streams
         if isinstance(error, psycopg.Error | MillraceError) and not isinstance(error, StreamClosed):

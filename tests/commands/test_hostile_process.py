@@ -147,3 +147,20 @@ def test_a_command_that_the_store_cannot_take_is_no_refusal_of_its_decider(dsn: 
     )
     with pytest.raises(StreamsFailed, match="EventNotRegistered: event is not registered"):
         given(PLACED, dsn=dsn).when(made)
+
+
+def test_instances_that_command_one_stream_at_once_spend_no_attempt(dsn: str) -> None:
+    busy: Decider[int, object] = Decider(
+        name="odd", initial=0, decide=lambda *_: [Emit("counted", {})], evolve=lambda n, _: n + 1
+    )
+
+    def placed(_: object, __: Event, do: Do) -> None:
+        for number in range(3):
+            do.command(busy, "1", number)
+
+    events = [event("order", f"o-{number}", "placed") for number in range(50)]
+    store, handled = given(event("odd", "0", "counted"), *events, dsn=dsn), 0
+    while handled < len(events):
+        # here one failed attempt would be the last
+        handled += store.when(declared(placed=starts("placed")(placed))).handled
+    assert store.when(busy, "1", 0).state == 151
