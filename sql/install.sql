@@ -408,7 +408,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'cdf9d02f7a539620f1322d1f24abb1ab364f22bbac279e0164231c25f9ef09fc'),
+  (0, '7adc95db74c824fedfd10940524b8aa005c373b65e1be7d1047fd03927373ca8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
