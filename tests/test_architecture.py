@@ -92,7 +92,7 @@ BUDGETS = {
     "millrace/commands": 1032,  # processes, and what is refused of them
     "millrace/drain": 4100,
     "millrace/event_schemas": 900,  # reports refuse events that differ from their declaration; personal fields, hidden
-    "millrace/event_store": 4886,  # gathered appends; personal values, their keys and holders; scheduled events
+    "millrace/event_store": 4892,  # gathered appends; personal values, their keys and holders; scheduled events
     "millrace/handlers": 2160,  # opened personal values, and errors without text
     "millrace/importer": 1630,  # personal columns
     "millrace/operations": 1495,  # personal data: init, forget, readmit, status, show, copies of keys

@@ -1,4 +1,4 @@
-"""A process over two deciders, with timers and refusals, whose outcome does not depend on who is killed when.
+"""A process over two deciders, with timers and refusals: its outcome does not depend on what is killed, and when.
 
 `EXTRA=1` is the next version of its code: it commands something before all else.
 """

@@ -123,7 +123,7 @@ def test_a_session_that_ends_before_its_commit_appends_nothing(
     due(orders, 2, 2)
     other = connect(autocommit=False)
     assert PlatformStore(other).fire_scheduled_events().done == 4
-    # it holds all: nobody else appends them
+    # it holds all: no other session appends them
     assert orders.fire_scheduled_events().done == 0
     if how == "killed":
         terminate(orders.connection, other.info.backend_pid)
