@@ -411,7 +411,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '9f63d583dce86d02bb00a1803ec5df0de1b698739f3dbc99bd8acbdf1dd01de3'),
+  (0, '858cd58b88cbdfdcea78d6632b3bae7ee00abfe755ade76c5a7a23b7911d48da'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -20,7 +20,8 @@ stream (`process:<view>`, key) with the state after it, what the method asked fo
 that comes again does nothing, and an instance's history is a stream like any other.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -30,15 +31,25 @@ import psycopg
 from msgspec import structs
 from psycopg.errors import SerializationFailure
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from millrace.commands.decider import Decider
 from millrace.commands.handle import handle
-from millrace.errors import Conflict, EventNotRegistered, InvalidSubscription, MillraceError, TryLater
+from millrace.errors import (
+    Conflict,
+    EventNotRegistered,
+    GaveUp,
+    InvalidSubscription,
+    MillraceError,
+    StreamClosed,
+    TryLater,
+)
 from millrace.event_store import Delivery, Event, EventStore, NewEvent
 from millrace.event_store.ids import id_of
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.declaration import Refused, Subscription
 from millrace.patience import PAUSE_S
+from millrace.user_code import finished, is_async, is_generator
 
 Class = TypeVar("Class")
 Method = Callable[..., None]
@@ -115,22 +126,29 @@ class Do:
 
     asked: list[Timer | Cancel | Command] = field(default_factory=list)
     ended: bool = False
+    returned: bool = False
 
     def timer(self, name: str, *, after: timedelta, event: str, data: Mapping[str, Any] | None = None) -> None:
         """Let the instance hear an event after a time; a timer of the same name is moved."""
-        self.asked.append(Timer(name, after, event, data or {}))
+        self._ask(Timer(name, after, event, data or {}))
 
     def cancel(self, name: str) -> None:
         """Take a timer back; it may have fired."""
-        self.asked.append(Cancel(name))
+        self._ask(Cancel(name))
 
     def command(self, decider: Decider[Any, Any], decider_id: str, command: Any) -> None:  # noqa: ANN401 - a user's
         """Handle a command, once however often the step is tried."""
-        self.asked.append(Command(decider, str(decider_id), command))
+        self._ask(Command(decider, str(decider_id), command))
 
     def end(self) -> None:
         """End the instance: it hears no further event, except by `on_late`."""
+        self._ask()
         self.ended = True
+
+    def _ask(self, *what: Timer | Cancel | Command) -> None:
+        if self.returned:
+            raise RuntimeError("The method has returned: what it asks for now would never be done.")
+        self.asked += what
 
 
 @dataclass(frozen=True)
@@ -174,7 +192,9 @@ class Process(Subscription):
         found: Any = getattr(event, first)
         for name in path:
             found = found.get(name) if isinstance(found, Mapping) else None
-        return None if found is None or isinstance(found, Mapping | list) else str(found)
+        if isinstance(found, bool):
+            return str(found).lower()
+        return None if found in (None, "") or isinstance(found, Mapping | list) else str(found)
 
     def unfit_states(self, store: PlatformStore) -> list[str]:
         """Say which living instances among those of the newest steps have a state that does not fit the class."""
@@ -206,8 +226,25 @@ class Process(Subscription):
             return None
         state = self.read(key, instance.state)
         do = Do()
-        getattr(state, method)(what, do)
-        return Instance(state.model_dump(mode="json"), do.ended or instance.ended), do
+        finished(getattr(state, method)(what, do))
+        do.returned = True
+        for each in do.asked:
+            if isinstance(each, Timer) and each.event not in self.events:
+                raise Refused(f"No method of {self.name} hears {each.event!r}, the event of the timer {each.name!r}.")
+        return Instance(self._stored(state, key), do.ended or instance.ended), do
+
+    def _stored(self, state: BaseModel, key: str) -> dict[str, Any]:
+        """Return a state as JSON, from which the next step gets the same state."""
+        try:
+            stored = state.model_dump(mode="json", warnings=False)
+            wrong = ", ".join(name for name, value in self.model(**stored) if getattr(state, name) != value)
+        except PydanticSerializationError as error:
+            wrong = str(error)
+        except ValidationError as error:
+            wrong = _wrong(error)
+        if wrong:
+            raise Refused(f"The new state of {self.decider} {key} would not come back from JSON as it is: {wrong}.")
+        return stored
 
     def read(self, key: str, stored: dict[str, Any] | None) -> BaseModel:
         """Return an instance of the class with a stored state, or without one.
@@ -219,8 +256,7 @@ class Process(Subscription):
         try:
             state = self.model(**(upgrade(stored) if upgrade and stored else stored or {}))
         except ValidationError as error:
-            wrong = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-            raise Refused(f"The state of {self.decider} {key} does not fit {self.name}: {wrong}.") from None
+            raise Refused(f"The state of {self.decider} {key} does not fit {self.name}: {_wrong(error)}.") from None
         object.__setattr__(state, "key", key)
         return state
 
@@ -255,11 +291,7 @@ def process(
         methods = {(kind, what): name for name, kind, what, _ in marks}
         waits = {what: wait for _, _, what, wait in marks if isinstance(what, str) and wait}
         events = sorted({event for kind, event in methods if isinstance(event, str)})
-        if not any(kind == "starts" for kind, _ in methods) or not key:
-            raise InvalidSubscription(
-                f"The process {written.__qualname__} cannot work: nothing begins it.",
-                hint='Give a method @starts("order_placed"), and the process a key for each decider.',
-            )
+        _require_it_works(written, model, key, marks)
 
         def step(event: Delivery, connection: psycopg.Connection) -> None:
             _step(made, EventStore(connection), event)
@@ -281,6 +313,33 @@ def process(
         return made
 
     return declared
+
+
+def _require_it_works(
+    written: type,
+    model: type[BaseModel],
+    key: Mapping[str, str],
+    marks: Sequence[tuple[str, str, str | type, timedelta]],
+) -> None:
+    heard = [(kind, what) for _, kind, what, _ in marks]
+    never = [name for name, *_ in marks if is_async(vars(written)[name]) or is_generator(vars(written)[name])]
+    required = [name for name, each in model.model_fields.items() if each.is_required()]
+    paths = {} if isinstance(key, str) else key
+    misled = [path for path in paths.values() if not re.fullmatch(r"decider_id|(data|metadata)(\.[^.]+)+", path)]
+    checks = (
+        (written.__bases__ != (object,), "it has a base class, whose methods and fields would be lost"),
+        (not paths, 'key names no path for a decider, such as {"order": "decider_id"}'),
+        (misled, f"a key is decider_id, or a path such as data.order_id: {misled}"),
+        ("starts" not in dict(heard), 'nothing begins it; give a method @starts("order_placed")'),
+        (len(heard) > len(set(heard)), "two methods hear the same event, or the same refused command"),
+        (STEP in [what for _, what in heard], f"an event named {STEP} is one of its own steps"),
+        (never, f"these methods are async or generators, so their code would not run: {never}"),
+        (required, f"these fields need a default: {required}"),
+        (model.__private_attributes__, f"these fields would not be stored: {[*model.__private_attributes__]}"),
+    )
+    for wrong, fault in checks:
+        if wrong:
+            raise InvalidSubscription(f"The process {written.__qualname__} cannot work: {fault}.")
 
 
 def _step(process: Process, store: EventStore, event: Delivery) -> None:
@@ -344,9 +403,12 @@ def _refusal(store: EventStore, asked: Command, command_id: UUID) -> RefusedComm
     try:
         with store.savepoint():
             handle(store, asked.decider, asked.decider_id, asked.command, command_id=command_id)
-    except (psycopg.Error, MillraceError):
-        raise
-    except Exception as error:  # noqa: BLE001 - a decider refuses by any error
+    except GaveUp as error:
+        raise SerializationFailure("other writers of the command's stream were first") from error
+    except Exception as error:
+        # a decider refuses by any error of its own; the store refuses what is set up wrong, and closed streams
+        if isinstance(error, psycopg.Error | MillraceError) and not isinstance(error, StreamClosed):
+            raise
         return RefusedCommand(asked.decider_id, asked.command, error)
     return None
 
@@ -362,6 +424,11 @@ def _instance(process: Process, store: EventStore, key: str) -> tuple[Instance, 
         if version <= NEWEST:
             break
     return Instance(), version
+
+
+def _wrong(error: ValidationError) -> str:
+    # no values: they may be personal
+    return ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
 
 
 def _in_words(what: object) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # the version of a stream without events, as an append expects it
 NO_STREAM = 0
+# not every longer time has a date in Python
+LONGEST = timedelta(days=1_000_000)
 RARELY_STATED = {"event_version": 1, "final": False, "metadata": None}
 
 
@@ -66,9 +68,15 @@ class LaterEvent(NamedTuple):
 
 
 def require_one_time(after: timedelta | None, at: datetime | None) -> None:
-    """Raise `Malformed` unless one of them is stated."""
-    if (after is None) == (at is None):
-        raise Malformed("Not one of after and at is stated.", hint="Pass after=timedelta(days=3), or at=… .")
+    """Raise `Malformed` unless one of them is stated, and is a time that the server takes."""
+    if (at is None) == (after is None) or (
+        at.utcoffset() is None if at is not None else not isinstance(after, timedelta) or abs(after) > LONGEST
+    ):
+        raise Malformed(
+            f"Not one of after, at most {LONGEST.days} days, and at, with a time zone, is stated.",
+            detail=f"after is {after!r}, at is {at!r}",
+            hint="Pass after=timedelta(days=3), or at=datetime(…, tzinfo=UTC).",
+        )
 
 
 def on(

@@ -26,6 +26,7 @@ declare
   _outcome text;
   _error text;
   _state text;
+  _next timestamptz;
   _done bigint := 0;
 begin
   if _now > v_expected + interval '1 hour' then
@@ -47,7 +48,7 @@ begin
         select s.*
         from event_store.scheduled_events s
         where s.done_at is null and s.made_by = r.role and s.next_at <= _now
-        order by s.next_at
+        order by s.next_at, s.due_at
         limit greatest(v_limit, 1) / (select count(*) from roles) + 1
         for update skip locked
       ) d
@@ -64,11 +65,35 @@ begin
       -- what another transaction or the machine refuses may be taken later
       _outcome := case when _state ~ '^(MR|2[23])' then 'refused' end;
     end;
+    if _outcome is null then
+      -- an earlier event of the stream waits, and this one as long; or another session appends the earlier one now
+      _next := case
+        when _error is not null then _now + make_interval(secs => least(60, 2 ^ least(_each.tries, 6)))
+        else greatest(_now + interval '100 milliseconds', (
+          select e.next_at
+          from event_store.scheduled_events e
+          where e.decider_id = _each.decider_id and e.decider = _each.decider and e.done_at is null
+          order by e.due_at, e.name
+          limit 1
+        ))
+      end;
+      -- with all that follow: they would fill the next slices, and delay other streams
+      update event_store.scheduled_events s
+      set next_at = _next
+      from (
+        select e.decider_id, e.decider, e.name
+        from event_store.scheduled_events e
+        where e.decider_id = _each.decider_id and e.decider = _each.decider and e.done_at is null and e.next_at < _next
+        order by e.due_at, e.name
+        limit 10000
+        for update skip locked
+      ) following
+      where (s.decider_id, s.decider, s.name) = (following.decider_id, following.decider, following.name);
+    end if;
     update event_store.scheduled_events s
     set
       outcome = _outcome, done_at = case when _outcome is not null then event_store_private.clock() end, last_error = _error,
-      tries = s.tries + (_error is not null)::int,
-      next_at = case when _outcome is null then _now + make_interval(secs => least(60, 2 ^ least(s.tries, 6))) else s.next_at end
+      tries = s.tries + (_error is not null)::int
     where s.decider_id = _each.decider_id and s.decider = _each.decider and s.name = _each.name;
     _done := _done + (_outcome is not null)::int;
   end loop;

@@ -46,8 +46,12 @@ begin
       format('v_name has %s bytes', coalesce(octet_length(v_name)::text, 'no')), 'A name has 1 to 200 bytes.'
     );
   end if;
-  if v_due_at is null or not isfinite(v_due_at) or v_opens is null then
-    perform event_store_private.refuse_request('v_due_at or v_opens is null, or v_due_at is not finite', 'State a moment.');
+  -- Python reads no other years, so one such event would hide all others in lists
+  if (v_due_at between '1900-01-01' and '9999-12-30') is not true or v_opens is null then
+    perform event_store_private.refuse_request(
+      format('v_due_at is %s, v_opens is %s', coalesce(v_due_at::text, 'null'), coalesce(v_opens::text, 'null')),
+      'State a moment of the years 1900 to 9999, and true or false.'
+    );
   end if;
   if v_unless is not null and (
     jsonb_typeof(v_unless) = 'object' and (select count(*) from jsonb_object_keys(v_unless)) = 1
