@@ -89,7 +89,7 @@ BUDGETS = {
     "millrace/archive": 2150,
     "millrace/backup": 1010,
     "millrace/capture": 7960,  # personal columns
-    "millrace/commands": 980,  # processes
+    "millrace/commands": 971,  # processes
     "millrace/drain": 4100,
     "millrace/event_schemas": 900,  # reports refuse events that differ from their declaration; personal fields, hidden
     "millrace/event_store": 4880,  # gathered appends; personal values, their keys and holders; scheduled events

@@ -147,3 +147,24 @@ def test_an_early_event_waits_and_one_without_a_key_is_passed_over(dsn: str) -> 
     counters = hear(given(TAKEN, event("payment", "p-2", "taken", **orphan), dsn=dsn))
     assert (counters.handled, counters.given_back) == (1, 1)
     assert names(dsn, "process:checkout") == []
+
+
+@process(view="counting", key={"count": "decider_id"})
+class Counting:
+    """An instance with many steps."""
+
+    heard: int = 0
+
+    @starts("counted")
+    def counted(self, _: Event, do: Do) -> None:
+        self.heard += 1
+        do.timer("pay", after=DAYS, event="counted")
+
+
+def test_the_steps_of_a_long_instance_are_known_too(dsn: str) -> None:
+    counted = given(*[event("count", "c-1", "counted") for _ in range(25)], dsn=dsn)
+    assert cast("Counters", counted.when(Counting)).handled == 25
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        PlatformStore(connection).seek_view("counting", "RESET_TO_EARLIEST")
+    assert cast("Counters", counted.when(Counting)).handled == 25
+    assert [each.data["state"]["heard"] for each in stream(dsn, "process:counting", "c-1")] == [*range(1, 26)]
