@@ -408,7 +408,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '735060147f42a967335ca59d1674904823bbd4cbfc8ff90270042f95ec748091'),
+  (0, '5491377c56bfccdfb758d600a9d1fdea9b50d8f22e50eb40eec6d51c4fcde605'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

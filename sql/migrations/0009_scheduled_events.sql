@@ -29,6 +29,7 @@ create table event_store.scheduled_events (
   constraint scheduled_events_have_an_outcome_when_done check ((done_at is null) = (outcome is null))
 ) with (fillfactor = 70);
 create index scheduled_events_waiting_idx on event_store.scheduled_events (made_by, next_at) where done_at is null;
+create index scheduled_events_stream_idx on event_store.scheduled_events (decider_id, decider, due_at, name) where done_at is null;
 create index scheduled_events_done_idx on event_store.scheduled_events (done_at) where outcome <> 'refused';
 create index scheduled_events_refused_idx on event_store.scheduled_events (done_at) where outcome = 'refused';
 comment on table event_store.scheduled_events is
