@@ -408,7 +408,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '5491377c56bfccdfb758d600a9d1fdea9b50d8f22e50eb40eec6d51c4fcde605'),
+  (0, '5f126454e098491c09e9f5be536f65f43c48209870d3263416f01b7aea98cb4a'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -17,7 +17,7 @@ security definer
 set search_path = event_store, pg_temp
 set lock_timeout = '100ms'
 as $$
--- planner: indexed ordered
+-- planner: indexed ordered once
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();
