@@ -12,7 +12,7 @@ With `--postgres /usr/lib/postgresql/15/bin` the server is Debian's, with its de
 import argparse
 from collections.abc import Callable
 
-from benchmarks.event_store import appends, batches, growth, many_clients, reading, single_appends
+from benchmarks.event_store import appends, batches, growth, many_clients, reading, scheduled, single_appends
 from benchmarks.event_store.bench import Bench, Result
 from benchmarks.event_store.program import run
 
@@ -27,11 +27,12 @@ LINES: dict[str, Callable[[Bench], list[Result]]] = {
     "hot-stream": many_clients.on_one_stream,
     "batches": batches.against_copy,
     "growth": growth.calls,
+    "scheduled": scheduled.costs,
 }
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description="Appending, beside fstore-sql's schema, a bare INSERT and a bare COPY."
     )
-    parser.add_argument("--events", type=int, default=1_000_000, help="of the large store of `growth` (1000000)")
+    parser.add_argument("--events", type=int, default=1_000_000, help="of `growth` and `scheduled` (1000000)")
     run(parser, LINES)

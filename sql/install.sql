@@ -411,7 +411,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '858cd58b88cbdfdcea78d6632b3bae7ee00abfe755ade76c5a7a23b7911d48da'),
+  (0, '4732343efd2264780903067bdf3c6854368028a232cbadce59a874b5e3981ecb'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -39,9 +39,8 @@ async def handle_async(
         if loaded is None:
             loaded, is_stored = await _first_loaded(store, decider, decider_id, first)
         else:
-            loaded = await _loaded(store, decider, decider_id, loaded)
-            is_stored = await _is_stored(store, first)
-        # queried after the load: a state that contains this command is never decided on
+            loaded, is_stored = await _loaded(store, decider, decider_id, loaded, first)
+        # a state that contains this command is never decided on
         if is_stored and (before := await _decided_before(store, decider, decider_id, command_id)):
             return before
         (opened,) = await store.open_rows([{"state": loaded.state}])
@@ -79,8 +78,7 @@ async def _first_loaded(
     """
     loaded, fold = Loaded(decider.initial), decider.fold
     if fold is None:
-        loaded = await _loaded(store, decider, decider_id, loaded)
-        return loaded, await _is_stored(store, first)
+        return await _loaded(store, decider, decider_id, loaded, first)
     stored, events, is_stored = await store.stream_behind_state(
         fold.name, decider.fingerprint, decider.name, decider_id, event_id=first
     )
@@ -89,22 +87,19 @@ async def _first_loaded(
     for event in events:
         loaded = loaded.after(decider, event)
     if len(events) == STREAM_PAGE:
-        loaded = await _loaded(store, decider, decider_id, loaded)
-        is_stored = is_stored or await _is_stored(store, first)
+        loaded, is_later = await _loaded(store, decider, decider_id, loaded, first)
+        is_stored = is_stored or is_later
     return loaded, is_stored
 
 
-async def _is_stored(store: AsyncEventStore, event_id: UUID | None) -> bool:
-    return event_id is not None and await store.log_position(event_id) is not None
-
-
 async def _loaded(
-    store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State]
-) -> Loaded[State]:
-    """Return the stream with the events after the loaded ones."""
+    store: AsyncEventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State], first: UUID | None
+) -> tuple[Loaded[State], bool]:
+    """Return the stream with the events after the loaded ones, and whether the first event of the command is one."""
+    is_stored = False
     async for event in store.read(decider.name, decider_id, loaded.version + 1, upcast=True):
-        loaded = loaded.after(decider, event)
-    return loaded
+        loaded, is_stored = loaded.after(decider, event), is_stored or event.event_id == first
+    return loaded, is_stored
 
 
 async def _decided_before(

@@ -39,9 +39,8 @@ def handle_sync(
         if loaded is None:
             loaded, is_stored = _first_loaded(store, decider, decider_id, first)
         else:
-            loaded = _loaded(store, decider, decider_id, loaded)
-            is_stored = _is_stored(store, first)
-        # queried after the load: a state that contains this command is never decided on
+            loaded, is_stored = _loaded(store, decider, decider_id, loaded, first)
+        # a state that contains this command is never decided on
         if is_stored and (before := _decided_before(store, decider, decider_id, command_id)):
             return before
         (opened,) = store.open_rows([{"state": loaded.state}])
@@ -79,8 +78,7 @@ def _first_loaded(
     """
     loaded, fold = Loaded(decider.initial), decider.fold
     if fold is None:
-        loaded = _loaded(store, decider, decider_id, loaded)
-        return loaded, _is_stored(store, first)
+        return _loaded(store, decider, decider_id, loaded, first)
     stored, events, is_stored = store.stream_behind_state(
         fold.name, decider.fingerprint, decider.name, decider_id, event_id=first
     )
@@ -89,22 +87,19 @@ def _first_loaded(
     for event in events:
         loaded = loaded.after(decider, event)
     if len(events) == STREAM_PAGE:
-        loaded = _loaded(store, decider, decider_id, loaded)
-        is_stored = is_stored or _is_stored(store, first)
+        loaded, is_later = _loaded(store, decider, decider_id, loaded, first)
+        is_stored = is_stored or is_later
     return loaded, is_stored
 
 
-def _is_stored(store: EventStore, event_id: UUID | None) -> bool:
-    return event_id is not None and store.log_position(event_id) is not None
-
-
 def _loaded(
-    store: EventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State]
-) -> Loaded[State]:
-    """Return the stream with the events after the loaded ones."""
+    store: EventStore, decider: Decider[State, Command], decider_id: str, loaded: Loaded[State], first: UUID | None
+) -> tuple[Loaded[State], bool]:
+    """Return the stream with the events after the loaded ones, and whether the first event of the command is one."""
+    is_stored = False
     for event in store.read(decider.name, decider_id, loaded.version + 1, upcast=True):
-        loaded = loaded.after(decider, event)
-    return loaded
+        loaded, is_stored = loaded.after(decider, event), is_stored or event.event_id == first
+    return loaded, is_stored
 
 
 def _decided_before(

@@ -21,9 +21,12 @@ that comes again does nothing, and an instance's history is a stream like any ot
 """
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -293,8 +296,13 @@ def process(
         events = sorted({event for kind, event in methods if isinstance(event, str)})
         _require_it_works(written, model, key, marks)
 
+        # a new store makes its cursors anew, which takes as long as a call
+        kept = threading.local()
+
         def step(event: Delivery, connection: psycopg.Connection) -> None:
-            _step(made, EventStore(connection), event)
+            if getattr(kept, "connection", None) is not connection:
+                kept.connection, kept.store = connection, EventStore(connection)
+            _step(made, kept.store, event)
 
         step.__module__, step.__qualname__ = written.__module__, written.__qualname__
         made = Process(
@@ -347,13 +355,13 @@ def _step(process: Process, store: EventStore, event: Delivery) -> None:
     if key is None:
         return
     step_id = id_of(event.event_id, f"{process.decider}/{key}")
-    instance, version = _instance(process, store, key)
+    instance, version, is_stored = _instance(process, store, key, step_id)
     wait = process.waits.get(event.event) if instance.state is None else None
     if wait and ("starts", event.event) not in process.methods and datetime.now(UTC) < event.created_at + wait:
         raise TryLater(f"{process.decider} {key} has not begun", after_s=PAUSE_S)
     if instance.state is None and not process.imports and (event.metadata or {}).get("imported"):
         return
-    if store.log_position(step_id) is None:
+    if not is_stored:
         # states are stored: they are made of sealed values, not of opened ones
         _take(process, store, key, step_id, structs.replace(event), instance, version)
 
@@ -387,7 +395,7 @@ def _take(
             store.schedule(process.decider, key, event, name=asked.name, after=asked.after)
         elif isinstance(asked, Cancel):
             store.cancel_scheduled(process.decider, key, asked.name)
-        elif refusal := _refusal(store, asked, own):
+        elif refusal := _refusal(store, asked, own, heard=("refused", type(asked.command)) in process.methods):
             taken = None
             if depth < DEEPEST:
                 taken = _take(process, store, key, own, refusal, instance, version, depth + 1)
@@ -399,9 +407,10 @@ def _take(
     return instance, version
 
 
-def _refusal(store: EventStore, asked: Command, command_id: UUID) -> RefusedCommand | None:
+def _refusal(store: EventStore, asked: Command, command_id: UUID, *, heard: bool) -> RefusedCommand | None:
     try:
-        with store.savepoint():
+        # where no method hears it, the whole step is rolled back
+        with store.savepoint() if heard else nullcontext():
             handle(store, asked.decider, asked.decider_id, asked.command, command_id=command_id)
     except GaveUp as error:
         raise SerializationFailure("other writers of the command's stream were first") from error
@@ -413,17 +422,16 @@ def _refusal(store: EventStore, asked: Command, command_id: UUID) -> RefusedComm
     return None
 
 
-def _instance(process: Process, store: EventStore, key: str) -> tuple[Instance, int]:
-    """Return an instance by its last step, and the version of its stream."""
-    version = 0
-    for limit in (NEWEST, None):
-        for event in store.read(process.decider, key, limit=limit, backwards=True):
-            version = version or event.version or 0
-            if event.event == STEP:
-                return Instance(event.data["state"], event.data["ended"]), version
-        if version <= NEWEST:
-            break
-    return Instance(), version
+def _instance(process: Process, store: EventStore, key: str, step_id: UUID) -> tuple[Instance, int, bool]:
+    """Return an instance by its last step, the version of its stream, and whether a step is stored."""
+    newest = [*store.read(process.decider, key, limit=NEWEST, backwards=True)]
+    is_stored, older = step_id in [event.event_id for event in newest], iter(newest)
+    if len(newest) == NEWEST:
+        is_stored = is_stored or store.log_position(step_id) is not None
+        older = store.read(process.decider, key, backwards=True)
+    last = next((event for event in chain(newest, older) if event.event == STEP), None)
+    instance = Instance() if last is None else Instance(last.data["state"], last.data["ended"])
+    return instance, newest[0].version or 0 if newest else 0, is_stored
 
 
 def _wrong(error: ValidationError) -> str:

@@ -198,3 +198,24 @@ def test_states_that_the_class_cannot_read_are_named(dsn: str) -> None:
 def test_a_login_that_may_not_append_is_told_at_the_start(store: PlatformStore) -> None:
     with logins(store.connection) as login, pytest.raises(InvalidSubscription, match=r"login may not append\."):
         cast("Process", Checkout).prepare(EventStore(login("event_store_consumer")))
+
+
+@process(view="counting", key={"count": "decider_id"})
+class Counting:
+    """An instance with many steps."""
+
+    heard: int = 0
+
+    @starts("counted")
+    def counted(self, _: Event, do: Do) -> None:
+        self.heard += 1
+        do.timer("pay", after=DAYS, event="counted")
+
+
+def test_the_steps_of_a_long_instance_are_known_too(dsn: str) -> None:
+    counted = given(*[event("count", "c-1", "counted") for _ in range(25)], dsn=dsn)
+    assert cast("Counters", counted.when(Counting)).handled == 25
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        PlatformStore(connection).seek_view("counting", "RESET_TO_EARLIEST")
+    assert cast("Counters", counted.when(Counting)).handled == 25
+    assert [each.data["state"]["heard"] for each in stream(dsn, "process:counting", "c-1")] == [*range(1, 26)]

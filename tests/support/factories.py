@@ -1,7 +1,7 @@
 """Events, checks of the log, a second session that waits: one line each in a test of the store."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -167,6 +167,15 @@ def buffers(connection: psycopg.Connection, query: LiteralString, *arguments: ob
     explained = value(connection, "explain (analyze, buffers, format json) " + query, *arguments)
     plan = explained[0]["Plan"]
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
+
+
+def reading_more(
+    connection: psycopg.Connection, most: Mapping[LiteralString, int], *arguments: object
+) -> dict[LiteralString, int]:
+    """Return those queries that read more pages than stated, with the pages; each query gets the same arguments."""
+    for _ in range(2):  # the first call of a session reads the catalog too
+        read = {query: buffers(connection, query, *(arguments if "%s" in query else ())) for query in most}
+    return {query: pages for query, pages in read.items() if pages > most[query]}
 
 
 def give_to_read_model(connection: psycopg.Connection, view: str) -> None:

@@ -1,6 +1,6 @@
 -- For a session of its own beside the sequencer: an event may wait here for the stream's open transaction, for a tenth of
--- a second. Then it is tried again later, and holds up no other. Order by due_at holds within a stream only. Roles take
--- turns, however many events one of them has.
+-- a second. Then it is tried again later, and holds up no other. Order by due_at holds within a stream only. Each call
+-- takes the events of one role, drawn from those that have some, however many events another one has.
 -- Races: any number may call it; each takes events that no other one holds.
 -- Example: select * from fire_scheduled_events()
 create or replace function event_store_platform.fire_scheduled_events(
@@ -17,7 +17,7 @@ security definer
 set search_path = event_store, pg_temp
 set lock_timeout = '100ms'
 as $$
--- planner: indexed ordered
+-- planner: indexed ordered once
 #variable_conflict use_column
 declare
   _now constant timestamptz := event_store_private.clock();
@@ -39,17 +39,24 @@ begin
     return;
   end if;
   for _each in
-    with roles as materialized (
-      select r.role from event_store_private.scheduling_roles() r(role)
+    with role as materialized (
+      -- one a slice: what is left of a slice would be those of the same role each time
+      select r.role
+      from event_store_private.scheduling_roles() r(role)
+      where exists (
+        select from event_store.scheduled_events s where s.done_at is null and s.made_by = r.role and s.next_at <= _now
+      )
+      order by random()
+      limit 1
     ), due as materialized (
       select d.*
-      from roles r
+      from role r
       cross join lateral (
         select s.*
         from event_store.scheduled_events s
         where s.done_at is null and s.made_by = r.role and s.next_at <= _now
         order by s.next_at, s.due_at
-        limit greatest(v_limit, 1) / (select count(*) from roles) + 1
+        limit greatest(v_limit, 1)
         for update skip locked
       ) d
     )

@@ -74,11 +74,14 @@ begin
     );
   end if;
 
-  update event_store.schedule s
-  set cluster = c.system_identifier, database = d.oid
-  from pg_control_system() c
-  cross join pg_database d
-  where s.cluster is null and d.datname = current_database();
+  -- pg_control_system() reads a file
+  if exists (select from event_store.schedule s where s.cluster is null) then
+    update event_store.schedule s
+    set cluster = c.system_identifier, database = d.oid
+    from pg_control_system() c
+    cross join pg_database d
+    where s.cluster is null and d.datname = current_database();
+  end if;
   insert into event_store.scheduled_events as s (
     decider, decider_id, name, event_id, event, event_version, data, command_id, metadata, final, due_at, unless_event, unless_above,
     since_version, opens, made_by, made_at, next_at
