@@ -408,7 +408,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '735060147f42a967335ca59d1674904823bbd4cbfc8ff90270042f95ec748091'),
+  (0, '6c41df2a13b41536413ec59a06ad042d807f7fac5ad44b4755c8c2bcea3e2e52'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
