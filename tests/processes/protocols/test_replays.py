@@ -527,20 +527,34 @@ class Timers:
         assert session.ack_events(HEARD.view, [event.offset], [event.lease_token])
 
     def state(self, expected: timers.State) -> timers.State:
-        """Return the state with what is seen in the store; only sessions know what is not committed."""
+        """Return the state with what is seen in the store, and of uncommitted work what a sequencer's session sees."""
         stored = [*self.store.read("order", self.stream)]
         steps = [step.data["heard"].split()[1] for step in self.store.read(HEARD.decider, self.stream)]
         of = {str(event.event_id): event.data["n"] for event in stored}
+        query: LiteralString = "select coalesce(max(last_offset), -1) from event_store.stream_locks where view = 'walk' and decider_id = %s"
+        acknowledged = value(self.store.connection, query, self.stream)
+        tries = [
+            mine and replace(mine, outcome=self._outcome(who))
+            for who, mine in zip(timers.SEQUENCERS, expected.tries, strict=True)
+        ]
+        return replace(
+            expected,
+            row=self._row(self.store),
+            stream=tuple(of.values()),
+            tries=tuple(tries),
+            steps=tuple(of[step] for step in steps),
+            heard=sum(event.event == "overdue" and event.offset <= acknowledged for event in stored),
+        )
+
+    def _outcome(self, who: str) -> str | None:
+        row = None if who in self.looking else self._row(self.session(who))
+        return row.outcome if row else None
+
+    def _row(self, seen_by: PlatformStore) -> timers.Row | None:
         query: LiteralString = (
             "select (data ->> 'n')::int, outcome from event_store.scheduled_events where decider_id = %s"
         )
-        row = next((timers.Row(*found) for found in rows(self.store.connection, query, self.stream)), None)
-        query = "select coalesce(max(last_offset), -1) from event_store.stream_locks where view = 'walk' and decider_id = %s"
-        acknowledged = value(self.store.connection, query, self.stream)
-        heard = sum(event.event == "overdue" and event.offset <= acknowledged for event in stored)
-        return replace(
-            expected, row=row, stream=tuple(of.values()), steps=tuple(of[step] for step in steps), heard=heard
-        )
+        return next((timers.Row(*found) for found in rows(seen_by.connection, query, self.stream)), None)
 
     def end(self) -> None:
         for who in [*self.looking]:
