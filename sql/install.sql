@@ -411,7 +411,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4732343efd2264780903067bdf3c6854368028a232cbadce59a874b5e3981ecb'),
+  (0, 'c3fab02152dc2558295fd0efb7d3a5040a8e23f9643284a6d686199be4268d75'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -7,13 +7,14 @@ from typing import Any, cast
 import psycopg
 import pytest
 
-from millrace import Decider, Emit, EventStore, NewEvent
-from millrace.commands.processes import Do, Process, RefusedCommand, on, on_late, on_refused, process, starts
+from millrace import Decider, Emit, EventStore
+from millrace.commands.processes import NEWEST, Do, Process, RefusedCommand, on, on_late, on_refused, process, starts
 from millrace.errors import InvalidSubscription
-from millrace.event_store import Event
+from millrace.event_store import Event, NewEvent
+from millrace.event_store import on as on_stream
 from millrace.event_store.platform import PlatformStore
 from millrace.handlers.log_lines import Counters
-from millrace.testing import Given, event, given
+from millrace.testing import Given, StreamsFailed, event, given
 from tests.support.logins import logins
 
 DAYS = timedelta(days=1)
@@ -76,9 +77,27 @@ class Checkout:
         self.payment_id = f"give back {taken.data['payment_id']}"
 
 
-def hear(shop: Given) -> Counters:
+@process(view="bells", key={"order": "decider_id", "payment": "data.order_id"})
+class Bells:
+    rung: int = 0
+
+    @starts("placed")
+    def placed(self, _: Event, do: Do) -> None:
+        do.timer("first", after=DAYS, event="bell")
+        do.timer("second", after=DAYS, event="bell")
+
+    @on("bell")
+    def bell(self, _: Event, __: Do) -> None:
+        self.rung += 1
+
+    @on("taken")
+    def taken(self, taken: Event, do: Do) -> None:
+        do.command(SHIPPING, taken.data["order_id"], Ship())
+
+
+def hear(shop: Given, by: type = Checkout) -> Counters:
     """Let the process hear what it has not heard; to type checkers it is still its class."""
-    return cast("Counters", shop.when(Checkout))
+    return cast("Counters", shop.when(by))
 
 
 def stream(dsn: str, decider: str, stream: str = "o-1") -> list[Event]:
@@ -219,3 +238,89 @@ def test_the_steps_of_a_long_instance_are_known_too(dsn: str) -> None:
         PlatformStore(connection).seek_view("counting", "RESET_TO_EARLIEST")
     assert cast("Counters", counted.when(Counting)).handled == 25
     assert [each.data["state"]["heard"] for each in stream(dsn, "process:counting", "c-1")] == [*range(1, 26)]
+
+
+def test_a_step_is_found_behind_many_events_that_came_since(dsn: str) -> None:
+    shop = given(PLACED, dsn=dsn)
+    hear(shop, Bells)
+    did = stream(dsn, "process:bells")[0].data["did"]
+    assert did == ["timer first", "timer second"]
+    hear(shop.given(*(event("process:bells", "o-1", "bell") for _ in range(NEWEST + 1))), Bells)
+    assert stream(dsn, "process:bells")[-1].data["state"] == {"rung": NEWEST + 1}
+    shop.later(2 * DAYS)
+    assert names(dsn, "process:bells").count("bell") == NEWEST + 3
+
+
+def test_what_is_for_no_instance_is_passed_over_and_a_second_start_heard(dsn: str) -> None:
+    registered(dsn)
+    early = event("payment", "p-1", "taken", order_id="o-1")
+    listed = event("payment", "p-2", "taken", order_id=["o-1"])
+    assert hear(given(early, listed, dsn=dsn), Bells).handled == 2
+    assert names(dsn, "process:bells") == []
+    hear(given(event("order", "o-1", "placed"), event("order", "o-1", "placed"), dsn=dsn))
+    assert names(dsn, "process:checkout") == ["step", "step"]
+
+
+def test_a_refused_command_that_no_method_hears_fails_its_event(dsn: str) -> None:
+    registered(dsn)
+    shop = given(PLACED, event("shipping", "o-1", "closed"), dsn=dsn)
+    hear(shop, Bells)
+    with pytest.raises(StreamsFailed, match="no method hears it: the warehouse is closed"):
+        hear(shop.given(TAKEN), Bells)
+    assert names(dsn, "process:bells") == ["step"]
+
+
+def test_a_command_that_is_refused_again_and_again_fails_its_event(dsn: str) -> None:
+    """The store itself refuses it: a step outlives a statement that failed."""
+    registered(dsn)
+    shop = given(PLACED, on_stream("shipping", "o-1", NewEvent("closed", final=True)), dsn=dsn)
+    hear(shop)
+    with pytest.raises(StreamsFailed, match=r"no method hears it: .*closed"):
+        hear(shop.given(TAKEN))
+    assert names(dsn, "process:checkout") == ["step"]
+
+
+def test_an_instance_that_ended_hears_only_what_may_come_late(dsn: str) -> None:
+    registered(dsn)
+    shop = given(PLACED, dsn=dsn)
+    hear(shop)
+    hear(shop.given(TAKEN))
+    again = event("payment", "p-2", "taken", order_id="o-1", payment_id="p-2")
+    more = event("payment", "p-3", "taken", order_id="o-1", payment_id="p-3")
+    hear(shop.given(event("order", "o-1", "placed"), again, more))
+    assert [each.data["heard"].split()[0] for each in stream(dsn, "process:checkout")] == ["placed", *["taken"] * 3]
+    assert [each.data["ended"] for each in stream(dsn, "process:checkout")] == [False, True, True, True]
+    assert names(dsn, "shipping") == ["shipped"]
+
+
+def test_a_changed_class_reads_what_is_stored_or_says_what_does_not_fit(dsn: str) -> None:
+    class Changed:
+        payment_id: str = "none"
+
+        @starts("placed")
+        def placed(self, _: Event, __: Do) -> None: ...
+
+    class Upgraded(Changed):
+        payment_id: str = "none"
+        placed = Changed.placed
+        upgrade = staticmethod(lambda stored: {"payment_id": stored["payment_id"] or "none"})
+
+    declared = process(view="checkout", key={"order": "decider_id"})
+    shop = given(PLACED, event("order", "o-2", "placed"), dsn=dsn)
+    hear(shop)
+    hear(shop.given(event("order", "o-1", "placed")), cast("type", declared(Upgraded)))
+    assert [each.data["state"] for each in stream(dsn, "process:checkout")] == [
+        {"payment_id": None},
+        {"payment_id": "none"},
+    ]
+    with pytest.raises(StreamsFailed, match=r"process:checkout o-2 does not fit .*Changed: payment_id\."):
+        hear(shop.given(event("order", "o-2", "placed")), cast("type", declared(Changed)))
+
+
+def test_a_process_that_nothing_begins_is_refused() -> None:
+    class Never:
+        @on("taken")
+        def taken(self, _: Event, __: Do) -> None: ...
+
+    with pytest.raises(InvalidSubscription, match="nothing begins it"):
+        process(view="never", key={"payment": "data.order_id"})(Never)

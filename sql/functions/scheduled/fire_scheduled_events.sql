@@ -63,7 +63,6 @@ begin
     -- in the order of batches, so that none of the two waits for the other
     select d.* from due d order by d.decider_id, d.decider, d.due_at, d.name
   loop
-    exit when clock_timestamp() > _until;
     _error := null;
     begin
       _outcome := event_store_private.append_scheduled(_each);
@@ -103,6 +102,8 @@ begin
       tries = s.tries + (_error is not null)::int
     where s.decider_id = _each.decider_id and s.decider = _each.decider and s.name = _each.name;
     _done := _done + (_outcome is not null)::int;
+    -- after the first one, however slow the server is
+    exit when clock_timestamp() > _until;
   end loop;
   if _done = 0 then
     delete from event_store.scheduled_events s

@@ -5,15 +5,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
-from typing import LiteralString
+from typing import LiteralString, cast
 
 import psycopg
 import pyarrow as pa
 import pytest
 
+from millrace.commands.processes import Do, Process, process, starts
 from millrace.errors import LeaseLost, UnknownView
-from millrace.event_store import Lease
+from millrace.event_store import Event, Lease, NewEvent
 from millrace.event_store.platform import PlatformStore
+from millrace.event_store.status_rows import FiredEvents
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.declared.words import count, stream_id
 from millrace.read_models.stored import versions as stored
@@ -21,9 +23,20 @@ from millrace.read_models.stored.merge import merge_rows
 from millrace.read_models.stored.tables import create_view, state_schema
 from millrace.read_models.stored.versions import drop_unused_versions, is_ready_to_serve
 from tests.support.building.model_versions import consume
-from tests.support.factories import Connect, Killed, ids_of_one_partition, new_event, rows, set_clock, start, value
+from tests.support.factories import (
+    Connect,
+    Killed,
+    ids_of_one_partition,
+    new_event,
+    rows,
+    set_clock,
+    start,
+    terminate,
+    value,
+    wait_blocked,
+)
 from tests.support.patience import patience
-from tests.support.protocols import lease, sequencer, versions
+from tests.support.protocols import lease, sequencer, timers, versions
 from tests.support.protocols.checker import State, check
 from tests.support.sql_calls import append_events
 
@@ -402,3 +415,175 @@ def test_versions_take_each_step(orders: PlatformStore, connect: Connect, monkey
             assert walk.state() == state, said
             assert state.is_locked or walk.read() == versions.read(state), said
         walk.end()
+
+
+# timers: a session for the service, each sequencer and the process; a killed one is ended by the server; also walks
+
+
+@process(view="walk", key={"order": "decider_id"})
+class Heard:
+    @starts("overdue")
+    def overdue(self, _: Event, do: Do) -> None: ...
+
+
+HEARD = cast("Process", Heard)
+# a sequencer stops between its look at the stream and its append, while the walk holds this lock
+GATE = """
+    create or replace function event_store.upcast(v_decider text, v_event text, v_event_version bigint, v_data jsonb)
+    returns jsonb language plpgsql set lock_timeout = 0 as $$
+    begin
+      perform pg_advisory_lock(1);
+      perform pg_advisory_unlock(1);
+      return v_data;
+    end $$
+"""
+
+
+@dataclass
+class Timers:
+    """One walk: a stream, and the sessions of those who work on it."""
+
+    store: PlatformStore
+    connect: Connect
+    stream: str
+    began: datetime
+    base: int
+    sessions: dict[str, PlatformStore]
+    passed: timedelta = timedelta(0)
+    looking: dict[str, Future[FiredEvents]] = field(default_factory=dict)
+
+    def do(self, step: str) -> None:
+        who, *words = [word for word in step.split() if word != "the"]
+        if words == ["is", "due"]:
+            self.pass_time(timedelta(days=1))
+        elif "killed" in words:
+            terminate(self.store.connection, self.session(who).connection.info.backend_pid)
+            if who in self.looking:
+                # while a thread reads from a session, its socket stays open
+                assert self._open_gate(who).exception(patience()) is not None
+            self.sessions.pop(who).connection.close()
+            self.pass_time()
+        elif words == ["commits"]:
+            self.session(who).connection.commit()
+        elif who == "service":
+            self._serve(self.session(who), *words)
+        elif who == "process":
+            self._hear(self.session(who), words)
+        elif words == ["looks"]:
+            self.store.connection.execute("select pg_advisory_lock(1)")
+            self.looking[who] = start(self.session(who).fire_scheduled_events)
+            if timers.PAID in self.state(timers.State()).stream:
+                assert self._open_gate(who).result(patience()).done == 1
+            else:
+                wait_blocked(self.store.connection, self.session(who).connection.info.backend_pid)
+        else:
+            is_done = words[-1] != "locked"
+            assert self._open_gate(who).result(patience()).done == is_done
+            if not is_done:
+                self.session(who).connection.commit()
+                self.pass_time()
+
+    def session(self, who: str) -> PlatformStore:
+        if who not in self.sessions:
+            self.sessions[who] = PlatformStore(self.connect(autocommit=False))
+        session = self.sessions[who]
+        if session.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            set_clock(session.connection, (self.began + self.passed).isoformat())
+        return session
+
+    def pass_time(self, time: timedelta = timedelta(seconds=LEASE_S + 1)) -> None:
+        """Let locks of deliveries end, and what was put off be tried again; or more."""
+        self.passed += time
+        set_clock(self.store.connection, (self.began + self.passed).isoformat())
+
+    def _open_gate(self, who: str) -> Future[FiredEvents]:
+        self.store.connection.execute("select pg_advisory_unlock_all()")
+        return self.looking.pop(who)
+
+    def _serve(self, service: PlatformStore, word: str, *rest: str) -> None:
+        if word == "schedules":
+            event = NewEvent("overdue", {"n": int(rest[0])})
+            at = self.began + timedelta(days=int(rest[0]))
+            found = service.schedule("order", self.stream, event, name="pay", at=at, unless="paid", opens=True)
+            assert found.scheduled
+        elif word == "pays":
+            service.append("order", self.stream, NewEvent("paid", {"n": timers.PAID}))
+        else:
+            assert service.cancel_scheduled("order", self.stream, "pay") == (not rest)
+            if rest:
+                service.connection.commit()
+
+    def _hear(self, session: PlatformStore, words: list[str]) -> None:
+        self.store.sequence_events()
+        self.store.dispatch_events(HEARD.view)
+        if words == ["is", "sent", "back"]:
+            self.store.seek_view(HEARD.view, "RESET_TO_OFFSET", self.base, partition=0)
+            session.connection.rollback()
+            return
+        (event,) = session.lease_events(HEARD.view, 1, LEASE_S)
+        session.connection.commit()
+        assert (event.decider_id, event.data) == (self.stream, {"n": int(words[-1])})
+        HEARD.handler(event, session.connection)
+        assert session.ack_events(HEARD.view, [event.offset], [event.lease_token])
+
+    def state(self, expected: timers.State) -> timers.State:
+        """Return the state with what is seen in the store, and of uncommitted work what a sequencer's session sees."""
+        stored = [*self.store.read("order", self.stream)]
+        steps = [step.data["heard"].split()[1] for step in self.store.read(HEARD.decider, self.stream)]
+        of = {str(event.event_id): event.data["n"] for event in stored}
+        query: LiteralString = "select coalesce(max(last_offset), -1) from event_store.stream_locks where view = 'walk' and decider_id = %s"
+        acknowledged = value(self.store.connection, query, self.stream)
+        tries = [
+            mine and replace(mine, outcome=self._outcome(who))
+            for who, mine in zip(timers.SEQUENCERS, expected.tries, strict=True)
+        ]
+        return replace(
+            expected,
+            row=self._row(self.store),
+            stream=tuple(of.values()),
+            tries=tuple(tries),
+            steps=tuple(of[step] for step in steps),
+            heard=sum(event.event == "overdue" and event.offset <= acknowledged for event in stored),
+        )
+
+    def _outcome(self, who: str) -> str | None:
+        row = None if who in self.looking else self._row(self.session(who))
+        return row.outcome if row else None
+
+    def _row(self, seen_by: PlatformStore) -> timers.Row | None:
+        query: LiteralString = (
+            "select (data ->> 'n')::int, outcome from event_store.scheduled_events where decider_id = %s"
+        )
+        return next((timers.Row(*found) for found in rows(seen_by.connection, query, self.stream)), None)
+
+    def end(self) -> None:
+        for who in [*self.looking]:
+            self.do(f"{who} is killed")
+        for session in self.sessions.values():
+            session.connection.rollback()
+        self.pass_time()
+        self.store.cancel_scheduled("order", self.stream, "pay")
+        self.store.sequence_events()
+        self.store.seek_view(HEARD.view, "RESET_TO_LATEST")
+
+
+def test_timers_take_each_step(orders: PlatformStore, connect: Connect) -> None:
+    graph = check(timers.protocol()).graph
+    left = {(state, said) for state, steps in graph.items() for said, _ in steps}
+    orders.connection.execute(GATE)
+    orders.register_decider_event("order", "overdue", "")
+    HEARD.prepare(orders)
+    orders.register_view(HEARD.view, "-infinity", LEASE_S, deciders=list(HEARD.deciders), events=["overdue"])
+    streams = iter(ids_of_one_partition(orders.connection, 500))
+    began, sessions = BEGAN, dict[str, PlatformStore]()
+    while left:
+        walk = Timers(orders, connect, next(streams), began, orders.partition_info()[0].high_water_mark, sessions)
+        walk.pass_time()
+        for said, state in steps_to(graph, timers.protocol().first, left):
+            walk.do(said)
+            assert walk.state(state) == state, said
+            if not any(said.endswith("looks") for said, _ in graph[state]):
+                # a sequencer that comes now does not wait, and finds nothing to do
+                assert orders.fire_scheduled_events().done == 0
+        walk.end()
+        began += timedelta(days=30)

@@ -3,11 +3,11 @@
 from types import ModuleType
 
 from tests.support.project import PROJECT
-from tests.support.protocols import lease, sequencer, versions
+from tests.support.protocols import lease, sequencer, timers, versions
 from tests.support.protocols.checker import Broken, check
 
 FOLDER = PROJECT / "docs" / "protocols"
-PROTOCOLS: tuple[ModuleType, ...] = (sequencer, lease, versions)
+PROTOCOLS: tuple[ModuleType, ...] = (sequencer, lease, versions, timers)
 COMMAND = ".venv/bin/python -m tests.support.protocols.pages"
 
 
