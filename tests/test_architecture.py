@@ -82,7 +82,7 @@ PURE = (
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
     "assets": 2425,  # `defs`: each file by itself; owners, tags, links to code; a rebuild's verdicts; keys of people
-    "examples": 1350,  # the shop's sealed address: simulated, and opened on its page
+    "examples": 1406,  # the shop's sealed address: simulated, and opened on its page; unpaid orders
     "platform_defs": 6980,  # `generate dbt`, `privacy`, rotations; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
     "millrace": 3370,  # its own modules, without the rooms

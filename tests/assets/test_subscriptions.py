@@ -96,7 +96,7 @@ def test_the_lag_is_that_of_the_store(instance: dg.DagsterInstance, dsn: str, st
 
 
 def test_a_room_of_subscriptions_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(declared("millrace.examples.shop", ["subscriptions"]).subscriptions) == ["mails"]
+    assert list(declared("millrace.examples.shop", ["subscriptions"]).subscriptions) == ["mails", "unpaid_orders"]
     package = own_shop(tmp_path)
     (package / "subscriptions" / "again.py").write_text(
         "from millrace import subscription\n\n\n@subscription(view='orders')\ndef handle(event): ...\n"

@@ -26,7 +26,7 @@ from tests.support.scrapes import of, scraped
 
 # the first test may have to wait for the platform, and any test for runs on a busy machine
 pytestmark = pytest.mark.timeout(1800)
-SIMULATORS = {"service crm", "service simulate"}
+SIMULATORS = {"service crm", "service simulate", "service unpaid"}
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
 STARTED = """
 query($tag: String!, $value: String!) { runsOrError(filter: {statuses: [STARTED], tags: [{key: $tag, value: $value}]}) {
