@@ -402,13 +402,15 @@ set local check_function_bodies = off;
 \ir functions/scheduled/retry_scheduled_events.sql
 \ir functions/scheduled/schedule_event.sql
 \ir functions/scheduled/scheduled_events_of.sql
+\ir functions/scheduled/scheduled_statistics.sql
+\ir functions/scheduled/waiting_timers.sql
 \ir uuid_forms.sql
 \ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '735060147f42a967335ca59d1674904823bbd4cbfc8ff90270042f95ec748091'),
+  (0, 'd12ec0c167705b5847d7167ac652e8b50dd29b0f880c0e22f25a7a9d5268b91d'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
