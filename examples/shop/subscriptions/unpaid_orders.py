@@ -13,13 +13,13 @@ from millrace import Event
 from millrace.commands import Do, RefusedCommand, on, on_late, on_refused, process, starts
 from millrace.examples.shop.deciders.order import ORDER, Cancel
 
-# a simulated customer who pays does so within some ten seconds
+# the simulated customers that pay mostly do so within ten seconds
 PATIENCE = timedelta(seconds=20)
 
 
 @process(view="unpaid_orders", key={"order": "decider_id", "payment": "data.order_id"})
 class UnpaidOrders:
-    """Cancels an order that nobody pays in time."""
+    """Cancels an order that is not paid in time."""
 
     key: ClassVar[str]
     refund: bool = False
