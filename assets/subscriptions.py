@@ -71,6 +71,6 @@ def figures_of(subscription: Subscription, info: ViewInfo, store: PlatformStore)
         "dead_letters": info.dead_letters,
         "consumers": info.consumers,
         "enabled": int(info.enabled),
-        **{f"timers waiting: {each.name}": each.waiting for each in timers},
-        **({"next timer": min(each.next_at for each in timers).isoformat(timespec="seconds")} if timers else {}),
+        **{f"timers_waiting.{each.name}": each.waiting for each in timers},
+        **({"next_timer": min(each.next_at for each in timers).isoformat(timespec="seconds")} if timers else {}),
     }

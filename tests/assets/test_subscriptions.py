@@ -112,8 +112,8 @@ def test_a_process_shows_what_it_hears_and_its_timers(
     given(*placed, dsn=dsn).when(unpaid)
     told = observed(in_process.tick(instance, dsn, shown, "watch_subscriptions", None))["unpaid_orders"]
     first, _ = store.scheduled_events("process:unpaid_orders")
-    assert (told["timers waiting: pay"], told["lag"]) == (2, 0)
-    assert told["next timer"] == first.due_at.isoformat(timespec="seconds")
+    assert (told["timers_waiting.pay"], told["lag"]) == (2, 0)
+    assert told["next_timer"] == first.due_at.isoformat(timespec="seconds")
 
 
 def test_a_room_of_subscriptions_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
