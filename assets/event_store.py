@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import dagster as dg
 import psycopg
@@ -87,10 +88,18 @@ def event_store_assets(
                         "schema_version": report.version,
                         **({"refused": refused} if refused and table == "deciders" else {}),
                         **(asdict(ProducerStore(connection).producer_totals()) if table == "producers" else {}),
+                        **(scheduled_figures(PlatformStore(connection)) if table == "scheduled_events" else {}),
                     },
                 )
 
     return event_store
+
+
+def scheduled_figures(store: PlatformStore) -> dict[str, Any]:
+    """Return how many scheduled events wait and were refused, when the next is due, and how late they come."""
+    found = store.scheduled_statistics()
+    due = found.next_at and dg.MetadataValue.timestamp(found.next_at)
+    return {"waiting": found.waiting, "refused": found.refused, "next_due": due, "late_seconds_p99": found.late_s}
 
 
 def table_rows(connection: psycopg.Connection, table: str) -> int:

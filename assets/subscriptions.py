@@ -1,4 +1,4 @@
-"""Declared subscriptions as assets: consumers of the log that run outside Dagster, for the lineage."""
+"""Declared subscriptions, processes too, as assets: consumers of the log that run outside Dagster, for the lineage."""
 
 import inspect
 from collections.abc import Iterable
@@ -7,7 +7,9 @@ import dagster as dg
 
 from millrace.assets import OWNERS, Group, in_dagster
 from millrace.assets.drains import Objective
+from millrace.commands.processes import Process
 from millrace.event_store import ViewInfo
+from millrace.event_store.platform import PlatformStore
 from millrace.handlers.declaration import Subscription
 
 # the store's default for the greatest lag of a view
@@ -47,14 +49,19 @@ def subscription_specs(subscriptions: Iterable[Subscription]) -> list[dg.AssetSp
                 "handler": each.name,
                 "deciders": [*each.deciders] or "all",
                 "events": [*each.events] or "all",
+                **({"hears": each.hears(), "commands": each.targets()} if isinstance(each, Process) else {}),
             },
         )
         for each in subscriptions
     ]
 
 
-def figures_of(info: ViewInfo) -> dict[str, float]:
-    """Return the state of a view, as metadata that Dagster plots: its lag, as shown everywhere, and its streams."""
+def figures_of(subscription: Subscription, info: ViewInfo, store: PlatformStore) -> dict[str, float | str]:
+    """Return the state of a view, as metadata that Dagster plots: its lag, as shown everywhere, and its streams.
+
+    Of a process also the number of timers that wait, by name, and when the next one is due.
+    """
+    timers = store.waiting_timers(subscription.decider) if isinstance(subscription, Process) else []
     return {
         "lag": info.lag,
         "lag_seconds": round(info.lag_seconds, 3),
@@ -64,4 +71,6 @@ def figures_of(info: ViewInfo) -> dict[str, float]:
         "dead_letters": info.dead_letters,
         "consumers": info.consumers,
         "enabled": int(info.enabled),
+        **{f"timers_waiting.{each.name}": each.waiting for each in timers},
+        **({"next_timer": min(each.next_at for each in timers).isoformat(timespec="seconds")} if timers else {}),
     }

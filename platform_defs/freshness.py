@@ -73,8 +73,9 @@ def subscription_sensor(subscriptions: Sequence[Subscription]) -> dg.SensorDefin
     def watch(context: dg.SensorEvaluationContext, postgres: PostgresResource) -> dg.SensorResult:
         with shared_store(postgres) as store:
             infos = {info.view: info for info in store.view_info()}
-        reported: dict[str, dict[str, float]] = json.loads(context.cursor or "{}")
-        now = {each.view: figures_of(infos[each.view]) for each in subscriptions if each.view in infos}
+            known = [each for each in subscriptions if each.view in infos]
+            now = {each.view: figures_of(each, infos[each.view], store) for each in known}
+        reported: dict[str, dict[str, float | str]] = json.loads(context.cursor or "{}")
         absent = sorted(each.view for each in subscriptions if each.view not in infos)
         behind = sorted(view for view, standing in now.items() if standing["lag"])
         summary = f"behind: {', '.join(behind)}" if behind else f"none of {len(now)} subscriptions is behind"

@@ -405,13 +405,15 @@ set local check_function_bodies = off;
 \ir functions/scheduled/retry_scheduled_events.sql
 \ir functions/scheduled/schedule_event.sql
 \ir functions/scheduled/scheduled_events_of.sql
+\ir functions/scheduled/scheduled_statistics.sql
+\ir functions/scheduled/waiting_timers.sql
 \ir uuid_forms.sql
 \ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c3fab02152dc2558295fd0efb7d3a5040a8e23f9643284a6d686199be4268d75'),
+  (0, '6d299c89af9ab5721db7a894af5ad75cf00eb34389cb294f6e826a503f286106'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

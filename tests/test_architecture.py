@@ -81,8 +81,8 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2425,  # `defs`: each file by itself; owners, tags, links to code; a rebuild's verdicts; keys of people
-    "examples": 1350,  # the shop's sealed address: simulated, and opened on its page
+    "assets": 2431,  # `defs`: each file by itself; owners, tags, links to code; a rebuild's verdicts; keys of people
+    "examples": 1406,  # the shop's sealed address: simulated, and opened on its page; unpaid orders
     "platform_defs": 6980,  # `generate dbt`, `privacy`, rotations; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
     "millrace": 3370,  # its own modules, without the rooms
@@ -95,7 +95,7 @@ BUDGETS = {
     "millrace/event_store": 4960,  # gathered appends; personal values, their keys and holders; scheduled events
     "millrace/handlers": 2160,  # opened personal values, and errors without text
     "millrace/importer": 1630,  # personal columns
-    "millrace/operations": 1495,  # personal data: init, forget, readmit, status, show, copies of keys
+    "millrace/operations": 1506,  # personal data: init, forget, readmit, status, show, copies of keys
     "millrace/personal": 835,  # text of captures and imports
     "millrace/postgres": 1100,
     "millrace/producers": 665,

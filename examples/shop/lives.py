@@ -52,7 +52,7 @@ class Life:
 
 
 def plan_life(chance: random.Random, number: str) -> Life:
-    """Plan the life of order `order-<number>`: placed, paid for, confirmed, delivered, or cancelled on the way.
+    """Plan the life of order `order-<number>`: placed, paid for, confirmed, delivered; or cancelled, or left.
 
     Args:
         chance: The random generator that decides everything.
@@ -83,6 +83,9 @@ def plan_life(chance: random.Random, number: str) -> Life:
     while True:
         request = {**whose, **amount, "method": chance.choice(METHODS)}
         rest.append(Step("payment", payment, "payment_requested", request))
+        if chance.random() < 0.04:
+            # the process `unpaid_orders` will cancel it
+            return Life(registered, tuple(start), tuple(rest))
         if chance.random() >= 0.15:
             break
         failed = {**whose, "reason": chance.choice(("declined", "insufficient funds", "expired"))}

@@ -1,6 +1,6 @@
-"""The shop's own processes of `millrace up`: `simulate` appends orders, and `crm` changes customers.
+"""The shop's own services of `millrace up`: `simulate` appends orders, `unpaid` cancels some, `crm` changes customers.
 
-`simulate` appends to the embedded event store only: events cannot be removed. The customers are in a separate
+The first two append to the embedded event store only: events cannot be removed. The customers are in a separate
 database, and only beside the embedded event store.
 """
 
@@ -14,7 +14,7 @@ OFF = {"0", "false", "no", "off"}
 
 
 def services(here: Surroundings) -> list[Service]:
-    """List the simulators; none where the event store, or the customer database, is not ours to write into."""
+    """List the services; none where the event store, or the customer database, is not ours to write into."""
     if not here.embedded:
         return []
     makes_crm = not os.environ.get(VARIABLE)
@@ -25,6 +25,7 @@ def services(here: Surroundings) -> list[Service]:
     if os.environ.get("MILLRACE_SIMULATE", "").lower() in OFF:
         return []
     return [
+        here.run("unpaid", "millrace", "run", "handlers", "millrace.examples.shop.subscriptions.unpaid_orders"),
         here.run("simulate", "millrace", "dev", "simulate"),
         *([here.run("crm", "millrace", "dev", "simulate-crm")] if makes_crm else []),
     ]

@@ -20,6 +20,7 @@ stream (`process:<view>`, key) with the state after it, what the method asked fo
 that comes again does nothing, and an instance's history is a stream like any other.
 """
 
+import inspect
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -177,6 +178,19 @@ class Process(Subscription):
         """The decider of its steps and timers."""
         return f"process:{self.view}"
 
+    def hears(self) -> dict[str, list[str]]:
+        """Return the events, or refused commands, that each method hears."""
+        found: dict[str, list[str]] = {}
+        for (_, what), method in self.methods.items():
+            found.setdefault(method, []).append(what if isinstance(what, str) else f"refused {what.__name__}")
+        return found
+
+    def targets(self) -> list[str]:
+        """Return the deciders that the methods name, for their commands."""
+        names = (inspect.getclosurevars(getattr(self.model, method)) for method in set(self.methods.values()))
+        found = (each for used in names for each in (*used.nonlocals.values(), *used.globals.values()))
+        return sorted({each.name for each in found if isinstance(each, Decider)})
+
     def prepare(self, store: EventStore) -> None:
         """Register the events of its streams."""
         try:
@@ -304,7 +318,7 @@ def process(
                 kept.connection, kept.store = connection, EventStore(connection)
             _step(made, kept.store, event)
 
-        step.__module__, step.__qualname__ = written.__module__, written.__qualname__
+        step.__module__, step.__qualname__, step.__doc__ = written.__module__, written.__qualname__, written.__doc__
         made = Process(
             step,
             view,

@@ -21,7 +21,15 @@ from millrace.event_store.rows import (
     View,
 )
 from millrace.event_store.sealing import TextSealing
-from millrace.event_store.status_rows import FiredEvents, OldestWriter, Problem, SequencerHolder, ViewBeyondLog
+from millrace.event_store.status_rows import (
+    FiredEvents,
+    OldestWriter,
+    Problem,
+    ScheduledStatistics,
+    SequencerHolder,
+    ViewBeyondLog,
+    WaitingTimers,
+)
 from millrace.event_store.views import Views, moment_of, tokens_of
 
 
@@ -81,6 +89,14 @@ class PlatformStore(EventStore, Views, RoundFunctions, TextSealing):
         """Try scheduled events again that were refused: all, those of a decider, or of a stream; return how many."""
         call = "select event_store_platform.retry_scheduled_events(%s, %s, %s)"
         return self._value(int, call, (decider, decider_id, reason))
+
+    def scheduled_statistics(self) -> ScheduledStatistics:
+        """Return how many scheduled events wait and were refused, the next one, and how late they are."""
+        return self._one(ScheduledStatistics, "select * from event_store_platform.scheduled_statistics()")
+
+    def waiting_timers(self, decider: str) -> list[WaitingTimers]:
+        """Return the names under which scheduled events of a decider wait."""
+        return self._all(WaitingTimers, "select * from event_store_platform.waiting_timers(%s)", (decider,))
 
     def mark_log(self, reason: str) -> LogMark:
         """Record the present moment of the log with a reason, for ever."""

@@ -140,6 +140,25 @@ class FiredEvents:
 
 
 @dataclass(frozen=True)
+class ScheduledStatistics:
+    """Scheduled events: how many wait and were refused, to 10,000; the next one; the p99 of how late they are."""
+
+    waiting: int
+    next_at: datetime | None
+    refused: int
+    late_s: float | None
+
+
+@dataclass(frozen=True)
+class WaitingTimers:
+    """How many scheduled events of a decider wait under a name, and when the next one is tried."""
+
+    name: str
+    waiting: int
+    next_at: datetime
+
+
+@dataclass(frozen=True)
 class SequencerHolder:
     """A session with an open transaction that holds the sequencer's row; Postgres may hide `open_since` (None)."""
 

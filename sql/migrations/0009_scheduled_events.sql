@@ -30,7 +30,9 @@ create table event_store.scheduled_events (
 ) with (fillfactor = 70);
 create index scheduled_events_waiting_idx on event_store.scheduled_events (made_by, next_at, due_at) where done_at is null;
 create index scheduled_events_stream_idx on event_store.scheduled_events (decider_id, decider, due_at, name) where done_at is null;
+create index scheduled_events_of_decider_idx on event_store.scheduled_events (decider, next_at) where done_at is null;
 create index scheduled_events_done_idx on event_store.scheduled_events (done_at) where outcome <> 'refused';
+create index scheduled_events_fired_idx on event_store.scheduled_events (done_at) where outcome = 'fired';
 create index scheduled_events_refused_idx on event_store.scheduled_events (done_at) where outcome = 'refused';
 comment on table event_store.scheduled_events is
 'Events that are appended when they are due, and for a week those that are done. Those that were refused stay.';

@@ -1,7 +1,7 @@
 """The event store's own assets, checks and archive in Dagster: real runs on an instance, a real Postgres."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -14,6 +14,7 @@ from millrace.assets.declarations import Declarations, declared
 from millrace.assets.partitions import log_partitions
 from millrace.event_schemas import event
 from millrace.event_schemas.model import declared_event
+from millrace.event_store import NewEvent
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.loading import build_defs
 from millrace.platform_defs.schedules import archive_schedule
@@ -40,6 +41,7 @@ def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn
         cents: int
 
     store.register_event_schema("cart", "emptied", {"type": "array"})
+    store.schedule("cart", "c-1", NewEvent("emptied", []), name="idle", after=timedelta(days=1))
     producers = ProducerStore(store.connection)
     for name in ("one", "two"):
         epoch = producers.register_producer(name).epoch
@@ -65,6 +67,11 @@ def test_applying_the_schema_shows_every_table(instance: dg.DagsterInstance, dsn
     # the outcomes of all messages, and an open one that is never ended
     names = ("producers", "received", "committed", "duplicates", "open")
     assert [shown["producers"][name].value for name in names] == [2, 3, 2, 0, 1]
+    assert {name: shown["scheduled_events"][name].value for name in ("waiting", "refused")} == {
+        "waiting": 1,
+        "refused": 0,
+    }
+    assert "next_due" in shown["scheduled_events"]
     failed = {each.check_name: each for each in result.get_asset_check_evaluations() if not each.passed}
     assert failed["messages_are_settled"].severity == dg.AssetCheckSeverity.WARN
     assert "Partition 0: message 1, begun" in str(failed["messages_are_settled"].metadata["two"].value)

@@ -9,13 +9,15 @@ import dagster as dg
 import pytest
 
 from millrace.assets.declarations import Declarations, declared
-from millrace.assets.subscriptions import LATE_S, subscription_objective
+from millrace.assets.subscriptions import LATE_S, asset_key, subscription_objective
 from millrace.assets.verdicts import LAG_CHECK
 from millrace.event_store import Delivery
 from millrace.event_store.platform import PlatformStore
+from millrace.examples.shop.events import register_shop
 from millrace.handlers.declaration import subscription
 from millrace.platform_defs.checks import lag_check
 from millrace.platform_defs.loading import build_defs
+from millrace.testing import event, given
 from tests.support.elsewhere import postgres_at
 from tests.support.factories import append_to, pump, register_orders, set_clock
 from tests.support.running import in_process
@@ -95,8 +97,27 @@ def test_the_lag_is_that_of_the_store(instance: dg.DagsterInstance, dsn: str, st
     assert info.lag == 2
 
 
+def test_a_process_shows_what_it_hears_and_its_timers(
+    instance: dg.DagsterInstance, dsn: str, store: PlatformStore
+) -> None:
+    unpaid = declared("millrace.examples.shop", ["subscriptions"]).subscriptions["unpaid_orders"]
+    shown = Declarations(subscriptions={unpaid.view: unpaid})
+    node = build_defs(declarations=shown).resolve_asset_graph().get(asset_key(unpaid))
+    assert str(node.description).startswith("Cancels an order that is not paid in time.")
+    assert node.metadata["hears"]["over"] == ["order_cancelled", "payment_received"]
+    assert node.metadata["hears"]["confirmed"] == ["refused Cancel"]
+    assert node.metadata["commands"] == ["order"]
+    register_shop(store)
+    placed = [event("order", f"o-{n}", "order_placed", customer_id="c-1", channel="web") for n in range(2)]
+    given(*placed, dsn=dsn).when(unpaid)
+    told = observed(in_process.tick(instance, dsn, shown, "watch_subscriptions", None))["unpaid_orders"]
+    first, _ = store.scheduled_events("process:unpaid_orders")
+    assert (told["timers_waiting.pay"], told["lag"]) == (2, 0)
+    assert told["next_timer"] == first.due_at.isoformat(timespec="seconds")
+
+
 def test_a_room_of_subscriptions_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(declared("millrace.examples.shop", ["subscriptions"]).subscriptions) == ["mails"]
+    assert list(declared("millrace.examples.shop", ["subscriptions"]).subscriptions) == ["mails", "unpaid_orders"]
     package = own_shop(tmp_path)
     (package / "subscriptions" / "again.py").write_text(
         "from millrace import subscription\n\n\n@subscription(view='orders')\ndef handle(event): ...\n"

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 import psycopg
@@ -16,12 +16,14 @@ from starlette.applications import Starlette
 from millrace.assets.declarations import declared
 from millrace.commands.decider import Emit
 from millrace.commands.handle import handle
+from millrace.event_store import Json, StreamEvents
 from millrace.event_store.key_rotation import KeyStore
 from millrace.event_store.platform import PlatformStore
-from millrace.examples.shop.deciders.order import ORDER, Confirm, Place, Refused
+from millrace.examples.shop.deciders.order import ORDER, Cancel, Confirm, Place, Refused
 from millrace.examples.shop.events import register_shop
 from millrace.examples.shop.simulator import simulate
 from millrace.examples.shop.subscriptions.mails import make_mails, write_mail
+from millrace.examples.shop.subscriptions.unpaid_orders import PATIENCE, UnpaidOrders
 from millrace.examples.shop.web.page import page
 from millrace.examples.shop.web.receiver import LARGEST, warehouse
 from millrace.handlers.push import push_events
@@ -37,6 +39,8 @@ from tests.support.patience import patience, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from millrace.handlers.declaration import Subscription
 
 MODELS = declared("millrace.examples.shop", ["read_models"]).models
 CUSTOMERS, ORDERS = MODELS["customers"], MODELS["orders"]
@@ -79,6 +83,7 @@ def test_what_cannot_be_done_to_an_order_is_refused(dsn: str) -> None:
         ("placed", TWO),
         ("gone", Confirm()),
         ("new", Confirm()),
+        ("new", Cancel("not paid")),
         ("new", Place("customer-7", ())),
         ("new", Place("customer-7", (("unicorn", 1),))),
         ("new", Place("customer-7", (("whisk", 0),))),
@@ -96,6 +101,38 @@ def test_an_order_that_is_taken_on_has_one_mail(shop: PlatformStore, dsn: str) -
     assert given(dsn=dsn).when(write_mail).handled == 0
     mail = ("order-1", "We took it on. It comes to 109.93 euros.")
     assert rows(shop.connection, "select order_id, body from mails") == [mail]
+
+
+def test_an_order_that_is_not_paid_in_time_is_cancelled(shop: PlatformStore, dsn: str) -> None:
+    def paid(number: int) -> StreamEvents:
+        whose: dict[str, Json] = {"order_id": f"order-{number}", "customer_id": "customer-7"}
+        return event("payment", f"payment-{number}", "payment_received", **whose, amount=5)
+
+    def heard(number: int) -> list[str]:
+        events = shop.read("process:unpaid_orders", f"order-{number}")
+        return [step.data["heard"].split()[0] for step in events if step.event == "step"]
+
+    # to type checkers it is still its class
+    unpaid = cast("Subscription", UnpaidOrders)
+    for number in range(4):
+        handle(shop, ORDER, f"order-{number}", TWO)
+    handle(shop, ORDER, "order-1", Cancel("changed mind"))
+    for events in ([], [paid(0)]):
+        given(*events, dsn=dsn).when(unpaid)
+    later = given(dsn=dsn).later(PATIENCE)
+    # at this moment an operator takes it on
+    handle(shop, ORDER, "order-3", Confirm())
+    later.when(unpaid)
+    given(paid(2), dsn=dsn).when(unpaid)
+    assert [heard(number)[1:] for number in range(4)] == [
+        ["payment_received"],
+        ["order_cancelled"],
+        ["payment_overdue", "payment_received"],
+        ["payment_overdue", "refused"],
+    ]
+    reasons = "select decider_id, data->>'reason' from event_store.events where event = 'order_cancelled' order by 1"
+    assert rows(shop.connection, reasons) == [("order-1", "changed mind"), ("order-2", "not paid")]
+    assert [*shop.read("process:unpaid_orders", "order-2")][-1].data["state"] == {"refund": True}
 
 
 def test_the_warehouse_takes_signed_events_once_and_no_others(

@@ -26,7 +26,7 @@ spark.rpc.askTimeout 120s
 """
 PAUSE_S = 8
 # services without a `ready` function
-SIMULATORS = ("simulate", "crm")
+SIMULATORS = ("unpaid", "simulate", "crm")
 # compared with the model in both directions, at one moment: appends continue until the simulators end
 MODELS = {
     "orders": """

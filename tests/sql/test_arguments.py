@@ -21,6 +21,7 @@ LOOK_UPS = {
     "is_unused_version", "lease_owners", "log_position", "marks_at", "model_versions", "offsets_for_timestamp", "purged_discards",
     "open_keys", "readmit_subject", "release_owner", "retire_holder", "subject_events", "owned_leases", "locked_streams", "drain_states", "moved", "moved_value", "upcast",
     "quarantined_changes", "read_stream", "retried_events", "stream_head", "stream_partition", "stream_state", "version_of_view",
+    "waiting_timers",
 }  # fmt: skip
 
 # extreme values of a type, and values of a wrong shape

@@ -25,6 +25,13 @@ class Confirm:
 
 
 @dataclass(frozen=True)
+class Cancel:
+    """Give the order up."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class Order:
     """The state of an order that decisions need: its last event, and the sum of its lines."""
 
@@ -32,8 +39,8 @@ class Order:
     total: Decimal = Decimal()
 
 
-def decide(command: Place | Confirm, order: Order) -> list[Emit]:
-    """Return the events that a command leads to; a second confirmation leads to none.
+def decide(command: Place | Confirm | Cancel, order: Order) -> list[Emit]:
+    """Return the events that a command leads to; a second confirmation or cancellation leads to none.
 
     Raises:
         Refused: It cannot be done; the text tells the customer why.
@@ -42,6 +49,11 @@ def decide(command: Place | Confirm, order: Order) -> list[Emit]:
         if order.last is not None:
             raise Refused("This order was placed before.")
         return _placed(command)
+    if isinstance(command, Cancel):
+        if order.last in {None, "order_confirmed"}:
+            raise Refused("There is no such order, or the shop took it on.")
+        cancelled = Emit("order_cancelled", {"reason": command.reason}, final=True)
+        return [] if order.last == "order_cancelled" else [cancelled]
     if order.last in {None, "order_cancelled"}:
         raise Refused("There is no such order, or it was cancelled.")
     return [] if order.last == "order_confirmed" else [Emit("order_confirmed", {"total": float(order.total)})]

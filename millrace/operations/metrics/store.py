@@ -96,6 +96,18 @@ def metrics_of(connection: psycopg.Connection) -> Iterator[Metric]:
         ["outcome"],
         [([outcome], getattr(totals, outcome)) for outcome in outcomes],
     )
+    scheduled = store.scheduled_statistics()
+    yield gauge("scheduled_waiting_events", "Scheduled events that wait.", [], [([], scheduled.waiting)])
+    yield gauge("scheduled_refused_events", "Scheduled events that were refused.", [], [([], scheduled.refused)])
+    yield gauge(
+        "scheduled_overdue_seconds", "How long ago the next one was due.", [], [([], seconds_since(scheduled.next_at))]
+    )
+    yield gauge(
+        "scheduled_late_seconds",
+        "By how much 99 % of the last 1,000 came late at most.",
+        [],
+        [] if scheduled.late_s is None else [([], scheduled.late_s)],
+    )
     yield from _captures(CaptureStore(connection).capture_info())
     yield gauge(
         "standing_seconds",

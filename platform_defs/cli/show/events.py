@@ -1,5 +1,6 @@
 """The command on the log: `millrace show events`."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -121,15 +122,15 @@ def event_fields(event: Event) -> Mapping[str, object]:
     }
 
 
-def events_table(events: Iterable[Event], *, header: bool = True) -> Table:
-    """Make a table of events, as wide as the terminal: only the data are cut."""
+def events_table(events: Iterable[Event], *, header: bool = True, stream: bool = True) -> Table:
+    """Make a table of events, as wide as the terminal: only data are cut, and no step without its stream."""
     shown = Table(
         Column("time (UTC)", width=19, no_wrap=True),
         Column("position", width=10, overflow="fold"),
-        Column("stream", ratio=5, overflow="fold"),
+        *([Column("stream", ratio=5, overflow="fold")] if stream else []),
         Column("v", width=4, overflow="fold"),
         Column("event", ratio=4, overflow="fold"),
-        Column("data", ratio=4, no_wrap=True, overflow="ellipsis"),
+        Column("data", ratio=4 if stream else 9, overflow="fold"),
         # the same widths for any content: a later table continues an earlier one
         expand=True,
         show_header=header,
@@ -138,11 +139,26 @@ def events_table(events: Iterable[Event], *, header: bool = True) -> Table:
     )
     for event in events:
         values = (
-            in_utc(event.created_at), place(event.partition, event.position), f"{event.decider} {event.decider_id}",
-            event.version, event.event, event.data_json[:SHOWN],
+            in_utc(event.created_at), place(event.partition, event.position),
+            *([f"{event.decider} {event.decider_id}"] if stream else []), event.version, event.event,
         )  # fmt: skip
-        shown.add_row(*map(cell, values))
+        step = step_text(event)
+        data = cell(event.data_json[:SHOWN] if step is None else step)
+        data.no_wrap, data.overflow = stream or step is None, "ellipsis" if stream or step is None else "fold"
+        shown.add_row(*map(cell, values), data)
     return shown
+
+
+def step_text(event: Event) -> str | None:
+    """Return what a process heard and did in a step, and its state after it; None for other events."""
+    match event.data if event.decider.startswith("process:") else None:
+        case {"heard": str(heard), "did": list(did), "ended": ended, "state": dict(state)}:
+            # without the event's id
+            heard = re.sub(" [0-9a-f-]{36}$", "", heard)
+            done = ", ".join([*map(str, did), *(["end"] if ended else [])]) or "nothing"
+            left = f" {json.dumps(state, ensure_ascii=False)}" if state else ""
+            return f"{heard} → {done}{left}"[:SHOWN]
+    return None
 
 
 def place(partition: int | None, position: int | None) -> str:

@@ -62,7 +62,7 @@ def history_command(
         )
     )
     if history.events:
-        screen.print(events_table(history.events))
+        screen.print(events_table(history.events, stream=False))
     if len(history.events) < head.version:
         if not history.events:
             left_out = "All of its events were purged; the archive has them."

@@ -1,6 +1,7 @@
 """The metrics of an event store in a scrape, over HTTP as Prometheus asks."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import requests
 
 from millrace.capture.store import CaptureStore, TableRegistration
 from millrace.errors import MillraceError
+from millrace.event_store import NewEvent
 from millrace.event_store.platform import PlatformStore
 from millrace.operations.alerts.findings import unreadable
 from millrace.operations.alerts.store import AlertStore
@@ -93,6 +95,22 @@ def test_producers_are_counted_together(store: PlatformStore, port: int) -> None
     assert of(samples, "millrace_producers") == 2
     assert of(samples, "millrace_producer_messages_total", outcome="committed") == 2
     assert of(samples, "millrace_producer_messages_total", outcome="duplicates") == 2
+
+
+def test_scheduled_events_are_counted_and_late_ones_timed(store: PlatformStore, port: int) -> None:
+    register_orders(store)
+    append_to(store, "o-1")
+    day = timedelta(days=1)
+    store.schedule("order", "o-1", NewEvent("paid"), name="past", after=-day)
+    store.fire_scheduled_events()
+    for after in (-day, day):
+        store.schedule("order", "o-1", NewEvent("paid"), name=f"{after}", after=after)
+    samples = scraped(port)
+    assert of(samples, "millrace_scheduled_waiting_events") == 2
+    assert of(samples, "millrace_scheduled_refused_events") == 0
+    assert of(samples, "millrace_scheduled_overdue_seconds") >= 86_400
+    # it came at once after it was scheduled
+    assert 0 <= of(samples, "millrace_scheduled_late_seconds") < 86_400
 
 
 def test_a_capture_is_told_of(store: PlatformStore, port: int) -> None:

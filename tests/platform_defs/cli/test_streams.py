@@ -10,7 +10,7 @@ import pytest
 from millrace.archive.store import ArchiveStore
 from millrace.assets.declarations import declared
 from millrace.errors import EventNotRegistered, MillraceError
-from millrace.event_store import StreamFailure
+from millrace.event_store import NewEvent, StreamFailure
 from millrace.event_store.platform import PlatformStore
 from millrace.platform_defs.cli.show.history import rows_table
 from millrace.read_models.shown.stream_rows import StreamRows, rows_of_stream
@@ -71,6 +71,22 @@ def commit(store: PlatformStore, view: str, failing: str | None = None) -> None:
             if any(event.decider_id == failing for event in store.read_batch(view, lease)):
                 store.fail_streams(view, lease, [StreamFailure("order", str(failing), f"no {ACTING} customer")])
         store.commit_batch(view, leases)
+
+
+def test_the_steps_of_a_process_are_read_as_sentences(store: PlatformStore, dsn: str) -> None:
+    store.register_decider_event("process:checkout", "step", "")
+    placed: dict[str, object] = {
+        "heard": f"order_placed {uuid4()}",
+        "did": ["timer pay", "command Ship for shipping o-1"],
+    }
+    paid: dict[str, object] = {"heard": "refused Ship", "did": [], "state": {}, "ended": True}
+    for data in ({**placed, "state": {"letters": 1}, "ended": False}, paid, {"heard": "by another program"}):
+        store.append("process:checkout", "o-1", NewEvent("step", data))
+    lines = [" ".join(line.split()) for line in millrace(dsn, "process:checkout", "o-1").splitlines()]
+    text = " ".join(lines).replace("-:- ", "")
+    assert 'order_placed → timer pay, command Ship for shipping o-1 {"letters": 1}' in text
+    assert "refused Ship → end" in text
+    assert '{"heard": "by another ' in text
 
 
 def test_events_rows_and_what_views_owe_stand_side_by_side(shop: PlatformStore, dsn: str) -> None:

@@ -178,7 +178,7 @@ def test_the_examples_customers_are_beside_the_embedded_store(dsn: str, monkeypa
         endpoints = find_endpoints(settings, postgres)
         for _ in range(2):
             listed = services(settings, endpoints)
-        assert [service.name for service in listed] == [*OURS, "simulate", "crm"]
+        assert [service.name for service in listed] == [*OURS, "unpaid", "simulate", "crm"]
         assert {service.env["MILLRACE_CRM_DSN"] for service in listed} == {postgres.dsn("crm", "owner_of_crm")}
         assert {service.env["MILLRACE_DECLARATIONS"] for service in listed} == {"millrace.examples.shop"}
         # no Spark is started where SPARK_REMOTE names one elsewhere

@@ -4,17 +4,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
+from typing import cast
 from uuid import uuid4
 
 import psycopg
 import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
+from millrace import EventStore, NewEvent
 from millrace.examples.shop.simulator import simulate
+from millrace.examples.shop.subscriptions.unpaid_orders import UnpaidOrders
+from millrace.handlers.declaration import Subscription
 from millrace.postgres.embedded import EmbeddedPostgres
+from millrace.testing import given
 from tests.support.browsing.browser import found_chromium
 from tests.support.patience import patience
 from tests.support.running.deployment import Deployment, started, until
@@ -90,6 +96,7 @@ def platform(project: Path) -> Iterator[Deployment]:
     with started(project / ".millrace", folder=project, more=declared) as deployment:
         shop(deployment, 300)
         new_customer(deployment)
+        hear(deployment)
         for model in MODELS:
             rows = f"select count(*) from read_models.{model}"
             until(lambda: deployment.rows(rows)[0][0], bool)  # noqa: B023
@@ -139,6 +146,14 @@ def timed(pytestconfig: pytest.Config) -> Callable[[str], object]:
 
 def shop(deployment: Deployment, events: int) -> None:
     simulate(deployment.dsn, rate=None, events=events, stop=Event())
+
+
+def hear(deployment: Deployment) -> None:
+    """Let the shop's process hear the orders, and one of them wait for its payment for longer than the walks take."""
+    given(dsn=deployment.dsn).when(cast("Subscription", UnpaidOrders))
+    with psycopg.connect(deployment.dsn, autocommit=True) as connection:
+        waits = NewEvent("payment_overdue")
+        EventStore(connection).schedule("process:unpaid_orders", "o", waits, name="pay", after=timedelta(days=1))
 
 
 def new_customer(deployment: Deployment) -> str:

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from playwright.sync_api import Page, TimeoutError, expect  # noqa: A004 - its own
 
+from millrace.patience import REST_S
 from tests.processes.walks.conftest import MODELS, SUNDAYS, new_customer, shop
 from tests.support.accounts.other_account import ROWS, look
 from tests.support.patience import patience, wait_until
@@ -26,7 +27,7 @@ from tests.support.scrapes import of, scraped
 
 # the first test may have to wait for the platform, and any test for runs on a busy machine
 pytestmark = pytest.mark.timeout(1800)
-SIMULATORS = {"service crm", "service simulate"}
+SIMULATORS = {"service crm", "service simulate", "service unpaid"}
 TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } }"
 STARTED = """
 query($tag: String!, $value: String!) { runsOrError(filter: {statuses: [STARTED], tags: [{key: $tag, value: $value}]}) {
@@ -63,6 +64,10 @@ RUNS = "query { runsOrError { ... on Runs { results { status } } } }"
 METADATA = """
 query ($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode { metadataEntries { label
   ... on TableColumnLineageMetadataEntry { lineage { columnName columnDeps { assetKey { path } columnName } } } } } } }
+"""
+OBSERVED = """
+query ($key: AssetKeyInput!) {
+  assetNodeOrError(assetKey: $key) { ... on AssetNode { assetObservations(limit: 1) { metadataEntries { label } } } } }
 """
 LOADED = "{ locationStatusesOrError { ... on WorkspaceLocationStatusEntries { entries { updateTimestamp } } } }"
 GROUPS = ("archive", "change_capture", "consumption", "event_store", "read_models", "reports", "sources")
@@ -418,3 +423,19 @@ def test_a_sensor_is_turned_off_and_on(page: Page, platform: Deployment, picture
     ticks.first.get_by_role("button", name="requested").click()
     expect(page.get_by_role("dialog")).to_contain_text("orders: ")
     picture("sensor-tick")
+
+
+def test_a_process_shows_what_it_hears_and_its_timers(
+    page: Page, platform: Deployment, picture: Callable[[str], None]
+) -> None:
+    waiting = "timers_waiting.pay"
+    process = partial(platform.ask, OBSERVED, key={"path": ["subscriptions", "unpaid_orders"]})
+    # the sensor may have looked at the moment before the process began
+    until(process, lambda seen: waiting in str(seen["assetObservations"]), REST_S)
+    page.goto("/assets/subscriptions/unpaid_orders")
+    expect(page.get_by_text("Cancels an order that is not paid in time.").first).to_be_visible()
+    for label in ("hears", "commands", waiting, "lag"):
+        expect(page.get_by_text(label, exact=True).first).to_be_visible()
+    picture("process")
+    page.get_by_role("tab", name="Lineage").click()
+    expect(page.get_by_text("event_log", exact=True).first).to_be_visible()

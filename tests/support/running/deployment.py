@@ -69,13 +69,13 @@ class Deployment:
         return self.said()
 
 
-def until(look: Callable[[], T], fits: Callable[[T], object]) -> T:
-    """Poll until the result fits, with a limit for whole platforms."""
+def until(look: Callable[[], T], fits: Callable[[T], object], more_s: float = 0) -> T:
+    """Poll until the result fits, with a limit for whole platforms, and `more_s` seconds."""
     patiently = Retrying(
         retry=retry_if_result(lambda seen: not fits(seen))
         | retry_if_exception_type((requests.RequestException, psycopg.Error)),
         wait=wait_fixed(0.3),
-        stop=lambda state: (state.seconds_since_start or 0) > 3 * patience(),
+        stop=lambda state: (state.seconds_since_start or 0) > 3 * patience() + more_s,
     )
     return patiently(look)
 
