@@ -20,8 +20,10 @@ from millrace.read_models.stored import feed
 from millrace.read_models.stored.merge import merge_rows
 from millrace.read_models.stored.store import ReadModelStore
 from millrace.read_models.stored.tables import state_schema
-from millrace.read_models.stored.versions import reset_model
+from millrace.read_models.stored.versions import ensure_version, reset_model
+from tests.support.building.killed_drains import kill_at, victim
 from tests.support.building.lab import Lab
+from tests.support.building.read_models import Fed
 from tests.support.factories import Connect, at_once
 
 ROUNDS = 100
@@ -51,9 +53,9 @@ def told(carts: Lab, model: str) -> list[Event]:
     return [*reversed(carts.latest_events(10_000, f"model:{model}"))]
 
 
-def folded(events: list[Event]) -> dict[str, Any]:
+def folded(events: list[Event], start: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the rows that the changes give, in the order of the log, each with what it was before."""
-    rows = dict[str, Any]()
+    rows = dict(start or {})
     for each in events:
         if each.event != "replaced":
             assert rows.pop(each.decider_id, None) == each.data["before"]
@@ -141,6 +143,20 @@ def test_two_commits_that_meet_at_a_key_are_told_exactly(carts: Lab, connect: Co
     found = folded(told(carts, "by_day"))
     assert found == {row["day"]: row for row in rows(carts, "by_day") if row["day"] != "sun"}
     assert found["mon"]["cents"] == ROUNDS * (ROUNDS + 1)
+
+
+@pytest.mark.usefixtures("spark_remote")
+def test_after_a_kill_the_fold_is_the_rows(lab: Lab, connect: Connect) -> None:
+    fed = cast("ReadModel", Fed)
+    ensure_version(lab.connection, fed)
+    lab.fill(3).drain(fed)
+    start = {row["thing_id"]: row for row in rows(lab, "fed")}
+    lab.fill(150, seed=2)
+    most = len(told(lab, "fed")) + 30
+    with victim(lab.dsn, batch_events=10, model="Fed") as process:
+        kill_at(process, connect(), lambda _: len(told(lab, "fed")) > most)
+    lab.later().drain(fed)
+    assert folded(told(lab, "fed"), start) == {row["thing_id"]: row for row in rows(lab, "fed")}
 
 
 def test_a_version_tells_once_it_serves_and_the_one_before_no_more(carts: Lab) -> None:

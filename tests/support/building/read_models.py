@@ -57,6 +57,15 @@ class Counted:
     events = m.count()
 
 
+@m.read_model(view="fed", deciders=[DECIDER], key=["thing_id"], feed=True)
+class Fed:
+    """One row per thing, whose changes are told."""
+
+    thing_id = m.stream_id()
+    events = m.count()
+    last_event = m.last("event")
+
+
 @m.read_model(view="crossing", deciders=[DECIDER], key=["owner", "event"])
 class Crossing:
     """One row per owner and event, over all things."""
