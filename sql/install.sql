@@ -413,7 +413,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '6d299c89af9ab5721db7a894af5ad75cf00eb34389cb294f6e826a503f286106'),
+  (0, '41968e651564a01699e7e6c6e7b247f311824c072fb5687e11a48d7f1dfca745'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

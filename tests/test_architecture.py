@@ -81,7 +81,7 @@ PURE = (
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
-    "assets": 2431,  # `defs`: each file by itself; owners, tags, links to code; a rebuild's verdicts; keys of people
+    "assets": 2435,  # `defs`: each file by itself; owners, tags, links to code; a rebuild's verdicts; keys of people
     "examples": 1406,  # the shop's sealed address: simulated, and opened on its page; unpaid orders
     "platform_defs": 6980,  # `generate dbt`, `privacy`, rotations; `dg dev` starts nothing; a location that does not load is told
     "resources": 200,
@@ -89,10 +89,10 @@ BUDGETS = {
     "millrace/archive": 2150,
     "millrace/backup": 1010,
     "millrace/capture": 7960,  # personal columns
-    "millrace/commands": 1070,  # processes
+    "millrace/commands": 1150,  # processes
     "millrace/drain": 4100,
     "millrace/event_schemas": 900,  # reports refuse events that differ from their declaration; personal fields, hidden
-    "millrace/event_store": 4960,  # gathered appends; personal values, their keys and holders; scheduled events
+    "millrace/event_store": 5000,  # gathered appends; personal values, their keys and holders; scheduled events
     "millrace/handlers": 2160,  # opened personal values, and errors without text
     "millrace/importer": 1630,  # personal columns
     "millrace/operations": 1506,  # personal data: init, forget, readmit, status, show, copies of keys

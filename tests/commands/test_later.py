@@ -80,7 +80,7 @@ def test_one_without_an_event_or_a_time_is_refused(orders: PlatformStore) -> Non
     with pytest.raises(Malformed, match="decides on overdue for later, and on no event for now"):
         handle(orders, ORDER, "o-1", -1)
     for both in ({}, {"after": DAYS, "at": datetime.now(UTC)}):
-        with pytest.raises(Malformed, match="Not one of after and at"):
+        with pytest.raises(Malformed, match="Not one of after, at most"):
             Later(Emit("overdue", {}), name="pay", **both)  # type: ignore[arg-type]
 
 

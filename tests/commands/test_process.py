@@ -300,7 +300,7 @@ def test_a_changed_class_reads_what_is_stored_or_says_what_does_not_fit(dsn: str
         @starts("placed")
         def placed(self, _: Event, __: Do) -> None: ...
 
-    class Upgraded(Changed):
+    class Upgraded:
         payment_id: str = "none"
         placed = Changed.placed
         upgrade = staticmethod(lambda stored: {"payment_id": stored["payment_id"] or "none"})

@@ -89,7 +89,8 @@ begin
       from (
         select e.decider_id, e.decider, e.name
         from event_store.scheduled_events e
-        where e.decider_id = _each.decider_id and e.decider = _each.decider and e.done_at is null and e.next_at < _next
+        where e.decider_id = _each.decider_id and e.decider = _each.decider and e.done_at is null and e.due_at < _next
+          and e.next_at < _next
         order by e.due_at, e.name
         limit 10000
         for update skip locked

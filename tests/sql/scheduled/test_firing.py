@@ -208,7 +208,9 @@ def test_a_copy_of_the_database_holds_them_until_an_operator_resumes(orders: Pla
 def test_what_waits_and_how_late_it_comes_is_counted(orders: PlatformStore) -> None:
     assert orders.scheduled_statistics() == ScheduledStatistics(0, None, 0, None)
     append(orders, "o-1")
-    for name, after in (("late", timedelta(seconds=1)), ("refused", -DAY), ("pay", DAY), ("cancelled", DAY)):
+    append(orders, "o-2")
+    remind(orders, "o-2", name="refused", after=-DAY)
+    for name, after in (("late", timedelta(seconds=1)), ("pay", DAY), ("cancelled", DAY)):
         remind(orders, name=name, after=after)
     append(orders, "i-1", decider="invoice")
     for stream in ("i-1", "i-2"):

@@ -8,16 +8,18 @@ language plpgsql
 volatile
 set search_path = event_store, pg_temp
 as $$
--- planner: indexed once
+-- planner: indexed ordered once
 declare
   _role constant oid := to_regrole(quote_ident(v_scheduled.made_by));
   _head record;
   _version bigint;
 begin
-  if exists (
-    select from event_store.scheduled_events s
+  if (
+    select (s.due_at, s.name) < (v_scheduled.due_at, v_scheduled.name)
+    from event_store.scheduled_events s
     where s.decider_id = v_scheduled.decider_id and s.decider = v_scheduled.decider and s.done_at is null
-      and (s.due_at, s.name) < (v_scheduled.due_at, v_scheduled.name)
+    order by s.due_at, s.name
+    limit 1
   ) then
     return null;
   end if;
