@@ -413,7 +413,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '41968e651564a01699e7e6c6e7b247f311824c072fb5687e11a48d7f1dfca745'),
+  (0, 'ba8134f7f04dab6aa0a22222034a23e47101edc09d024a96fc04b13de75d9167'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

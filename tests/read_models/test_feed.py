@@ -184,6 +184,10 @@ def test_a_rebuild_and_a_reset_begin_an_epoch_and_a_feed_ends(carts: Lab) -> Non
     assert {each.event for each in told(carts, "sums")} == {"replaced"}
     reset_model(carts.connection, SUMS)
     assert max(each.metadata["feed_epoch"] for each in told(carts, "sums")) == 4
+    # as in a restored store
+    carts.execute("delete from read_models.feeds")
+    drain(carts, added("c-3", 1))
+    assert models.feed_epoch("sums", 1) == 5
 
 
 def test_a_model_that_would_feed_itself_is_refused() -> None:

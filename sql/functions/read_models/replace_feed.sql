@@ -14,16 +14,38 @@ as $$
 declare
   _decider constant text := 'model:' || v_model;
   _partitions constant int := (select count(*) from event_store.log_partitions);
+  -- for each log partition the first name that belongs to it
+  _streams constant text[] := array(
+    select s.id
+    from generate_series(0, _partitions - 1) p(number)
+    cross join lateral (
+      select n.id
+      from (select format('@p%s-%s', lpad(p.number::text, 2, '0'), i) as id from generate_series(0, 1000000) i) n
+      where event_store.stream_partition(n.id, _partitions) = p.number
+      limit 1
+    ) s
+    order by p.number
+  );
   _epoch bigint;
 begin
   if not exists (select from read_models.declarations d where d.model = v_model and d.version = v_version) then
     perform event_store_private.refuse_request('there is no such version of the model', 'model_versions has them.');
   end if;
   insert into read_models.feeds as f (model, epoch, tells)
-  values (v_model, 1, true)
+  select
+    v_model,
+    -- a restored store has the events, and not the row
+    1 + coalesce((
+      select (e.metadata ->> 'feed_epoch')::bigint
+      from event_store.events e
+      where e.decider_id = _streams[1] and e.decider = _decider
+      order by e.version desc
+      limit 1
+    ), 0),
+    true
   on conflict (model) do update set epoch = f.epoch + 1, tells = true
   returning f.epoch into _epoch;
-  if _epoch = 1 then
+  if not exists (select from event_store.deciders d where d.decider = _decider and d.event = 'replaced') then
     perform event_store_private.lock_deciders();
     perform set_config('event_store.registering', 'on', true);
     insert into event_store.deciders as d (decider, event, event_version, description, owner)
@@ -41,14 +63,7 @@ begin
       'decider', _decider, 'decider_id', s.id, 'event', 'replaced', 'event_id', gen_random_uuid(), 'command_id', gen_random_uuid(),
       'data', '{}'::jsonb, 'metadata', jsonb_build_object('feed_epoch', _epoch, 'model_version', v_version)
     ))
-    from generate_series(0, _partitions - 1) p(number)
-    -- the first name that belongs to this log partition
-    cross join lateral (
-      select format('@p%s-%s', lpad(p.number::text, 2, '0'), n.number)
-      from generate_series(0, 1000000) n(number)
-      where event_store.stream_partition(format('@p%s-%s', lpad(p.number::text, 2, '0'), n.number), _partitions) = p.number
-      limit 1
-    ) s(id)
+    from unnest(_streams) s(id)
   ));
   return _epoch;
 end
