@@ -14,6 +14,7 @@ from tests.support.project import PROJECT
 PUBLIC = (
     "archive",
     "capture",
+    "commands",
     "event_schemas",
     "ops",
     "personal",
@@ -69,7 +70,8 @@ def test_every_name_is_there_and_is_what_a_type_checker_takes_it_for(name: str) 
 def test_a_name_has_one_place_but_those_that_everybody_needs() -> None:
     places = [name for module in PUBLIC for name in importlib.import_module(f"millrace.{module}").__all__]
     assert sorted(name for name in set(places) if places.count(name) > 1) == []
-    assert set(places) & set(millrace.__all__) == {"Capture", "IdempotentProducer"}
+    # `on` puts events on a stream, and lets a process's method hear one
+    assert set(places) & set(millrace.__all__) == {"Capture", "IdempotentProducer", "on"}
 
 
 def test_a_name_that_is_not_there_is_an_error_as_of_any_module() -> None:
