@@ -422,7 +422,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4b76844e59d2f1a83e643f641d0794c0b84a50a9cbfb759be879153d114bbf5a'),
+  (0, '01b5efe263294e5f540ba724e71feb76c069949b25050d767c22d50c260221b6'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

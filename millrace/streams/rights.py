@@ -76,6 +76,49 @@ class Access:
             raise Refused(HTTPStatus.FORBIDDEN, f"{self.login} is no member of event_store_reader, which reads events.")
 
 
+@dataclass(frozen=True)
+class Permission:
+    """A permission to read a path.
+
+    Attributes:
+        login: The login with the rights.
+        token_id: Its token: see `Connections.open`.
+        columns: The columns of the read model that it may select; None for a path of the log.
+    """
+
+    login: str
+    token_id: int
+    columns: tuple[str, ...] | None
+
+
+class TokenRights:
+    """Decides on each request by its token.
+
+    Args:
+        connect: Lends a connection, as `AsyncConnectionPool.connection` does, of a member of event_store_owner.
+        pages: The names of this server.
+    """
+
+    def __init__(self, connect: Connect, pages: OwnPages) -> None:
+        self._connect, self._pages = connect, pages
+
+    async def may(self, request: Request) -> Permission:
+        """Return the permission to read a route: of a model if it has the parameter `model`, else of the log.
+
+        Raises:
+            Refused: The request has none.
+        """
+        # what has no token costs no connection
+        shown_token(request.scope, self._pages)
+        async with self._connect() as connection:
+            opened = await access(connection, request.scope, self._pages)
+            model = request.path_params.get("model")
+            columns = None if model is None else await opened.may_model(model)
+            if model is None:
+                await opened.may_log()
+        return Permission(opened.login, opened.token_id, columns)
+
+
 async def access(
     connection: psycopg.AsyncConnection, scope: Scope, pages: OwnPages, *, by_cookie: bool = True
 ) -> Access:
@@ -89,6 +132,21 @@ async def access(
 
     Raises:
         Refused: The request gives none; the text has the remedy.
+    """
+    token, is_session = shown_token(scope, pages, by_cookie=by_cookie)
+    call = "select token_id, login, fault from event_store_platform.use_stream_token(%s, %s)"
+    found = await _row(connection, call, (hash_of(token), is_session))
+    token_id, login, fault = found or (None, None, "There is no such token, or the cookie has expired.")
+    if fault:
+        raise Refused(HTTPStatus.UNAUTHORIZED, f"This token gives nothing. {fault}")
+    return Access(login, token_id, connection)
+
+
+def shown_token(scope: Scope, pages: OwnPages, *, by_cookie: bool = True) -> tuple[str, bool]:
+    """Return the token that a request shows, and whether it is that of a session.
+
+    Raises:
+        Refused: It shows none as it should, or comes from elsewhere.
     """
     require_small_head(scope)
     pages.require(scope)
@@ -107,12 +165,7 @@ async def access(
             "Send 'Authorization: Bearer …' with a token of `millrace streams token add`; a browser gets a cookie for it from"
             " /session.",
         )
-    call = "select token_id, login, fault from event_store_platform.use_stream_token(%s, %s)"
-    found = await _row(connection, call, (hash_of(shown[0]), is_session))
-    token_id, login, fault = found or (None, None, "There is no such token, or the cookie has expired.")
-    if fault:
-        raise Refused(HTTPStatus.UNAUTHORIZED, f"This token gives nothing. {fault}")
-    return Access(login, token_id, connection)
+    return shown[0], is_session
 
 
 def session_route(connect: Connect, pages: OwnPages) -> Route:
@@ -125,8 +178,9 @@ def session_route(connect: Connect, pages: OwnPages) -> Route:
 
     async def session(request: Request) -> Response:
         secret = made_token()
+        # not by the cookie: a session would renew itself for ever
+        shown_token(request.scope, pages, by_cookie=False)
         async with connect() as connection:
-            # not by the cookie: a session would renew itself for ever
             opened = await access(connection, request.scope, pages, by_cookie=False)
             call = "select event_store_platform.open_stream_session(%s, %s)"
             found = await _row(connection, call, (opened.token_id, hash_of(secret)))

@@ -53,6 +53,7 @@ class StreamToken:
     login: str
     made_at: datetime
     expires_at: datetime
+    revoked_at: datetime | None
     last_used_at: datetime | None
     fault: str | None
 
@@ -88,7 +89,7 @@ async def revocations(dsn: str) -> AsyncIterator[AsyncIterator[int]]:
 
 async def _revoked(connection: psycopg.AsyncConnection) -> AsyncIterator[int]:
     # any login may notify: the store knows what is true
-    call = "select token_id from event_store_platform.stream_tokens() where token_id::text = any (%s) and fault is not null"
+    call = "select token_id from event_store_platform.stream_tokens() where token_id::text = any (%s) and revoked_at is not null"
     while True:
         # words that come during the query are in the next answer
         words = [told.payload async for told in connection.notifies(stop_after=1)]
@@ -157,9 +158,8 @@ class Connections:
         try:
             yield connection
         finally:
+            # its entry stays: closing and opening gives no more bytes
             token.connections.discard(connection)
-            if not token.connections:
-                self._open.pop(token_id, None)
 
     async def watch(self, dsn: str) -> None:
         """End the connections of each token that is revoked, until the session is lost; then end all.
@@ -179,5 +179,5 @@ class Connections:
                 self._end(token_id)
 
     def _end(self, token_id: int) -> None:
-        for connection in self._open[token_id].connections if token_id in self._open else ():
+        for connection in self._open[token_id].connections:
             connection.ended.set()

@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from millrace import count, last, lookup, read_model, stream_id
+from millrace import count, field, last, lookup, read_model, stream_id
 from millrace.event_store.platform import PlatformStore
 from millrace.own_pages import OwnPages, Refused
 from millrace.read_models.declared.declaration import ReadModel
 from millrace.read_models.stored.versions import ensure_version
-from millrace.streams.rights import PRIVATE, access, refused, session_route
+from millrace.streams.rights import PRIVATE, TokenRights, access, refused, session_route
 from millrace.streams.tokens import Connections, TokenStore, hash_of, made_token
 from tests.support.logins import Login, logins
 from tests.support.patience import patience, wait_until
@@ -47,6 +47,15 @@ class Looking:
     invoice_id = stream_id()
     order = last("data.order")
     customer = lookup(STREAMED, on="order", column="customer")
+
+
+@read_model(view="by_customer", deciders=["order"], key=["customer", "day"])
+class ByCustomer:
+    """One row per customer and day, of all orders."""
+
+    customer = field("data.customer")
+    day = field("data.day")
+    placed = count()
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ def login(orders: PlatformStore) -> Iterator[Login]:
 @pytest.fixture
 def served(orders: PlatformStore, login: Login, dsn: str) -> Iterator[Served]:
     """Serve the columns of models, the rights to the log, and connections that stay open."""
-    for model in (STREAMED, cast("ReadModel", Looking)):
+    for model in (STREAMED, cast("ReadModel", Looking), cast("ReadModel", ByCustomer)):
         ensure_version(orders.connection, model)
     # the rights of a drain are enough
     operator = login("event_store_owner")
@@ -95,16 +104,10 @@ def serving(dsn: str) -> Iterator[tuple[str, Connections]]:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
             yield connection
 
-    async def model(request: Request) -> Response:
-        async with connect() as connection:
-            opened = await access(connection, request.scope, pages)
-            return JSONResponse(await opened.may_model(request.path_params["name"]), headers=PRIVATE)
+    rights = TokenRights(connect, pages)
 
-    async def log(request: Request) -> Response:
-        async with connect() as connection:
-            opened = await access(connection, request.scope, pages)
-            await opened.may_log()
-            return JSONResponse(opened.login, headers=PRIVATE)
+    async def columns(request: Request) -> Response:
+        return JSONResponse((await rights.may(request)).columns, headers=PRIVATE)
 
     async def follow(request: Request) -> Response:
         async with connect() as connection:
@@ -125,7 +128,7 @@ def serving(dsn: str) -> Iterator[tuple[str, Connections]]:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
 
-    routes = [Route("/models/{name:path}", model), Route("/log", log), Route("/follow", follow)]
+    routes = [Route("/models/{model:path}", columns), Route("/log", columns), Route("/follow", follow)]
     app = Starlette(
         routes=[*routes, session_route(connect, pages)], exception_handlers={Refused: refused}, lifespan=watched
     )

@@ -1,8 +1,9 @@
 """What a token opens over HTTP, and what it does not: on a real server and a real Postgres."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -12,7 +13,9 @@ from psycopg import sql
 
 from millrace.errors import Malformed
 from millrace.event_store.platform import PlatformStore
-from millrace.streams.tokens import PREFIX, hash_of, made_token
+from millrace.own_pages import Refused
+from millrace.streams import tokens
+from millrace.streams.tokens import PREFIX, Connections, hash_of, made_token
 from tests.streams.conftest import Served
 from tests.support.factories import Connect, rows, terminate, value
 from tests.support.logins import Login
@@ -79,6 +82,11 @@ def test_a_column_without_a_grant_is_left_out_and_a_key_is_missed_by_name(
     assert answer(served.get(MODEL, served.token(keyless))) == (
         403,
         f"{keyless} may not select order_id, of the key of read model streamed.\n",
+    )
+    grant(orders.connection, "select (placed) on read_models.by_customer", keyless)
+    assert (
+        "may not select customer, day, of the key"
+        in answer(served.get("/models/by_customer", served.token(keyless)))[1]
     )
     # a grant below a schema that the login may not use is none
     orders.connection.execute(f"revoke usage on schema read_models from {user}".encode())
@@ -262,7 +270,7 @@ def test_a_revoked_token_ends_its_connections_and_sessions_and_no_others(served:
     ):
         first, second = served.store.stream_tokens()
         # a word of any login ends nothing
-        for payload in (str(first.token_id), "x", "9" * 5000, ""):
+        for payload in (str(first.token_id), "x", "-1", "9" * 5000, ""):
             served.store.connection.execute("select pg_notify('event_store_stream_tokens', %s)", (payload,))
         assert served.store.revoke_stream_token(first.token_id, "it was in a log")
         assert not served.store.revoke_stream_token(first.token_id)
@@ -284,6 +292,49 @@ def test_connections_end_and_none_opens_while_revocations_are_not_heard(
         terminate(admin, pid)
         assert [*followed] == ["ended"]
     wait_until(lambda: not served.connections.hears, "the loss is noticed")
+    with pytest.raises(Refused, match="does not answer") as unheard:
+        asyncio.run(held(served.connections, 1))
+    assert unheard.value.status == 503
+
+
+async def held(connections: Connections, token_id: int, number: int = 1) -> None:
+    async with AsyncExitStack() as opened:
+        for _ in range(number):
+            await opened.enter_async_context(connections.open(token_id))
+
+
+def test_a_token_has_some_connections_at_once_and_others_have_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_CONNECTIONS", 2)
+    connections = Connections()
+    connections.hears = True
+    for _ in range(2):
+        asyncio.run(held(connections, 1, 2))
+        with pytest.raises(Refused, match="the most at once") as refused:
+            asyncio.run(held(connections, 1, 3))
+        assert refused.value.status == 429
+
+    async def both() -> None:
+        async with connections.open(1), connections.open(1), connections.open(2):
+            pass
+
+    asyncio.run(both())
+
+
+def test_bytes_beyond_a_second_wait_for_their_time_also_in_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "MOST_BYTES_A_SECOND", 1000)
+    connections = Connections()
+    connections.hears = True
+
+    async def spent() -> None:
+        now = asyncio.get_running_loop().time
+        began = now()
+        for size in (900, 200, 100):
+            async with connections.open(1) as connection:
+                await connection.spend(size)
+        # 1200 bytes: a second's at once, and the others after it; a busy machine takes longer
+        assert now() - began >= 0.19
+
+    asyncio.run(spent())
 
 
 def test_what_operators_do_with_tokens_is_written_down_without_secrets(

@@ -6,6 +6,7 @@ returns table (
   login text,
   made_at timestamptz,
   expires_at timestamptz,
+  revoked_at timestamptz,
   last_used_at timestamptz,
   fault text
 )
@@ -14,7 +15,9 @@ stable
 security definer
 set search_path = event_store, pg_temp
 as $$
-  select t.token_id, t.name, t.login::text, t.made_at, t.expires_at, t.last_used_at, event_store_private.stream_token_fault(t)
+  select
+    t.token_id, t.name, t.login::text, t.made_at, t.expires_at, t.revoked_at, t.last_used_at,
+    event_store_private.stream_token_fault(t)
   from event_store.stream_tokens t
   where t.session_of is null
   order by t.token_id
