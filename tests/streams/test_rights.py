@@ -320,7 +320,7 @@ def test_a_token_has_some_connections_at_once_and_others_have_theirs(monkeypatch
     asyncio.run(both())
 
 
-def test_bytes_beyond_a_second_wait_for_their_time_also_in_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_beyond_a_second_wait_also_in_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "MOST_BYTES_A_SECOND", 1000)
     connections = Connections()
     connections.hears = True
