@@ -422,7 +422,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '01b5efe263294e5f540ba724e71feb76c069949b25050d767c22d50c260221b6'),
+  (0, '5d818ebe483d2a7328b792875d559e9341991c668aa7048d2cead78d25e1193e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

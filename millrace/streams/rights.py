@@ -21,7 +21,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from millrace.own_pages import OwnPages, Refused, Scope, bearer, cookie_name, cookies, only, require_small_head
+from millrace.own_pages import (
+    LOOPBACK_NAMES,
+    OwnPages,
+    Refused,
+    Scope,
+    bearer,
+    cookie_name,
+    cookies,
+    only,
+    require_small_head,
+)
 from millrace.streams.tokens import PREFIX, TOKEN, hash_of, made_token
 
 Connect = Callable[[], AbstractAsyncContextManager[psycopg.AsyncConnection]]
@@ -183,14 +193,16 @@ def session_route(connect: Connect, pages: OwnPages) -> Route:
         async with connect() as connection:
             opened = await access(connection, request.scope, pages, by_cookie=False)
             call = "select event_store_platform.open_stream_session(%s, %s)"
-            found = await _row(connection, call, (opened.token_id, hash_of(secret)))
-        assert found is not None
+            (lasts_s,) = await _row(connection, call, (opened.token_id, hash_of(secret))) or (None,)
+        if lasts_s is None:
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, "This token has too many cookies: use another token.")
         answer = Response(status_code=HTTPStatus.NO_CONTENT, headers=PRIVATE)
         answer.set_cookie(
             cookie_name(request.scope, COOKIE),
             secret,
-            max_age=found[0],
-            secure=request.url.scheme == "https",
+            max_age=lasts_s,
+            # any other name is that of a proxy, which speaks TLS
+            secure=not pages.required_host(request.scope).startswith(LOOPBACK_NAMES),
             httponly=True,
             samesite="strict",
         )

@@ -16,7 +16,7 @@ create table event_store.stream_tokens (
   constraint stream_tokens_hash_is_of_sha_256 check (octet_length(hash) = 32),
   constraint stream_tokens_name_fits check (octet_length(name) between 1 and 200)
 );
-create index stream_tokens_sessions_idx on event_store.stream_tokens (expires_at) where session_of is not null;
+create index stream_tokens_sessions_idx on event_store.stream_tokens (session_of, expires_at) where session_of is not null;
 comment on table event_store.stream_tokens is
 'The tokens that read over HTTP with the rights of a login, and the short sessions that browsers get for one.';
 comment on column event_store.stream_tokens.token_id is 'Rises with time.';

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import LiteralString
 from urllib.parse import urlsplit
 
 import httpx
@@ -225,6 +226,8 @@ def test_a_cookie_is_good_for_a_quarter_of_an_hour_and_cannot_renew_itself(
     port = urlsplit(served.url).port
     assert cookie.startswith(f"millrace_streams_{port}={PREFIX}")
     assert {*attributes} == {"HttpOnly", "Max-Age=900", "Path=/", "SameSite=strict"}
+    # a proxy speaks TLS
+    assert "; Secure" in served.get("/session", served.token(shop), Host="proxy.example.com").headers["set-cookie"]
     assert served.get(MODEL, Cookie=cookie).json() == ["order_id", "placed", "customer"]
     secret = cookie.partition("=")[2]
     # it is no bearer, and a bearer is no cookie
@@ -252,6 +255,22 @@ def test_a_session_never_outlives_its_token(served: Served, shop: str, orders: P
     assert answer(served.get(MODEL, Cookie=cookie.partition(";")[0]))[0] == 401
 
 
+def test_a_token_cannot_fill_the_store_with_cookies(served: Served, shop: str, orders: PlatformStore) -> None:
+    token, other = served.token(shop), served.token(shop)
+    many: LiteralString = """
+        insert into event_store.stream_tokens (hash, session_of, login, made_at, expires_at)
+        select sha256(n::text::bytea), 1, login, made_at, made_at + interval '15 minutes'
+        from event_store.stream_tokens, generate_series(1, 9999) n
+        where token_id = 1
+    """
+    orders.connection.execute(many)
+    assert served.get("/session", token).status_code == 204
+    assert answer(served.get("/session", token)) == (429, "This token has too many cookies: use another token.\n")
+    assert served.get("/session", other).status_code == 204
+    age(orders, 16 * 60)
+    assert served.get("/session", token).status_code == 204
+
+
 @contextmanager
 def following(served: Served, **headers: str) -> Iterator[Iterator[str]]:
     with httpx.stream("GET", f"{served.url}/follow", headers=headers, timeout=patience(), trust_env=False) as followed:
@@ -276,6 +295,9 @@ def test_a_revoked_token_ends_its_connections_and_sessions_and_no_others(served:
         assert not served.store.revoke_stream_token(first.token_id)
         assert [*direct, *browser] == ["ended", "ended"]
         assert answer(served.get(MODEL, token)) == (401, "This token gives nothing. It is revoked.\n")
+        # a request whose rights were asked before
+        with pytest.raises(Refused, match="revoked"):
+            asyncio.run(held(served.connections, first.token_id))
         assert answer(served.get(MODEL, Cookie=cookie))[0] == 401
         assert served.get(MODEL, other).status_code == 200
         served.store.revoke_stream_token(second.token_id)

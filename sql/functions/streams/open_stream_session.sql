@@ -24,12 +24,13 @@ begin
   select v_hash, t.token_id, t.login, _now, least(t.expires_at, _now + interval '15 minutes')
   from event_store.stream_tokens t
   where t.token_id = v_token_id and t.session_of is null
+    and (select count(*) from event_store.stream_tokens o where o.session_of = v_token_id and o.expires_at > _now) < 10000
   returning extract(epoch from expires_at - made_at) into _lasts_s;
   return _lasts_s;
 end
 $$;
 
 comment on function event_store_platform.open_stream_session(bigint, bytea) is
-'Lets the secret with the SHA-256 v_hash stand for a token for 15 minutes, at most as long as the token is good; returns the seconds.';
+'Lets the secret with the SHA-256 v_hash stand for a token for 15 minutes, at most as long as the token is good; returns the seconds, or null if it has 10000 sessions.';
 revoke all on function event_store_platform.open_stream_session(bigint, bytea) from public;
 grant execute on function event_store_platform.open_stream_session(bigint, bytea) to event_store_owner;
