@@ -289,7 +289,7 @@ def test_a_revoked_token_ends_its_connections_and_sessions_and_no_others(served:
     ):
         first, second = served.store.stream_tokens()
         # a word of any login ends nothing
-        for payload in (str(first.token_id), "x", "-1", "9" * 5000, ""):
+        for payload in (str(second.token_id), "x", "-1", "9" * 5000, ""):
             served.store.connection.execute("select pg_notify('event_store_stream_tokens', %s)", (payload,))
         assert served.store.revoke_stream_token(first.token_id, "it was in a log")
         assert not served.store.revoke_stream_token(first.token_id)
@@ -298,6 +298,7 @@ def test_a_revoked_token_ends_its_connections_and_sessions_and_no_others(served:
         # a request whose rights were asked before
         with pytest.raises(Refused, match="revoked"):
             asyncio.run(held(served.connections, first.token_id))
+        asyncio.run(held(served.connections, second.token_id))
         assert answer(served.get(MODEL, Cookie=cookie))[0] == 401
         assert served.get(MODEL, other).status_code == 200
         served.store.revoke_stream_token(second.token_id)
