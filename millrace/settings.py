@@ -126,8 +126,8 @@ class Settings(BaseSettings):
     )
     ui_hosts: Annotated[str, AfterValidator(_hosts)] | None = Field(
         default=None,
-        description="Names under which the UI and metrics are reached beside this machine's own, such as that of a proxy,"
-        " with commas.",
+        description="Names under which the UI, metrics and streams are reached beside this machine's own, such as that of a"
+        " proxy, with commas.",
     )
     ui_token: Annotated[SecretStr, AfterValidator(_token)] | None = Field(
         default=None, description="Token required for the UI; none means that no token is required."

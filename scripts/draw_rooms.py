@@ -34,6 +34,7 @@ MIDDLE = {
     "scheduled_events": 400,
     "reports": 720,
     "handlers": 80,
+    "streams": 240,
     "producers": 160,
     "event_schemas": 720,
     "spark": 360,

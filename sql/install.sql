@@ -40,6 +40,7 @@ select set_config('event_store.log_partitions', :'log_partitions', true);
 \ir migrations/0007_alerts.sql
 \ir migrations/0008_personal.sql
 \ir migrations/0009_scheduled_events.sql
+\ir migrations/0010_stream_tokens.sql
 
 \ir roles.sql
 
@@ -407,13 +408,21 @@ set local check_function_bodies = off;
 \ir functions/scheduled/scheduled_events_of.sql
 \ir functions/scheduled/scheduled_statistics.sql
 \ir functions/scheduled/waiting_timers.sql
+\ir functions/streams/add_stream_token.sql
+\ir functions/streams/open_stream_session.sql
+\ir functions/streams/private/stream_login_fault.sql
+\ir functions/streams/private/stream_token_fault.sql
+\ir functions/streams/revoke_stream_token.sql
+\ir functions/streams/stream_rights.sql
+\ir functions/streams/stream_tokens.sql
+\ir functions/streams/use_stream_token.sql
 \ir uuid_forms.sql
 \ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'ba8134f7f04dab6aa0a22222034a23e47101edc09d024a96fc04b13de75d9167'),
+  (0, 'd3139385cdb389b36651035fd9068342e14eca9fd3bba985e8fd44e6b35d0190'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),
@@ -422,5 +431,6 @@ insert into event_store.migrations (version, name) values
   (6, '0006_capture'),
   (7, '0007_alerts'),
   (8, '0008_personal'),
-  (9, '0009_scheduled_events');
+  (9, '0009_scheduled_events'),
+  (10, '0010_stream_tokens');
 commit;

@@ -51,8 +51,8 @@ begin
     end if;
   end loop;
 
-  -- a reader of the secrets could sign pushes as we do
-  revoke select on event_store.push_secrets from event_store_reader;
+  -- a reader of the secrets could sign pushes as we do; that of tokens' hashes could recognize a secret
+  revoke select on event_store.push_secrets, event_store.stream_tokens from event_store_reader;
 
   -- A URL may hold a secret: poll_views returns it to the view's owner, and an operator reads the table.
   revoke select on event_store.views from event_store_reader;

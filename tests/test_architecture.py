@@ -27,7 +27,7 @@ LAYERS = (
     ("drain", "commands"),
     ("read_models", "backup"),
     ("archive", "capture", "importer"),
-    ("sequencer", "scheduled_events", "reports", "handlers"),
+    ("sequencer", "scheduled_events", "reports", "handlers", "streams"),
     ("producers", "event_schemas"),
     ("spark",),
     ("event_store",),
@@ -43,6 +43,7 @@ LAYERS = (
         "user_code",
         "labels",
         "late_imports",
+        "own_pages",
     ),
 )
 # packages with names in `__init__.py` that others import
@@ -78,6 +79,7 @@ PURE = (
     "times",
     "user_code",
     "platform_defs.gate",
+    "own_pages",
 )
 # the most lines of Python in a room; a raised limit has its reason here
 BUDGETS = {
@@ -101,6 +103,7 @@ BUDGETS = {
     "millrace/producers": 665,
     "millrace/read_models": 7550,  # columns of personal values: sealed, or refused
     "millrace/spark": 2350,
+    "millrace/streams": 408,
 }
 # modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part
 ON_PRIVATE_PARTS = {
@@ -145,6 +148,7 @@ SQL = {
     "postgres.logins": "makes logins and their databases",
     "producers.store": "calls functions",
     "handlers.store": "calls functions",
+    "streams.*": "calls functions",
     "operations.privacy": "calls functions, and reads which views get personal fields",
     "operations.verification.store": "calls functions",
     "read_models.*": "tables that follow from declarations",

@@ -21,6 +21,7 @@ from millrace.platform_defs.cli import (
     privacy,
     run,
     scheduled,
+    streams,
     system,
     verify,
     view,
@@ -45,7 +46,6 @@ class FirstScreen(TyperGroup):
         self.format_usage(ctx, formatter)
         with formatter.indentation():
             formatter.write_text(self.help or "")
-        formatter.write_paragraph()
         for title, is_group in (("Commands", False), ("Groups of commands", True)):
             formatter.write_heading(title)
             with formatter.indentation():
@@ -73,6 +73,7 @@ app.add_typer(run.app, name="run", help="Run the sequencer, a drain, handlers, a
 app.add_typer(view.app, name="view", help="Enable, disable, seek, reset, approve, unlock, sign or remove.")
 app.add_typer(dead.app, name="dead", help="List, retry or drop dead letters.")
 app.add_typer(scheduled.app, name="scheduled", help="List, cancel or retry scheduled events, or resume them.")
+app.add_typer(streams.app, name="streams", help="Add, list or revoke tokens that read over HTTP.")
 app.add_typer(show, name="show", help="Show events, catalog, history, as-of, diff, audit, incidents.")
 app.add_typer(capture.app, name="capture", help="Check, verify, repair or remove a capture of another database.")
 app.add_typer(privacy.app, name="privacy", help="Forget people; make, rotate, copy and show keys of personal data.")

@@ -313,7 +313,7 @@ create table event_store.audit_log (
       'drop_version', 'approve_version', 'requeue_changes', 'discard_change', 'restart_capture', 'unregister_capture', 'set_push_secret',
       'drop_push_secret', 'begin_verification', 'supersede_changes', 'end_log_holder', 'purge_results',
       'begin_key_epoch', 'forget_subject', 'readmit_subject', 'end_key_epoch', 'restore_keys', 'retire_holder',
-      'hold_scheduled_events', 'retry_scheduled_events'
+      'hold_scheduled_events', 'retry_scheduled_events', 'add_stream_token', 'revoke_stream_token'
     )
   )
 );

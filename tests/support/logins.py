@@ -1,4 +1,4 @@
-"""Logins of a test's own, each a member of one role."""
+"""Logins of a test's own, each a member of the given roles."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,9 @@ def logins(admin: psycopg.Connection) -> Iterator[Login]:
 
     def login(*roles: str) -> psycopg.Connection:
         user = f"user_{uuid4().hex}"
-        admin.execute(f"create role {user} login in role {', '.join(roles)}".encode())
+        admin.execute(f"create role {user} login".encode())
+        for role in roles:
+            admin.execute(f"grant {role} to {user}".encode())
         made.append((user, psycopg.connect(admin.info.dsn, user=user, autocommit=True)))
         return made[-1][1]
 

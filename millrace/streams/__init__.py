@@ -1,0 +1,1 @@
+"""Reading streams, views and read models over HTTP."""
