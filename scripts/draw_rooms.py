@@ -25,6 +25,7 @@ MIDDLE = {
     "operations": 400,
     "drain": 680,
     "commands": 80,
+    "streams": 280,
     "read_models": 720,
     "backup": 440,
     "importer": 80,

@@ -405,13 +405,16 @@ set local check_function_bodies = off;
 \ir functions/scheduled/retry_scheduled_events.sql
 \ir functions/scheduled/schedule_event.sql
 \ir functions/scheduled/scheduled_events_of.sql
+\ir functions/streams/feed_place.sql
+\ir functions/streams/log_place.sql
+\ir functions/streams/wanted_events.sql
 \ir uuid_forms.sql
 \ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '4732343efd2264780903067bdf3c6854368028a232cbadce59a874b5e3981ecb'),
+  (0, 'b11a4a7d089dbeda4c8019da85314c9a3d4ae23e66bb02947dc98edcc4a8332e'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

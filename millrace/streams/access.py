@@ -1,4 +1,4 @@
-"""Who may read which path: asked at each connection. Not here: tokens and rights, which another implementation knows."""
+"""Rights to read paths, asked at each connection. Not here: tokens, of another implementation of `Rights`."""
 
 import ipaddress
 from dataclasses import dataclass

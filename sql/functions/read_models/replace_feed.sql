@@ -1,9 +1,10 @@
 -- One event for each log partition: between them there is no order, so each consumer hears it where it reads.
 -- Races: it waits for commits that tell changes of the epoch before.
--- Example: select replace_feed('orders', 2)
+-- Example: select replace_feed('orders', 2, '{order_id}')
 create or replace function event_store_platform.replace_feed(
   v_model text,
-  v_version int
+  v_version int,
+  v_key text[]
 )
 returns bigint
 language plpgsql
@@ -19,9 +20,9 @@ begin
   if not exists (select from read_models.declarations d where d.model = v_model and d.version = v_version) then
     perform event_store_private.refuse_request('there is no such version of the model', 'model_versions has them.');
   end if;
-  insert into read_models.feeds as f (model, epoch, tells)
-  values (v_model, 1, true)
-  on conflict (model) do update set epoch = f.epoch + 1, tells = true
+  insert into read_models.feeds as f (model, epoch, tells, key)
+  values (v_model, 1, true, v_key)
+  on conflict (model) do update set epoch = f.epoch + 1, tells = true, key = excluded.key
   returning f.epoch into _epoch;
   if _epoch = 1 then
     perform event_store_private.lock_deciders();
@@ -54,8 +55,9 @@ begin
 end
 $$;
 
-comment on function event_store_platform.replace_feed(text, int) is
+comment on function event_store_platform.replace_feed(text, int, text[]) is
 'Begins the next epoch of the feed of read model v_model, and returns it: one event `replaced` in each log partition says that '
-'the rows are to be read anew, from version v_version. The first call begins the feed. MR005 there is no such version.';
-revoke all on function event_store_platform.replace_feed(text, int) from public;
-grant execute on function event_store_platform.replace_feed(text, int) to event_store_owner;
+'the rows are to be read anew, from version v_version, whose key is v_key. The first call begins the feed. MR005 there is no '
+'such version.';
+revoke all on function event_store_platform.replace_feed(text, int, text[]) from public;
+grant execute on function event_store_platform.replace_feed(text, int, text[]) to event_store_owner;
