@@ -414,7 +414,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'b11a4a7d089dbeda4c8019da85314c9a3d4ae23e66bb02947dc98edcc4a8332e'),
+  (0, '5778f3d4ad8464c41c6a0e8233372d8f5228f9091cd472e57e623d2da6833a66'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -31,7 +31,7 @@ def streams_app(followers: Followers, rights: Rights = open_access) -> Starlette
 
     Args:
         followers: Where it is read.
-        rights: Who may read.
+        rights: The rights of readers.
     """
 
     async def answer(request: Request) -> Response:
@@ -64,7 +64,7 @@ def serving_streams(followers: Followers, host: str, port: int, rights: Rights =
         followers: Where it is read: of an event store, as a member of event_store_reader.
         host: The address to listen at.
         port: Where to listen; 0 for any free port.
-        rights: Who may read.
+        rights: The rights of readers.
 
     Yields:
         The port.

@@ -37,6 +37,7 @@ class FeedPlace:
 
     epoch: int
     key: list[str]
+    columns: list[str]
     unsequenced: list[int]
 
 

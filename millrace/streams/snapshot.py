@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from millrace.event_store.platform import PlatformStore
 from millrace.read_models.stored.feed import key_text, stream_of
+from millrace.read_models.stored.tables import listed
 from millrace.streams.offsets import Place
 from millrace.streams.reading import Feed, LogPlace, change_text
 
@@ -55,7 +56,9 @@ def snapshot(store: PlatformStore, log: LogPlace, feed: Feed) -> Snapshot:
         raise HTTPException(
             413, f"The read model has more than {MOST_ROWS:,} rows: read the table read_models.{feed.model} instead."
         )
-    query = sql.SQL("select {}, to_jsonb(r)::text from {} r").format(key_text(place.key), table)
+    query = sql.SQL("select {}, to_jsonb(r)::text from (select {} from {}) r").format(
+        key_text(place.key), listed(place.columns), table
+    )
     file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as its readers
     for number, (key, row) in enumerate(rows(connection, query)):
         text = change_text(feed.model, stream_of(key), "insert", Raw(row.encode()))

@@ -17,7 +17,7 @@ from millrace.streams.snapshot import BETWEEN
 
 HEADERS = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
 RESET = b'{"headers":{"control":"reset"}}'
-# cursors of the protocol count intervals of so many seconds since a day
+# cursors of the protocol count intervals of 20 seconds since a day
 INTERVAL_S = 20
 FIRST_DAY = datetime(2024, 10, 9, tzinfo=UTC).timestamp()
 JITTER = 180

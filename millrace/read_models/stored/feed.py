@@ -46,7 +46,7 @@ def told(
         yield
     elif epoch == 0 or rows > MOST_TOLD:
         yield
-        ReadModelStore(connection).replace_feed(model.name, model.version, model.public_key)
+        _replace(connection, model)
     else:
         query = _public_rows(model, fresh)
         before = _rows(connection, query, parameters)
@@ -57,9 +57,13 @@ def told(
 
 def tell_replaced(connection: psycopg.Connection, model: ReadModel) -> None:
     """Tell that the rows of a model are to be read anew, if it has a feed and serves."""
-    models = ReadModelStore(connection)
-    if model.feed and models.feed_epoch(model.name, model.version) is not None:
-        models.replace_feed(model.name, model.version, model.public_key)
+    if model.feed and ReadModelStore(connection).feed_epoch(model.name, model.version) is not None:
+        _replace(connection, model)
+
+
+def _replace(connection: psycopg.Connection, model: ReadModel) -> None:
+    columns = (*model.keys, *model.public_values)
+    ReadModelStore(connection).replace_feed(model.name, model.version, model.public_key, columns)
 
 
 def _public_rows(model: ReadModel, fresh: sql.Composable) -> sql.Composed:

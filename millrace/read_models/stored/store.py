@@ -78,10 +78,10 @@ class ReadModelStore(SqlFunctions):
         """
         return self._value(int | None, "select event_store_platform.feed_epoch(%s, %s)", (model, version))  # type: ignore[arg-type]
 
-    def replace_feed(self, model: str, version: int, key: Sequence[str]) -> int:
+    def replace_feed(self, model: str, version: int, key: Sequence[str], columns: Sequence[str]) -> int:
         """Begin the next epoch of a model's feed, which says that its rows are to be read anew; return it."""
-        call = "select event_store_platform.replace_feed(%s, %s, %s)"
-        return self._value(int, call, (model, version, [*key]))
+        call = "select event_store_platform.replace_feed(%s, %s, %s, %s)"
+        return self._value(int, call, (model, version, [*key], [*columns]))
 
     def end_feed(self, model: str) -> None:
         """Let a model tell no more changes."""
