@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
 
 import psycopg
 import uvicorn
@@ -15,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from millrace.errors import MillraceError, UnknownView
+from millrace.errors import Malformed, MillraceError, PositionOutOfRange, UnknownView
 from millrace.patience import FAREWELL_S, WATCH_S
 from millrace.streams import sse
 from millrace.streams.access import Rights, open_access
@@ -118,7 +117,7 @@ async def _answered(followers: Followers, request: Request, topic: Topic) -> Res
     place = await followers.place(topic, offset)
     if offset == "now" and live is None and place is not None:
         return _json(Batch(place, (), up_to_date=True))
-    batch = await followers.after(topic, place)
+    batch = await followers.after(topic, place, alone=live is None)
     given = request.query_params.get("cursor")
     if live == "sse":
         stream = sse.events(followers, topic, batch, seen, given)
@@ -175,16 +174,18 @@ def _asked(request: Request) -> tuple[str, str | None]:
     return "-1" if offset is None else offset, live
 
 
-async def _refused(_: Request, error: Any) -> Response:  # noqa: ANN401 - as Starlette calls it
+# what a request may be told of the store's errors
+ANSWERS: tuple[tuple[type[Exception], HTTPException], ...] = (
+    (UnknownView, HTTPException(404, "There is no such view.")),
+    (PositionOutOfRange, HTTPException(410, "Events behind this offset were purged. Begin again with offset=-1.")),
+    (Malformed, HTTPException(400, "The path has characters that no stream has.")),
+    (psycopg.OperationalError, HTTPException(503, "The event store does not answer now.", {"Retry-After": "1"})),
+)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
     """Answer with the error, in one sentence."""
-    if isinstance(error, HTTPException):
-        status, text, headers = error.status_code, error.detail, error.headers
-    elif isinstance(error, UnknownView):
-        status, text, headers = 404, "There is no such view.", None
-    elif isinstance(error, psycopg.DataError):
-        status, text, headers = 400, "The path has characters that no stream has.", None
-    elif isinstance(error, MillraceError | psycopg.OperationalError):
-        status, text, headers = 503, "The event store does not answer now.", {"Retry-After": "1"}
-    else:
+    told = next((answer for kind, answer in ANSWERS if isinstance(error, kind)), error)
+    if not isinstance(told, HTTPException):
         raise error
-    return PlainTextResponse(f"{text}\n", status, {**ALWAYS, **(headers or {})})
+    return PlainTextResponse(f"{told.detail}\n", told.status_code, {**ALWAYS, **(told.headers or {})})

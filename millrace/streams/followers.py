@@ -134,15 +134,20 @@ class Followers:
             return None if begins and isinstance(topic, Feed) else Place(name, at, ends.epoch, partition=ends.partition)
         return replace(_of_store(name, given), partition=ends.partition)
 
-    async def after(self, topic: Topic, place: Place | None) -> Batch:
+    async def after(self, topic: Topic, place: Place | None, *, alone: bool = False) -> Batch:
         """Return what follows a place: of a read model from the beginning, and where its rows were replaced, the rows.
+
+        Args:
+            topic: What is read.
+            place: The place; None for the beginning of a read model.
+            alone: Read what is committed now; others may share a read until the log grows.
 
         Raises:
             HTTPException: The log does not go on there, or the rows are too many.
         """
         if place is None:
             return await self._rows(cast("Feed", topic), resets=False)
-        chunk = await self._chunk(topic, place)
+        chunk = await self._chunk(topic, place, alone=alone)
         if chunk.epoch > place.epoch:
             return await self._rows(cast("Feed", topic), chunk.epoch, resets=True)
         return Batch(place.after(chunk.at, chunk.offsets), chunk.texts, chunk.up_to_date)
@@ -171,11 +176,13 @@ class Followers:
                 if chunk.up_to_date and not await self.news(seen, PATIENCE_S):
                     raise HTTPException(503, "No sequencer gives events their positions: millrace run sequencer.")
 
-    async def _chunk(self, topic: Topic, place: Place) -> Chunk:
+    async def _chunk(self, topic: Topic, place: Place, *, alone: bool = False) -> Chunk:
         def call(store: PlatformStore, log: LogPlace) -> Chunk:
             _of_store(log.store, place)
             return topic.read(store, log, place.at)
 
+        if alone:
+            return await self._call(call)
         return await self._shared(self._chunks, (topic, place.at), call, keeps=True)
 
     async def _shared(self, kept: dict[Key, asyncio.Task[Found]], key: Key, call: Call[Found], *, keeps: bool) -> Found:
