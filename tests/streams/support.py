@@ -40,13 +40,14 @@ BY_DAY = cast("ReadModel", ByDay)
 class Rows:
     """The rows of a read model, and its feed."""
 
-    def __init__(self, connection: psycopg.Connection) -> None:
+    def __init__(self, connection: psycopg.Connection, number: int = 0) -> None:
         self.connection = connection
         self.store = PlatformStore(connection)
-        self.number = 0
+        self.number = number
         ensure_version(connection, BY_DAY)
-        self.merge("sun")
-        self.sequence()
+        if not number:
+            self.merge("sun")
+            self.sequence()
 
     def merge(self, *days: str, partition: int = 0) -> None:
         """Add to the rows of some days, in one transaction, as a drain does."""
