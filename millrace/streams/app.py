@@ -21,7 +21,11 @@ from millrace.streams.access import Rights, open_access
 from millrace.streams.followers import Batch, Followers
 from millrace.streams.reading import Feed, LogPlace, Stream, Topic, View
 
-ALWAYS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+ALWAYS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 LIVE = (None, "long-poll", "sse")
 
 
