@@ -178,12 +178,17 @@ def _asked(request: Request) -> tuple[str, str | None]:
     return "-1" if offset is None else offset, live
 
 
+AWAY = HTTPException(503, "The event store does not answer now.", {"Retry-After": "1"})
 # what a request may be told of the store's errors
 ANSWERS: tuple[tuple[type[Exception], HTTPException], ...] = (
     (UnknownView, HTTPException(404, "There is no such view.")),
     (PositionOutOfRange, HTTPException(410, "Events behind this offset were purged. Begin again with offset=-1.")),
     (Malformed, HTTPException(400, "The path has characters that no stream has.")),
-    (psycopg.OperationalError, HTTPException(503, "The event store does not answer now.", {"Retry-After": "1"})),
+    (psycopg.errors.InsufficientPrivilege, HTTPException(403, "The login of this process may not read it.")),
+    # another version of the read model serves since a moment
+    (psycopg.errors.UndefinedTable, AWAY),
+    (psycopg.errors.UndefinedColumn, AWAY),
+    (psycopg.OperationalError, AWAY),
 )
 
 

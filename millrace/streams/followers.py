@@ -67,6 +67,8 @@ class Followers:
         self._dsn = dsn
         self._chunks = dict[tuple[Topic, Numbers], asyncio.Task[Chunk]]()
         self._snapshots = dict[Topic, asyncio.Task[Snapshot]]()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()
         self._stop = threading.Event()
         self._threads = ThreadPoolExecutor(SESSIONS, "reads of streams")
         self._idle = list[Connection]()
@@ -74,8 +76,8 @@ class Followers:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the log during the block."""
-        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
-        listener = threading.Thread(target=self._listen, name="streams")
+        self._loop = loop = asyncio.get_running_loop()
+        listener = threading.Thread(target=self._listen, args=(loop,), name="streams")
         listener.start()
         try:
             yield
@@ -94,7 +96,8 @@ class Followers:
     def stop(self) -> None:
         """Let all readers end; from any thread."""
         self._stop.set()
-        self._loop.call_soon_threadsafe(self._tell, self.log)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._tell, self.log)
 
     async def news(self, seen: LogPlace | None, within_s: float, partition: int | None = None) -> bool:
         """Wait until the log ends elsewhere than at `seen`, an earlier `log`; return whether it does.
@@ -201,7 +204,7 @@ class Followers:
 
     async def _call(self, call: Call[Found]) -> Found:
         self.reads += 1
-        return await self._loop.run_in_executor(self._threads, self._in_thread, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._in_thread, call)
 
     def _in_thread(self, call: Call[Found]) -> Found:
         """Run a call on a session of its own, once more if that was lost."""
@@ -231,7 +234,7 @@ class Followers:
         connection.execute(f"set statement_timeout = {1000 * AWAY_S}")
         return connection
 
-    def _listen(self) -> None:
+    def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         connection: Connection | None = None
         last: LogPlace | None = None
         with Wakeups(self._dsn) as wake_ups:
@@ -239,14 +242,16 @@ class Followers:
                 try:
                     connection = connection or connect(self._dsn, answer_s=ANSWER_S, stop=self._stop)
                     found = StreamStore(connection).log_place()
-                except psycopg.OperationalError as error:
+                except psycopg.Error as error:
                     logger.warning("The event store does not answer: %s", error)
+                    if connection is not None:
+                        connection.close()
                     connection = None
                     self._stop.wait(LOOK_S)
                     continue
                 if found != last:
                     last = found
-                    self._loop.call_soon_threadsafe(self._tell, found)
+                    loop.call_soon_threadsafe(self._tell, found)
                 wake_ups.wait(PAUSE_S, self._stop)
         if connection is not None:
             connection.close()

@@ -178,8 +178,11 @@ def streams_command(dsn: DsnOption = None) -> None:
     """
     from millrace.streams.app import serving_streams
     from millrace.streams.followers import Followers
+    from millrace.streams.reading import StreamStore
 
     settings, followers = Settings(), Followers(chosen_dsn(dsn))
+    with chosen_store(dsn) as store:
+        StreamStore(store.connection).log_place()  # the login may
     with stop_on_signals() as stop, serving_streams(followers, settings.streams_host, settings.streams_port) as port:
         Screen().print(f"Streams are at http://{settings.streams_host}:{port}/; Ctrl-C ends this.", soft_wrap=True)
         stop.wait()

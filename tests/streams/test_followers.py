@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from millrace.sequencer import run_sequencer
+from millrace.streams import sse
 from millrace.streams.followers import Followers
 from tests.streams.support import Rows, Table, client_at, parsed
 from tests.support.factories import Connect, terminate
@@ -162,6 +163,18 @@ def test_server_sent_events_are_as_browsers_read_them(rows: Rows, client: httpx.
     assert (kind, f'"streamNextOffset":"{offset}"' in data, '"upToDate":true' in data) == ("control", True, True)
     assert headers["content-type"].startswith("text/event-stream")
     assert (headers["x-accel-buffering"], headers.get("content-encoding")) == ("no", None)
+
+
+def test_a_quiet_connection_is_kept_alive_and_ends(
+    rows: Rows, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rows.number == 1
+    monkeypatch.setattr(sse, "WATCH_S", 0.01)
+    with client.stream("GET", "/models/by_day?offset=now&live=sse") as answer:
+        assert ":" in answer.iter_lines()
+    monkeypatch.setattr(sse, "PATIENCE_S", 0)
+    with client.stream("GET", "/models/by_day?offset=now&live=sse") as answer:
+        assert [kind for kind, _, _ in parsed(answer.iter_lines())] == ["control"]
 
 
 def test_readers_outlast_sessions_that_end(rows: Rows, client: httpx.Client, connect: Connect) -> None:

@@ -5,8 +5,9 @@ import pytest
 
 from millrace.streams import snapshot
 from millrace.streams.followers import Followers
-from tests.streams.support import Rows, Table, texts
-from tests.support.factories import purge, start
+from tests.streams.support import Rows, Table, client_of, texts
+from tests.support.factories import Connect, purge, start
+from tests.support.logins import logins
 from tests.support.patience import wait_until
 
 
@@ -124,3 +125,18 @@ def test_an_offset_below_what_is_kept_is_gone(rows: Rows, client: httpx.Client) 
     assert (gone.status_code, "were purged" in gone.text) == (410, True)
     # the rows are all there
     assert {each["key"] for each in texts(get(client, "-1").text)} == {"sun", "mon", "tue"}
+
+
+def test_a_reader_of_the_store_is_enough(rows: Rows, connect: Connect) -> None:
+    rows.merge("mon")
+    rows.sequence()
+    rows.store.register_view("days", "-infinity", mode="bulk", deciders=["model:by_day"])
+    with logins(connect()) as login:
+        reader = login("event_store_reader")
+        with client_of(Followers(f"{reader.info.dsn} user={reader.info.user}")) as client:
+            assert {each["key"] for each in texts(get(client, "-1").text)} == {"sun", "mon"}
+            assert client.get("/models/by_day/mon").status_code == 200
+            assert client.get("/views/days").status_code == 200
+        writer = login("event_store_writer")
+        with client_of(Followers(f"{writer.info.dsn} user={writer.info.user}")) as client:
+            assert client.get("/models/by_day").status_code == 403
