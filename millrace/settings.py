@@ -124,6 +124,13 @@ class Settings(BaseSettings):
         description="The port on 127.0.0.1 at which `millrace run sequencer`, also that of `millrace up`, answers GET /metrics;"
         " none means nowhere.",
     )
+    streams_host: str = Field(default="127.0.0.1", description="The address at which `millrace run streams` listens.")
+    streams_port: int = Field(
+        default=4437,
+        ge=0,
+        le=65535,
+        description="The port at which `millrace run streams` listens; 0 for any free one.",
+    )
     ui_hosts: Annotated[str, AfterValidator(_hosts)] | None = Field(
         default=None,
         description="Names under which the UI, metrics and streams are reached beside this machine's own, such as that of a"

@@ -409,6 +409,8 @@ set local check_function_bodies = off;
 \ir functions/scheduled/scheduled_statistics.sql
 \ir functions/scheduled/waiting_timers.sql
 \ir functions/streams/add_stream_token.sql
+\ir functions/streams/feed_place.sql
+\ir functions/streams/log_place.sql
 \ir functions/streams/open_stream_session.sql
 \ir functions/streams/private/stream_login_fault.sql
 \ir functions/streams/private/stream_token_fault.sql
@@ -416,13 +418,14 @@ set local check_function_bodies = off;
 \ir functions/streams/stream_rights.sql
 \ir functions/streams/stream_tokens.sql
 \ir functions/streams/use_stream_token.sql
+\ir functions/streams/wanted_events.sql
 \ir uuid_forms.sql
 \ir planner.sql
 
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'd3139385cdb389b36651035fd9068342e14eca9fd3bba985e8fd44e6b35d0190'),
+  (0, '0ab3d8843d7e2ddc4c12ff6cf897259f95f6e49264e4d454728c94dbe6d65fc8'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -24,10 +24,10 @@ LAYERS = (
     ("resources",),
     ("testing", "testing_servers"),
     ("operations",),
-    ("drain", "commands"),
+    ("drain", "commands", "streams"),
     ("read_models", "backup"),
     ("archive", "capture", "importer"),
-    ("sequencer", "scheduled_events", "reports", "handlers", "streams"),
+    ("sequencer", "scheduled_events", "reports", "handlers"),
     ("producers", "event_schemas"),
     ("spark",),
     ("event_store",),
@@ -101,9 +101,9 @@ BUDGETS = {
     "millrace/personal": 835,  # text of captures and imports
     "millrace/postgres": 1100,
     "millrace/producers": 665,
-    "millrace/read_models": 7550,  # columns of personal values: sealed, or refused
+    "millrace/read_models": 7557,  # columns of personal values: sealed, or refused; feeds
     "millrace/spark": 2350,
-    "millrace/streams": 408,
+    "millrace/streams": 1440,
 }
 # modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part
 ON_PRIVATE_PARTS = {
@@ -153,6 +153,9 @@ SQL = {
     "operations.verification.store": "calls functions",
     "read_models.*": "tables that follow from declarations",
     "reports": "tables that follow from reports",
+    "streams.reading": "calls functions",
+    "streams.followers": "a limit of its own session",
+    "streams.snapshot": "the rows of read models, by their names",
     "assets.event_store": "what Postgres knows of the tables",
     "platform_defs.local.services": "a schema for Dagster",
     "platform_defs.dagster_internals.breached_checks": "Dagster's tables, which have none of our functions",

@@ -9,6 +9,8 @@ from millrace.assets.declarations import declared
 from millrace.errors import MillraceError
 from millrace.operations.alerts.receiver import alert_settings
 from millrace.settings import Settings
+from millrace.streams.app import serving_streams
+from millrace.streams.followers import Followers
 
 Use = Callable[[Settings], object]
 NUMBERS = ("many", "0", "1.5", "")
@@ -25,6 +27,12 @@ def alerts(settings: Settings) -> object:
     return found
 
 
+def serve(settings: Settings) -> object:
+    """Listen for readers."""
+    with serving_streams(Followers(""), settings.streams_host, settings.streams_port) as port:
+        return port
+
+
 # a setting that is any text reports its fault at its first use
 WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "home": (("~nobody-of-this-name/x",), None),
@@ -34,6 +42,8 @@ WRONG: dict[str, tuple[tuple[str, ...], Use | None]] = {
     "port": ((*NUMBERS, "65536"), None),
     "postgres_port": ((*NUMBERS, "65536"), None),
     "metrics_port": (("many", "-1", "1.5", "65536"), None),
+    "streams_host": (("no.such.host.invalid",), serve),
+    "streams_port": (("many", "-1", "1.5", "65536"), None),
     "ui_hosts": (("https://proxy.example.com", "a/b"), None),
     "ui_token": (("hunter2", "hunter2hunter2h"), None),
     "push_allow": (("10.0.0.0/99", "http://host", "host:80"), None),

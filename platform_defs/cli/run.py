@@ -170,6 +170,24 @@ def metrics_command(
         stop.wait()
 
 
+@app.command("streams")
+def streams_command(dsn: DsnOption = None) -> None:
+    """Let browsers and programs of this machine read streams and read models over HTTP, until Ctrl-C or SIGTERM.
+
+    MILLRACE_STREAMS_HOST and MILLRACE_STREAMS_PORT say where.
+    """
+    from millrace.streams.app import serving_streams
+    from millrace.streams.followers import Followers
+    from millrace.streams.reading import StreamStore
+
+    settings, followers = Settings(), Followers(chosen_dsn(dsn))
+    with chosen_store(dsn) as store:
+        StreamStore(store.connection).log_place()  # the login may
+    with stop_on_signals() as stop, serving_streams(followers, settings.streams_host, settings.streams_port) as port:
+        Screen().print(f"Streams are at http://{settings.streams_host}:{port}/; Ctrl-C ends this.", soft_wrap=True)
+        stop.wait()
+
+
 @app.command("service")
 def service_command(service: Annotated[str, typer.Argument(help="Its name, as `millrace up` says it.")]) -> None:
     """Run one service of `millrace up` by itself and watch it, until stopped with Ctrl-C or SIGTERM."""

@@ -104,12 +104,16 @@ create table read_models.feeds (
   model text not null,
   epoch bigint not null,
   tells boolean not null,
+  key text[] not null,
+  columns text[] not null,
   constraint feeds_pkey primary key (model)
 );
 comment on table read_models.feeds is 'The read models whose changes are told as events of the decider `model:<name>`.';
 comment on column read_models.feeds.model is 'The read model.';
 comment on column read_models.feeds.epoch is 'Rises where many rows change at once; events of lower epochs no longer count.';
 comment on column read_models.feeds.tells is 'Whether the declaration still has a feed.';
+comment on column read_models.feeds.key is 'The columns by which its rows are told apart.';
+comment on column read_models.feeds.columns is 'The columns that are told: all but those of other read models.';
 
 create sequence read_models.batch_seq;
 comment on sequence read_models.batch_seq is 'Numbers the batches of staged rows.';

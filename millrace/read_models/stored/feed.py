@@ -46,7 +46,7 @@ def told(
         yield
     elif epoch == 0 or rows > MOST_TOLD:
         yield
-        ReadModelStore(connection).replace_feed(model.name, model.version)
+        _replace(connection, model)
     else:
         query = _public_rows(model, fresh)
         before = _rows(connection, query, parameters)
@@ -57,14 +57,16 @@ def told(
 
 def tell_replaced(connection: psycopg.Connection, model: ReadModel) -> None:
     """Tell that the rows of a model are to be read anew, if it has a feed and serves."""
-    models = ReadModelStore(connection)
-    if model.feed and models.feed_epoch(model.name, model.version) is not None:
-        models.replace_feed(model.name, model.version)
+    if model.feed and ReadModelStore(connection).feed_epoch(model.name, model.version) is not None:
+        _replace(connection, model)
+
+
+def _replace(connection: psycopg.Connection, model: ReadModel) -> None:
+    columns = (*model.keys, *model.public_values)
+    ReadModelStore(connection).replace_feed(model.name, model.version, model.public_key, columns)
 
 
 def _public_rows(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
-    key = listed(model.public_key, of="r")
-    many = len(model.public_key) > 1
     return sql.SQL(
         """
         select {key}, to_jsonb(r)::text
@@ -72,7 +74,7 @@ def _public_rows(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
         cross join lateral (select * from ({rows}) v where {same_key}) r
         """
     ).format(
-        key=sql.SQL("jsonb_build_array({})::text").format(key) if many else sql.SQL("{}::text").format(key),
+        key=key_text(model.public_key),
         keys=listed([*model.keys]),
         fresh=fresh,
         rows=view_query(model),
@@ -80,6 +82,11 @@ def _public_rows(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
             sql.SQL("{} = {}").format(sql.Identifier("v", name), sql.Identifier("touched", name)) for name in model.keys
         ),
     )
+
+
+def key_text(key: Sequence[str]) -> sql.Composed:
+    """Return the text of a row's key in SQL, of the row `r`."""
+    return sql.SQL("jsonb_build_array({})::text" if len(key) > 1 else "{}::text").format(listed(key, of="r"))
 
 
 def _rows(connection: psycopg.Connection, query: sql.Composed, parameters: Parameters) -> dict[str, str]:
@@ -100,13 +107,13 @@ def _tell(
             continue
         event = "inserted" if one is None else "deleted" if other is None else "updated"
         changes.append(
-            f'{{{shared}, "decider_id": {written(_stream(key))}, "event": "{event}", "event_id": "{uuid7()}",'
+            f'{{{shared}, "decider_id": {written(stream_of(key))}, "event": "{event}", "event_id": "{uuid7()}",'
             f' "data": {{"before": {one or "null"}, "after": {other or "null"}}}}}'
         )
     if changes:
         connection.execute("select from event_store.append_events(%s::jsonb)", (f"[{', '.join(changes)}]",))
 
 
-def _stream(key: str) -> str:
-    """Return the stream of a key: its text, quoted where that is none of a row, or empty."""
+def stream_of(key: str) -> str:
+    """Return the stream of a key's text: that, quoted where that is none of a row, or empty."""
     return written(key) if not key or key[0] in '@"' else key

@@ -1,5 +1,6 @@
 """The SQL functions of read models: one method per function."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.event_store.sql_functions import SqlFunctions
@@ -77,9 +78,10 @@ class ReadModelStore(SqlFunctions):
         """
         return self._value(int | None, "select event_store_platform.feed_epoch(%s, %s)", (model, version))  # type: ignore[arg-type]
 
-    def replace_feed(self, model: str, version: int) -> int:
+    def replace_feed(self, model: str, version: int, key: Sequence[str], columns: Sequence[str]) -> int:
         """Begin the next epoch of a model's feed, which says that its rows are to be read anew; return it."""
-        return self._value(int, "select event_store_platform.replace_feed(%s, %s)", (model, version))
+        call = "select event_store_platform.replace_feed(%s, %s, %s, %s)"
+        return self._value(int, call, (model, version, [*key], [*columns]))
 
     def end_feed(self, model: str) -> None:
         """Let a model tell no more changes."""

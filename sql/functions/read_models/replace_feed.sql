@@ -1,9 +1,11 @@
 -- One event for each log partition: between them there is no order, so each consumer hears it where it reads.
 -- Races: it waits for commits that tell changes of the epoch before.
--- Example: select replace_feed('orders', 2)
+-- Example: select replace_feed('orders', 2, '{order_id}', '{order_id,amount}')
 create or replace function event_store_platform.replace_feed(
   v_model text,
-  v_version int
+  v_version int,
+  v_key text[],
+  v_columns text[]
 )
 returns bigint
 language plpgsql
@@ -31,7 +33,7 @@ begin
   if not exists (select from read_models.declarations d where d.model = v_model and d.version = v_version) then
     perform event_store_private.refuse_request('there is no such version of the model', 'model_versions has them.');
   end if;
-  insert into read_models.feeds as f (model, epoch, tells)
+  insert into read_models.feeds as f (model, epoch, tells, key, columns)
   select
     v_model,
     -- a restored store has the events, and not the row
@@ -42,8 +44,8 @@ begin
       order by e.version desc
       limit 1
     ), 0),
-    true
-  on conflict (model) do update set epoch = f.epoch + 1, tells = true
+    true, v_key, v_columns
+  on conflict (model) do update set epoch = f.epoch + 1, tells = true, key = excluded.key, columns = excluded.columns
   returning f.epoch into _epoch;
   if not exists (select from event_store.deciders d where d.decider = _decider and d.event = 'replaced') then
     perform event_store_private.lock_deciders();
@@ -69,8 +71,9 @@ begin
 end
 $$;
 
-comment on function event_store_platform.replace_feed(text, int) is
+comment on function event_store_platform.replace_feed(text, int, text[], text[]) is
 'Begins the next epoch of the feed of read model v_model, and returns it: one event `replaced` in each log partition says that '
-'the rows are to be read anew, from version v_version. The first call begins the feed. MR005 there is no such version.';
-revoke all on function event_store_platform.replace_feed(text, int) from public;
-grant execute on function event_store_platform.replace_feed(text, int) to event_store_owner;
+'the rows are to be read anew, from version v_version with key v_key, and that changes tell v_columns. The first call begins '
+'the feed. MR005 there is no such version.';
+revoke all on function event_store_platform.replace_feed(text, int, text[], text[]) from public;
+grant execute on function event_store_platform.replace_feed(text, int, text[], text[]) to event_store_owner;

@@ -1,0 +1,200 @@
+"""The paths, and the server that answers them: GET and HEAD, as Durable Streams 1.0 has the reading half."""
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import psycopg
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from millrace.errors import Malformed, MillraceError, PositionOutOfRange, UnknownView
+from millrace.patience import FAREWELL_S, WATCH_S
+from millrace.streams import sse
+from millrace.streams.access import Rights, open_access
+from millrace.streams.followers import Batch, Followers
+from millrace.streams.reading import Feed, LogPlace, Stream, Topic, View
+
+ALWAYS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+LIVE = (None, "long-poll", "sse")
+
+
+def streams_app(followers: Followers, rights: Rights = open_access) -> Starlette:
+    """Return the app that reads for clients.
+
+    Args:
+        followers: Where it is read.
+        rights: The rights of readers.
+    """
+
+    async def answer(request: Request) -> Response:
+        await rights.may(request, request.url.path)
+        return await _answered(followers, request, _topic(**request.path_params))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with followers.running():
+            yield
+
+    paths = (
+        "/streams/{decider}/{decider_id:path}",
+        "/models/{model}/{key:path}",
+        "/models/{model}",
+        "/views/{view:path}",
+    )
+    return Starlette(
+        routes=[Route(path, answer, methods=["GET"]) for path in paths],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _refused, MillraceError: _refused, psycopg.Error: _refused},
+    )
+
+
+@contextmanager
+def serving_streams(followers: Followers, host: str, port: int, rights: Rights = open_access) -> Iterator[int]:
+    """Serve the streams of an event store.
+
+    Args:
+        followers: Where it is read: of an event store, as a member of event_store_reader.
+        host: The address to listen at.
+        port: Where to listen; 0 for any free port.
+        rights: The rights of readers.
+
+    Yields:
+        The port.
+
+    Raises:
+        MillraceError: The port is taken, or the address is not of this machine.
+    """
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise MillraceError(
+            f"Streams cannot be served at {host}:{port}: {error.strerror or error}.",
+            hint="State another port, or an address of this machine.",
+        ) from error
+    server = uvicorn.Server(
+        uvicorn.Config(
+            streams_app(followers, rights),
+            loop="asyncio",
+            ws="none",
+            log_level="warning",
+            # a path with its query would be written down
+            access_log=False,
+            timeout_graceful_shutdown=FAREWELL_S,
+        )
+    )
+    thread = threading.Thread(target=server.run, args=([listening],), name="streams over HTTP")
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        followers.stop()
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def _topic(decider: str = "", decider_id: str = "", model: str = "", key: str | None = None, view: str = "") -> Topic:
+    if key is not None:
+        decider, decider_id = f"model:{model}", key
+    elif model:
+        return Feed(model)
+    return View(view) if view else Stream(decider, decider_id)
+
+
+async def _answered(followers: Followers, request: Request, topic: Topic) -> Response:
+    offset, live = _asked(request)
+    if request.method == "HEAD":
+        place = await followers.place(topic, "now")
+        return Response(headers={**ALWAYS, "Content-Type": "application/json", "Stream-Next-Offset": str(place)})
+    seen = followers.log
+    place = await followers.place(topic, offset)
+    if offset == "now" and live is None and place is not None:
+        return _json(Batch(place, (), up_to_date=True))
+    batch = await followers.after(topic, place, alone=live is None)
+    given = request.query_params.get("cursor")
+    if live == "sse":
+        stream = sse.events(followers, topic, batch, seen, given)
+        return StreamingResponse(stream, headers={**ALWAYS, **sse.HEADERS})
+    if live == "long-poll":
+        return await _polled(followers, topic, batch, seen, given)
+    tag = f'"{offset}:{batch.place}:{batch.up_to_date:d}"'
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers={**ALWAYS, "ETag": tag})
+    return _json(batch, ETag=tag)
+
+
+async def _polled(
+    followers: Followers, topic: Topic, batch: Batch, seen: LogPlace | None, given: str | None
+) -> Response:
+    """Return the next messages, or none if none come in time."""
+    until = time.monotonic() + WATCH_S
+    while not (batch.texts or batch.rows) and (left := until - time.monotonic()) > 0 and not followers.stopped:
+        if batch.up_to_date and not await followers.news(seen, left, batch.place.partition):
+            break
+        seen = followers.log
+        batch = await followers.after(topic, batch.place)
+    return _json(batch, 200 if batch.texts or batch.rows else 204, **{"Stream-Cursor": sse.cursor(given)})
+
+
+def _json(batch: Batch, status: int = 200, **headers: str) -> Response:
+    headers |= {**ALWAYS, "Content-Type": "application/json", "Stream-Next-Offset": str(batch.place)}
+    if batch.up_to_date:
+        headers["Stream-Up-To-Date"] = "true"
+    if status == 204:
+        return Response(status_code=204, headers=headers)
+    return StreamingResponse(_array(batch), status, headers)
+
+
+async def _array(batch: Batch) -> AsyncIterator[bytes]:
+    yield b"["
+    for piece in sse.pieces(batch):
+        yield piece
+    yield b"]"
+
+
+def _asked(request: Request) -> tuple[str, str | None]:
+    """Return the offset and the live mode that a request names."""
+    for name in ("offset", "live"):
+        if len(request.query_params.getlist(name)) > 1:
+            raise HTTPException(400, f"Name {name} once.")
+    live = request.query_params.get("live")
+    if live not in LIVE:
+        raise HTTPException(400, "live must be long-poll or sse.")
+    # a browser that connects again sends it, and the address of before
+    offset = request.headers.get("last-event-id") or request.query_params.get("offset")
+    if offset is None and live is not None:
+        raise HTTPException(400, "A live read needs an offset: -1 for all, now, or the last Stream-Next-Offset.")
+    return "-1" if offset is None else offset, live
+
+
+AWAY = HTTPException(503, "The event store does not answer now.", {"Retry-After": "1"})
+# what a request may be told of the store's errors
+ANSWERS: tuple[tuple[type[Exception], HTTPException], ...] = (
+    (UnknownView, HTTPException(404, "There is no such view.")),
+    (PositionOutOfRange, HTTPException(410, "Events behind this offset were purged. Begin again with offset=-1.")),
+    (Malformed, HTTPException(400, "The path has characters that no stream has.")),
+    (psycopg.errors.InsufficientPrivilege, HTTPException(403, "The login of this process may not read it.")),
+    # another version of the read model serves since a moment
+    (psycopg.errors.UndefinedTable, AWAY),
+    (psycopg.errors.UndefinedColumn, AWAY),
+    (psycopg.OperationalError, AWAY),
+)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """Answer with the error, in one sentence."""
+    told = next((answer for kind, answer in ANSWERS if isinstance(error, kind)), error)
+    if not isinstance(told, HTTPException):
+        raise error
+    return PlainTextResponse(f"{told.detail}\n", told.status_code, {**ALWAYS, **(told.headers or {})})

@@ -1,0 +1,142 @@
+"""A read model over HTTP: rows, then every change, once."""
+
+import httpx
+import pytest
+
+from millrace.streams import snapshot
+from millrace.streams.followers import Followers
+from tests.streams.support import Rows, Table, client_of, texts
+from tests.support.factories import Connect, purge, start
+from tests.support.logins import logins
+from tests.support.patience import wait_until
+
+
+def get(client: httpx.Client, offset: str, more: str = "") -> httpx.Response:
+    answer = client.get(f"/models/by_day?offset={offset}{more}")
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def test_rows_come_first_and_then_what_changed(rows: Rows, client: httpx.Client) -> None:
+    rows.merge("mon", "tue")
+    rows.sequence()
+    table, first = Table(client), get(client, "-1")
+    table.take(texts(first.text))
+    assert table.rows == rows.present()
+    assert first.headers["stream-up-to-date"] == "true"
+    rows.merge("tue", "wed")
+    rows.sequence()
+    later = get(client, first.headers["stream-next-offset"])
+    assert [(each["key"], each["headers"]["operation"]) for each in texts(later.text)] == [
+        ("tue", "update"),
+        ("wed", "insert"),
+    ]
+    table.take(texts(later.text))
+    assert table.rows == rows.present()
+    assert later.headers["stream-next-offset"] > first.headers["stream-next-offset"]
+
+
+def test_a_change_that_the_rows_have_is_told_no_second_time(
+    rows: Rows, client: httpx.Client, followers: Followers
+) -> None:
+    rows.merge("mon")
+    asked = start(lambda: get(client, "-1"))
+    # the rows, and what follows them: nothing, as no position is given
+    wait_until(lambda: followers.reads >= 3, "the rows are read")
+    rows.merge("mon", "tue")
+    rows.sequence()
+    changes = texts(asked.result().text)
+    assert [(each["key"], each["headers"]["operation"]) for each in changes] == [
+        ("sun", "insert"),
+        ("mon", "insert"),
+        ("mon", "update"),
+        ("tue", "insert"),
+    ]
+    assert get(client, asked.result().headers["stream-next-offset"]).text == "[]"
+
+
+def test_rows_that_were_replaced_come_anew_on_the_same_connection(rows: Rows, client: httpx.Client) -> None:
+    table, steps = Table(client), iter([rows.replace, lambda: rows.merge("mon"), rows.replace])
+
+    def enough() -> bool:
+        assert table.rows == rows.present()
+        step = next(steps, None)
+        if step is not None:
+            step()
+            rows.sequence()
+        return step is None
+
+    table.follow(enough)
+    assert (table.resets, table.rows) == (2, rows.present())
+    assert '"last": "replaced"' in table.rows["mon"]
+
+
+def test_an_offset_of_rows_that_were_replaced_gives_the_rows(rows: Rows, client: httpx.Client) -> None:
+    offset = get(client, "-1").headers["stream-next-offset"]
+    rows.merge("mon")
+    rows.replace()
+    rows.merge("tue")
+    rows.sequence()
+    table, answer = Table(client), get(client, offset)
+    table.rows["fri"] = "of before"
+    table.take(texts(answer.text))
+    assert (table.resets, table.rows) == (1, rows.present())
+    assert answer.headers["stream-next-offset"] > offset
+
+
+def test_now_begins_behind_the_rows(rows: Rows, client: httpx.Client) -> None:
+    now = get(client, "now")
+    assert (now.text, now.headers["stream-up-to-date"]) == ("[]", "true")
+    asked = start(lambda: get(client, now.headers["stream-next-offset"], "&live=long-poll"))
+    rows.merge("mon")
+    rows.sequence()
+    assert [each["key"] for each in texts(asked.result().text)] == ["mon"]
+
+
+def test_one_key_is_a_stream(rows: Rows, client: httpx.Client) -> None:
+    rows.merge("a/b c")
+    answer = client.get("/models/by_day/a%2Fb%20c")
+    assert [each["data"]["after"]["day"] for each in answer.json()] == ["a/b c"]
+    assert answer.headers["stream-next-offset"].endswith("000000000001")
+
+
+def test_more_rows_than_a_snapshot_may_have_name_the_table(
+    rows: Rows, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST_ROWS", 1)
+    rows.merge("mon")
+    refused = client.get("/models/by_day?offset=-1")
+    assert (refused.status_code, "read the table read_models.by_day" in refused.text) == (413, True)
+
+
+def test_a_model_without_a_feed_is_not_found(rows: Rows, client: httpx.Client) -> None:
+    rows.connection.execute("select event_store_platform.end_feed('by_day')")
+    for model in ("by_day", "declarations", "no_such"):
+        assert client.get(f"/models/{model}").status_code == 404
+
+
+def test_an_offset_below_what_is_kept_is_gone(rows: Rows, client: httpx.Client) -> None:
+    offset = get(client, "-1").headers["stream-next-offset"]
+    rows.merge("mon", "tue")
+    rows.sequence()
+    for each in rows.store.available_offset_range():
+        purge(rows.store, each.partition, each.high_water_mark)
+    gone = client.get(f"/models/by_day?offset={offset}")
+    assert (gone.status_code, "were purged" in gone.text) == (410, True)
+    # the rows are all there
+    assert {each["key"] for each in texts(get(client, "-1").text)} == {"sun", "mon", "tue"}
+
+
+def test_a_reader_of_the_store_is_enough(rows: Rows, connect: Connect) -> None:
+    rows.merge("mon")
+    rows.sequence()
+    rows.store.register_view("days", "-infinity", mode="bulk", deciders=["model:by_day"])
+    with logins(connect()) as login:
+        reader = login("event_store_reader")
+        with client_of(Followers(f"{reader.info.dsn} user={reader.info.user}")) as client:
+            assert {each["key"] for each in texts(get(client, "-1").text)} == {"sun", "mon"}
+            assert client.get("/models/by_day/mon").status_code == 200
+            assert client.get("/views/days").status_code == 200
+        writer = login("event_store_writer")
+        with client_of(Followers(f"{writer.info.dsn} user={writer.info.user}")) as client:
+            assert client.get("/models/by_day").status_code == 403
