@@ -220,47 +220,18 @@ class _Change(Struct):
     after: Raw
 
 
-class _Message(Struct, omit_defaults=True):
-    type: str
-    key: str
-    headers: dict[str, str]
-    value: Raw | None = None
-
-
-class _Event(Struct):
-    decider: str
-    decider_id: str
-    version: int | None
-    event: str
-    event_version: int
-    event_id: str
-    created_at: str
-    final: bool
-    data: Raw
-    metadata: Raw
-
-
 def change_text(model: str, key: str, operation: str, value: Raw | None) -> bytes:
     """Return the change of a row as a message."""
-    return msgspec.json.encode(_Message(model, key, {"operation": operation}, value))
+    message: dict[str, object] = {"type": model, "key": key, "headers": {"operation": operation}}
+    return msgspec.json.encode(message if value is None else message | {"value": value})
 
 
 def event_text(event: Event) -> bytes:
     """Return an event as a message, with data and metadata as they are stored."""
-    return msgspec.json.encode(
-        _Event(
-            event.decider,
-            event.decider_id,
-            event.version,
-            event.event,
-            event.event_version,
-            str(event.event_id),
-            event.created_at.isoformat(),
-            event.final,
-            Raw(event.data_json.encode()),
-            Raw((event.metadata_json or "null").encode()),
-        )
-    )
+    names = ("decider", "decider_id", "version", "event", "event_version", "event_id", "created_at", "final")
+    values: dict[str, object] = {name: getattr(event, name) for name in names}
+    data, metadata = event.data_json, event.metadata_json or "null"
+    return msgspec.json.encode(values | {"data": Raw(data.encode()), "metadata": Raw(metadata.encode())})
 
 
 def required(at: Numbers, earliest: Sequence[int], last: Sequence[int]) -> Numbers:

@@ -15,7 +15,7 @@ from millrace.streams.followers import Batch, Followers
 from millrace.streams.reading import LogPlace, Topic
 from millrace.streams.snapshot import BETWEEN
 
-HEADERS = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store, no-cache", "X-Accel-Buffering": "no"}
 RESET = b'{"headers":{"control":"reset"}}'
 # cursors of the protocol count intervals of 20 seconds since a day
 INTERVAL_S = 20
@@ -94,4 +94,4 @@ def _control(batch: Batch, given: str | None) -> bytes:
     content: dict[str, str | bool] = {"streamNextOffset": place, "streamCursor": cursor(given)}
     if batch.up_to_date:
         content["upToDate"] = True
-    return b"event: control\nid: %s\ndata: %s\n\n" % (place.encode(), msgspec.json.encode(content))
+    return b"event: control\ndata: %s\nid: %s\n\n" % (msgspec.json.encode(content), place.encode())

@@ -1,11 +1,16 @@
 """A read model over HTTP: rows, then every change, once."""
 
 import httpx
+import pyarrow as pa
 import pytest
 
+from millrace import last, lookup, read_model, stream_id
+from millrace.drain.commit import transaction
+from millrace.read_models.stored.merge import merge_rows
+from millrace.read_models.stored.versions import ensure_version
 from millrace.streams import snapshot
 from millrace.streams.followers import Followers
-from tests.streams.support import Rows, Table, client_of, texts
+from tests.streams.support import BY_DAY, Rows, Table, client_of, texts
 from tests.support.factories import Connect, purge, start
 from tests.support.logins import logins
 from tests.support.patience import wait_until
@@ -140,3 +145,26 @@ def test_a_reader_of_the_store_is_enough(rows: Rows, connect: Connect) -> None:
         writer = login("event_store_writer")
         with client_of(Followers(f"{writer.info.dsn} user={writer.info.user}")) as client:
             assert client.get("/models/by_day").status_code == 403
+
+
+def test_columns_of_another_model_are_neither_told_nor_given(rows: Rows, client: httpx.Client) -> None:
+    columns = {"order_id": stream_id(), "day": last("data.day"), "of_day": lookup(BY_DAY, on="day", column="cents")}
+    declared = type("Orders", (), {"__doc__": "One row per order.", **columns})
+    orders = read_model(view="orders", deciders=["order"], key=["order_id"], feed=True)(declared)
+    ensure_version(rows.connection, orders)
+    for number in (1, 2):
+        with transaction(rows.store, orders):
+            row = {"partition": [1], "order_id": [f"o-{number}"], "day": ["sun"], "day_offset": [number]}
+            merge_rows(rows.connection, orders, pa.table(row))
+    rows.sequence()
+    assert client.get("/models/orders").json() == [
+        {
+            "type": "orders",
+            "key": f"o-{number}",
+            "headers": {"operation": "insert"},
+            "value": {"day": "sun", "order_id": f"o-{number}"},
+        }
+        for number in (1, 2)
+    ]
+    (told,) = client.get("/models/orders/o-2").json()
+    assert told["data"]["after"] == {"day": "sun", "order_id": "o-2"}
