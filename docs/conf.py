@@ -30,8 +30,8 @@ nitpick_ignore_regex = [
     ("py:.*", r"(psycopg|psycopg_pool|pyspark|dagster|pydantic|collections|datetime|pathlib|threading|uuid)\..*"),
     # an annotation in quotes has no package
     ("py:class", r"(Async)?ConnectionPool|AESSIV|BaseModel|DataFrame|SparkColumn|SparkSession|StructType"),
-    # what only our own store calls
-    ("py:class", r"millrace\.personal\.folder\.Holder"),
+    # what only our own code passes
+    ("py:class", r"millrace\.personal\.folder\.Holder|millrace\.event_store\.new_events\.LaterEvent"),
     # type variables
     ("py:class", r"millrace\.commands\.decider\.(Command|State)|millrace\.event_s\w+\.\w+\.Model"),
 ]

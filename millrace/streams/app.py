@@ -1,50 +1,101 @@
 """The paths, and the server that answers them: GET and HEAD, as Durable Streams 1.0 has the reading half."""
 
+import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import psycopg
 import uvicorn
+from psycopg_pool import AsyncConnectionPool
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from millrace.errors import Malformed, MillraceError, PositionOutOfRange, UnknownView
-from millrace.patience import FAREWELL_S, WATCH_S
+from millrace.own_pages import OwnPages, Refused
+from millrace.patience import AWAY_S, FAREWELL_S, LOOK_S, WATCH_S
 from millrace.streams import sse
-from millrace.streams.access import Rights, open_access
 from millrace.streams.followers import Batch, Followers
 from millrace.streams.reading import Feed, LogPlace, Stream, Topic, View
+from millrace.streams.rights import PRIVATE, TokenRights, refused, session_route
+from millrace.streams.tokens import Connections
 
-ALWAYS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
+# sessions that ask for rights
+ASKING = 4
 LIVE = (None, "long-poll", "sse")
 
 
-def streams_app(followers: Followers, rights: Rights = open_access) -> Starlette:
-    """Return the app that reads for clients.
+class _Answer:
+    """Answers a path for the token of a request, until the token is revoked."""
+
+    def __init__(self, followers: Followers, rights: TokenRights, connections: Connections) -> None:
+        self._followers, self._rights, self._connections = followers, rights, connections
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        may = await self._rights.may(request)
+        topic = _topic(**request.path_params)
+        if may.columns is not None:
+            await self._followers.require(request.path_params["model"], may.columns)
+        async with self._connections.open(may.token_id) as held:
+
+            async def sent(message: Message) -> None:
+                await held.spend(len(message.get("body", b"")))
+                await send(message)
+
+            async def answer() -> None:
+                response = await _answered(self._followers, request, topic)
+                await response(scope, receive, sent)
+
+            answering, ended = asyncio.create_task(answer()), asyncio.create_task(held.ended.wait())
+            try:
+                await asyncio.wait({answering, ended}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended.cancel()
+                if not answering.done():
+                    # the connection closes without the end of an answer
+                    answering.cancel()
+            await answering
+
+
+def streams_app(followers: Followers, hosts: Iterable[str] = ()) -> Starlette:
+    """Return the app that reads for clients, each with the rights of its token's login.
 
     Args:
         followers: Where it is read.
-        rights: The rights of readers.
+        hosts: Further names of this server, as of `OwnPages`.
     """
+    dsn, connections, pages = followers.dsn, Connections(), OwnPages("the streams", hosts)
+    pool = AsyncConnectionPool(
+        dsn,
+        min_size=0,
+        max_size=ASKING,
+        open=False,
+        check=AsyncConnectionPool.check_connection,
+        kwargs={"autocommit": True, "options": f"-c statement_timeout={AWAY_S}s"},
+    )
+    answer = _Answer(followers, TokenRights(pool.connection, pages), connections)
 
-    async def answer(request: Request) -> Response:
-        await rights.may(request, request.url.path)
-        return await _answered(followers, request, _topic(**request.path_params))
+    async def watch() -> None:
+        while True:
+            try:
+                await connections.watch(dsn)
+            except psycopg.Error:
+                await asyncio.sleep(LOOK_S)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with followers.running():
+        async with followers.running(), pool:
+            watching = asyncio.create_task(watch())
             yield
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     paths = (
         "/streams/{decider}/{decider_id:path}",
@@ -52,22 +103,28 @@ def streams_app(followers: Followers, rights: Rights = open_access) -> Starlette
         "/models/{model}",
         "/views/{view:path}",
     )
+    routes = [Route(path, answer, methods=["GET"]) for path in paths]
     return Starlette(
-        routes=[Route(path, answer, methods=["GET"]) for path in paths],
+        routes=[*routes, session_route(pool.connection, pages)],
         lifespan=lifespan,
-        exception_handlers={HTTPException: _refused, MillraceError: _refused, psycopg.Error: _refused},
+        exception_handlers={
+            Refused: refused,
+            HTTPException: _refused,
+            MillraceError: _refused,
+            psycopg.Error: _refused,
+        },
     )
 
 
 @contextmanager
-def serving_streams(followers: Followers, host: str, port: int, rights: Rights = open_access) -> Iterator[int]:
+def serving_streams(followers: Followers, host: str, port: int, hosts: Iterable[str] = ()) -> Iterator[int]:
     """Serve the streams of an event store.
 
     Args:
-        followers: Where it is read: of an event store, as a member of event_store_reader.
+        followers: Where it is read: of an event store, as a member of event_store_owner.
         host: The address to listen at.
         port: Where to listen; 0 for any free port.
-        rights: The rights of readers.
+        hosts: Further names of this server.
 
     Yields:
         The port.
@@ -84,7 +141,7 @@ def serving_streams(followers: Followers, host: str, port: int, rights: Rights =
         ) from error
     server = uvicorn.Server(
         uvicorn.Config(
-            streams_app(followers, rights),
+            streams_app(followers, hosts),
             loop="asyncio",
             ws="none",
             log_level="warning",
@@ -116,7 +173,7 @@ async def _answered(followers: Followers, request: Request, topic: Topic) -> Res
     offset, live = _asked(request)
     if request.method == "HEAD":
         place = await followers.place(topic, "now")
-        return Response(headers={**ALWAYS, "Content-Type": "application/json", "Stream-Next-Offset": str(place)})
+        return Response(headers={**PRIVATE, "Content-Type": "application/json", "Stream-Next-Offset": str(place)})
     seen = followers.log
     place = await followers.place(topic, offset)
     if offset == "now" and live is None and place is not None:
@@ -125,12 +182,12 @@ async def _answered(followers: Followers, request: Request, topic: Topic) -> Res
     given = request.query_params.get("cursor")
     if live == "sse":
         stream = sse.events(followers, topic, batch, seen, given)
-        return StreamingResponse(stream, headers={**ALWAYS, **sse.HEADERS})
+        return StreamingResponse(stream, headers={**PRIVATE, **sse.HEADERS})
     if live == "long-poll":
         return await _polled(followers, topic, batch, seen, given)
     tag = f'"{offset}:{batch.place}:{batch.up_to_date:d}"'
     if request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers={**ALWAYS, "ETag": tag})
+        return Response(status_code=304, headers={**PRIVATE, "ETag": tag})
     return _json(batch, ETag=tag)
 
 
@@ -148,7 +205,7 @@ async def _polled(
 
 
 def _json(batch: Batch, status: int = 200, **headers: str) -> Response:
-    headers |= {**ALWAYS, "Content-Type": "application/json", "Stream-Next-Offset": str(batch.place)}
+    headers |= {**PRIVATE, "Content-Type": "application/json", "Stream-Next-Offset": str(batch.place)}
     if batch.up_to_date:
         headers["Stream-Up-To-Date"] = "true"
     if status == 204:
@@ -197,4 +254,4 @@ async def _refused(_: Request, error: Exception) -> Response:
     told = next((answer for kind, answer in ANSWERS if isinstance(error, kind)), error)
     if not isinstance(told, HTTPException):
         raise error
-    return PlainTextResponse(f"{told.detail}\n", told.status_code, {**ALWAYS, **(told.headers or {})})
+    return PlainTextResponse(f"{told.detail}\n", told.status_code, {**PRIVATE, **(told.headers or {})})

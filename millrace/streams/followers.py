@@ -7,7 +7,7 @@ follows a place is read once for all that stand there.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -57,6 +57,7 @@ class Followers:
     """Reads for all readers of a process. Its methods, but `stop`, belong to one event loop.
 
     Attributes:
+        dsn: The event store.
         log: The end of the log that was heard of last; another object for each.
         reads: How often the store was read for readers.
     """
@@ -64,7 +65,7 @@ class Followers:
     def __init__(self, dsn: str) -> None:
         self.log: LogPlace | None = None
         self.reads = 0
-        self._dsn = dsn
+        self.dsn = dsn
         self._chunks = dict[tuple[Topic, Numbers], asyncio.Task[Chunk]]()
         self._snapshots = dict[Topic, asyncio.Task[Snapshot]]()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,6 +119,16 @@ class Followers:
         if seen is None or log is None or partition is None or seen.store != log.store:
             return log is not seen
         return log.marks[partition] != seen.marks[partition]
+
+    async def require(self, model: str, columns: Collection[str]) -> None:
+        """Require that a login with some columns of a read model may read all that its feed tells.
+
+        Raises:
+            HTTPException: It may not, or there is no feed.
+        """
+        told = (await self._call(lambda store, _: Feed(model).place(store))).columns
+        if hidden := [name for name in told if name not in columns]:
+            raise HTTPException(403, f"The login of this token may not select {', '.join(hidden)} of {model}.")
 
     async def place(self, topic: Topic, offset: str) -> Place | None:
         """Return the place of an offset; None for the beginning of a read model, which is its rows.
@@ -230,17 +241,17 @@ class Followers:
         raise AssertionError
 
     def _connected(self) -> Connection:
-        connection = connect(self._dsn, answer_s=ANSWER_S, stop=self._stop)
+        connection = connect(self.dsn, answer_s=ANSWER_S, stop=self._stop)
         connection.execute(f"set statement_timeout = {1000 * AWAY_S}")
         return connection
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         connection: Connection | None = None
         last: LogPlace | None = None
-        with Wakeups(self._dsn) as wake_ups:
+        with Wakeups(self.dsn) as wake_ups:
             while not self.stopped:
                 try:
-                    connection = connection or connect(self._dsn, answer_s=ANSWER_S, stop=self._stop)
+                    connection = connection or connect(self.dsn, answer_s=ANSWER_S, stop=self._stop)
                     found = StreamStore(connection).log_place()
                 except psycopg.Error as error:
                     logger.warning("The event store does not answer: %s", error)

@@ -172,9 +172,9 @@ def metrics_command(
 
 @app.command("streams")
 def streams_command(dsn: DsnOption = None) -> None:
-    """Let browsers and programs of this machine read streams and read models over HTTP, until Ctrl-C or SIGTERM.
+    """Let browsers and programs read streams and read models over HTTP, until Ctrl-C or SIGTERM.
 
-    MILLRACE_STREAMS_HOST and MILLRACE_STREAMS_PORT say where.
+    MILLRACE_STREAMS_HOST and MILLRACE_STREAMS_PORT say where; `millrace streams token add` lets a login read.
     """
     from millrace.streams.app import serving_streams
     from millrace.streams.followers import Followers
@@ -183,7 +183,8 @@ def streams_command(dsn: DsnOption = None) -> None:
     settings, followers = Settings(), Followers(chosen_dsn(dsn))
     with chosen_store(dsn) as store:
         StreamStore(store.connection).log_place()  # the login may
-    with stop_on_signals() as stop, serving_streams(followers, settings.streams_host, settings.streams_port) as port:
+    where = (settings.streams_host, settings.streams_port)
+    with stop_on_signals() as stop, serving_streams(followers, *where, settings.listed_ui_hosts) as port:
         Screen().print(f"Streams are at http://{settings.streams_host}:{port}/; Ctrl-C ends this.", soft_wrap=True)
         stop.wait()
 

@@ -20,6 +20,7 @@ from millrace.read_models.stored.tables import state_schema
 from millrace.read_models.stored.versions import ensure_version
 from millrace.streams.app import serving_streams
 from millrace.streams.followers import Followers
+from millrace.streams.tokens import TokenStore, hash_of, made_token
 from tests.support.patience import patience
 
 Message = dict[str, Any]
@@ -78,14 +79,29 @@ class Rows:
 @contextmanager
 def client_of(followers: Followers) -> Iterator[httpx.Client]:
     """Yield a client of a server of its own."""
-    with serving_streams(followers, "127.0.0.1", 0) as port, client_at(port) as found:
+    with serving_streams(followers, "127.0.0.1", 0) as port, client_at(port, followers.dsn) as found:
         yield found
 
 
-def client_at(port: int | str) -> httpx.Client:
-    """Return a client of a server on this machine."""
-    limits = httpx.Limits(max_connections=None)
-    return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(), limits=limits)
+def client_at(port: int | str, dsn: str) -> httpx.Client:
+    """Return a client of a server on this machine, with a token that reads all of a store."""
+    return httpx.Client(
+        base_url=f"http://127.0.0.1:{port}",
+        timeout=patience(),
+        limits=httpx.Limits(max_connections=None),
+        headers={"Authorization": f"Bearer {token_of(dsn)}"},
+    )
+
+
+def token_of(dsn: str) -> str:
+    """Return a new token of a login that reads a store."""
+    token = made_token()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        with suppress(psycopg.errors.DuplicateObject):
+            connection.execute("create role stream_reader login in role event_store_reader")
+        connection.execute("grant usage on schema read_models to stream_reader")
+        TokenStore(connection).add_stream_token(hash_of(token), "stream_reader", "a test")
+    return token
 
 
 class Table:

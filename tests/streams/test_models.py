@@ -10,8 +10,9 @@ from millrace.read_models.stored.merge import merge_rows
 from millrace.read_models.stored.versions import ensure_version
 from millrace.streams import snapshot
 from millrace.streams.followers import Followers
+from millrace.streams.tokens import TokenStore, hash_of, made_token
 from tests.streams.support import BY_DAY, Rows, Table, client_of, texts
-from tests.support.factories import Connect, purge, start
+from tests.support.factories import purge, start
 from tests.support.logins import logins
 from tests.support.patience import wait_until
 
@@ -116,8 +117,8 @@ def test_more_rows_than_a_snapshot_may_have_name_the_table(
 
 def test_a_model_without_a_feed_is_not_found(rows: Rows, client: httpx.Client) -> None:
     rows.connection.execute("select event_store_platform.end_feed('by_day')")
-    for model in ("by_day", "declarations", "no_such"):
-        assert client.get(f"/models/{model}").status_code == 404
+    found = {model: client.get(f"/models/{model}").status_code for model in ("by_day", "declarations", "no_such")}
+    assert found == {"by_day": 404, "declarations": 403, "no_such": 403}
 
 
 def test_an_offset_below_what_is_kept_is_gone(rows: Rows, client: httpx.Client) -> None:
@@ -132,19 +133,32 @@ def test_an_offset_below_what_is_kept_is_gone(rows: Rows, client: httpx.Client) 
     assert {each["key"] for each in texts(get(client, "-1").text)} == {"sun", "mon", "tue"}
 
 
-def test_a_reader_of_the_store_is_enough(rows: Rows, connect: Connect) -> None:
+def test_a_column_without_a_grant_and_a_revoked_token_are_refused(rows: Rows, followers: Followers) -> None:
     rows.merge("mon")
     rows.sequence()
-    rows.store.register_view("days", "-infinity", mode="bulk", deciders=["model:by_day"])
-    with logins(connect()) as login:
-        reader = login("event_store_reader")
-        with client_of(Followers(f"{reader.info.dsn} user={reader.info.user}")) as client:
-            assert {each["key"] for each in texts(get(client, "-1").text)} == {"sun", "mon"}
-            assert client.get("/models/by_day/mon").status_code == 200
-            assert client.get("/views/days").status_code == 200
-        writer = login("event_store_writer")
-        with client_of(Followers(f"{writer.info.dsn} user={writer.info.user}")) as client:
-            assert client.get("/models/by_day").status_code == 403
+    with logins(rows.connection) as login:
+        service = login("event_store_writer").info.user
+        rows.connection.execute(f"grant usage on schema read_models to {service}".encode())
+        rows.connection.execute(f"grant select (day, cents) on read_models.by_day to {service}".encode())
+        tokens, token = TokenStore(rows.connection), made_token()
+        number = tokens.add_stream_token(hash_of(token), service)
+        with client_of(followers) as client:
+            client.headers["Authorization"] = f"Bearer {token}"
+            for path in ("/models/by_day", "/models/by_day/mon"):
+                answer = client.get(path)
+                assert (answer.status_code, answer.text) == (
+                    403, "The login of this token may not select last of by_day.\n"
+                )  # fmt: skip
+            assert client.get("/views/by_day").status_code == 403
+            rows.connection.execute(f"grant select on read_models.by_day to {service}".encode())
+            with client.stream("GET", "/models/by_day?offset=-1&live=sse") as following:
+                lines = following.iter_lines()
+                assert next(lines).startswith("retry:")
+                tokens.revoke_stream_token(number)
+                with pytest.raises(httpx.RemoteProtocolError):
+                    # it has no end but this
+                    sum(1 for _ in lines)
+            assert client.get("/models/by_day").status_code == 401
 
 
 def test_columns_of_another_model_are_neither_told_nor_given(rows: Rows, client: httpx.Client) -> None:

@@ -2,9 +2,9 @@
 import { stream } from "@durable-streams/client"
 import { MaterializedState } from "@durable-streams/state"
 
-const [url, live] = process.argv.slice(2)
+const [url, live, token] = process.argv.slice(2)
 const state = new MaterializedState()
-const found = await stream({ url, offset: "-1", live })
+const found = await stream({ url, offset: "-1", live, headers: { Authorization: `Bearer ${token}` } })
 found.subscribeJson((batch) => {
   for (const each of batch.items) {
     if (each.headers.control === "reset") state.clear()

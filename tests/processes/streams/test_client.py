@@ -10,7 +10,7 @@ import pytest
 
 from millrace.streams.app import serving_streams
 from millrace.streams.followers import Followers
-from tests.streams.support import Rows
+from tests.streams.support import Rows, token_of
 from tests.support.factories import Connect
 from tests.support.patience import patience
 from tests.support.running.programs import ran
@@ -30,7 +30,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_packages_keep_a_table(live: str, script: Path, dsn: str, connect: Connect) -> None:
     rows = Rows(connect())
     with serving_streams(Followers(dsn), "127.0.0.1", 0) as port:
-        command: list[str | Path] = ["node", script, f"http://127.0.0.1:{port}/models/by_day", live]
+        url = f"http://127.0.0.1:{port}/models/by_day"
+        command: list[str | Path] = ["node", script, url, live, token_of(dsn)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             assert running.stderr is not None
             changes = (
