@@ -64,9 +64,9 @@ async def events(
     while True:
         if batch.rows or batch.texts or batch.resets or not told:
             if batch.rows or batch.texts or batch.resets:
-                yield b"event: data\ndata: ["
+                yield b"event: data\ndata:["
                 for piece in pieces(batch):
-                    yield piece.replace(b"\n", b"\ndata: ")
+                    yield piece.replace(b"\n", b"\ndata:")
                 yield b"]\n\n"
             told = str(batch.place)
             yield _control(batch, given)
@@ -94,4 +94,4 @@ def _control(batch: Batch, given: str | None) -> bytes:
     content: dict[str, str | bool] = {"streamNextOffset": place, "streamCursor": cursor(given)}
     if batch.up_to_date:
         content["upToDate"] = True
-    return b"event: control\ndata: %s\nid: %s\n\n" % (msgspec.json.encode(content), place.encode())
+    return b"event: control\ndata:%s\nid: %s\n\n" % (msgspec.json.encode(content), place.encode())

@@ -146,7 +146,8 @@ def parsed(lines: Iterator[str]) -> Iterator[tuple[str, str, str]]:
     event = dict[str, str]()
     for line in lines:
         if line:
-            name, _, value = line.partition(": ")
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
             event[name] = f"{event[name]}\n{value}" if name in event else value
         elif event:
             if "data" in event:
