@@ -15,6 +15,7 @@ from tests.support.factories import Connect
 from tests.support.patience import patience
 from tests.support.running.programs import ran
 
+pytestmark = pytest.mark.skipif(shutil.which("npm") is None, reason="it installs packages with npm")
 PACKAGES = ("@durable-streams/client@0.2.6", "@durable-streams/state@0.3.1")
 
 

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import httpx
+import pytest
 import uvicorn
 
 from millrace.event_store.platform import PlatformStore
@@ -17,6 +18,7 @@ from tests.streams.support import token_of
 from tests.support.patience import patience, wait_until
 from tests.support.running.programs import ran
 
+pytestmark = pytest.mark.skipif(shutil.which("npm") is None, reason="it installs packages with npm")
 SUITE = "@durable-streams/server-conformance-tests@0.3.6"
 GROUPS = (
     "Read Operations",
