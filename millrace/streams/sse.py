@@ -28,14 +28,11 @@ WIDEST = 15
 def pieces(batch: Batch) -> Iterator[bytes]:
     """Yield the messages of a batch, with `BETWEEN` between them."""
     between = b""
-    if batch.resets:
-        yield RESET
-        between = BETWEEN
-    for piece in batch.rows.pieces() if batch.rows else ():
-        yield between + piece
-        between = b""
-    if batch.texts:
-        yield (BETWEEN if batch.resets or batch.rows else b"") + BETWEEN.join(batch.texts)
+    rows = batch.rows.pieces() if batch.rows else ()
+    for part in ([RESET] if batch.resets else (), rows, [BETWEEN.join(batch.texts)] if batch.texts else ()):
+        for number, piece in enumerate(part):
+            yield piece if number else between + piece
+            between = BETWEEN
 
 
 def cursor(given: str | None) -> str:
@@ -62,8 +59,8 @@ async def events(
     yield b"retry: 1000\n\n"
     told = ""
     while True:
-        if batch.rows or batch.texts or batch.resets or not told:
-            if batch.rows or batch.texts or batch.resets:
+        if batch.rows or batch.texts or not told:
+            if batch.rows or batch.texts:
                 yield b"event: data\ndata:["
                 for piece in pieces(batch):
                     yield piece.replace(b"\n", b"\ndata:")
