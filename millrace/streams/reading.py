@@ -74,14 +74,12 @@ class Chunk:
     """Events that follow a place.
 
     Attributes:
-        store: The store that was read.
         messages: Offset and JSON text of each; the text is empty where a reader needs none.
         at: Where the next read begins.
         up_to_date: Whether there were no more.
         epoch: The last epoch of a model's rows that begins among them; 0 for none.
     """
 
-    store: str
     messages: Sequence[tuple[int, bytes]]
     at: Numbers
     up_to_date: bool
@@ -129,14 +127,14 @@ class Stream:
         (version,) = required(at, first, last)
         found = [*store.read(self.decider, self.decider_id, version + 1, PAGE)]
         at = (found[-1].version or 0,) if found else at
-        return Chunk(log.store, [(each.offset, event_text(each)) for each in found], at, len(found) < PAGE)
+        return Chunk([(each.offset, event_text(each)) for each in found], at, len(found) < PAGE)
 
 
 @dataclass(frozen=True)
 class View:
     """The events that a view wants; a place is the next position of each log partition."""
 
-    view: str
+    name: str
 
     def ends(self, store: PlatformStore, log: LogPlace) -> Ends:
         """Return the beginning of the log and its end."""
@@ -145,7 +143,7 @@ class View:
 
     def wanted(self, store: PlatformStore) -> WantedEvents:
         """Return what the view wants."""
-        return StreamStore(store.connection).wanted_events(self.view)
+        return StreamStore(store.connection).wanted_events(self.name)
 
     def text(self, event: Event) -> bytes:
         """Return an event as a message."""
@@ -171,17 +169,12 @@ class View:
         # a stream is of one log partition, and keeps its order
         found.sort(key=lambda event: event.offset)
         messages = [(each.offset, self.text(each)) for each in found]
-        return Chunk(log.store, messages, tuple(positions), up_to_date, self.epoch(found))
+        return Chunk(messages, tuple(positions), up_to_date, self.epoch(found))
 
 
 @dataclass(frozen=True)
 class Feed(View):
     """The changes of a read model's rows, as the state protocol of Durable Streams has them."""
-
-    @property
-    def model(self) -> str:
-        """The read model."""
-        return self.view
 
     def ends(self, store: PlatformStore, log: LogPlace) -> Ends:
         """Return the beginning of the log, its end, and the epoch."""
@@ -189,7 +182,7 @@ class Feed(View):
 
     def place(self, store: PlatformStore) -> FeedPlace:
         """Return where the feed stands."""
-        place = StreamStore(store.connection).feed_place(self.model)
+        place = StreamStore(store.connection).feed_place(self.name)
         if place is None:
             raise HTTPException(404, "There is no read model of this name with a feed.")
         return place
@@ -197,15 +190,14 @@ class Feed(View):
     def wanted(self, store: PlatformStore) -> WantedEvents:
         """Return the feed's decider."""
         self.place(store)
-        return WantedEvents([f"model:{self.model}"], None)
+        return WantedEvents([f"model:{self.name}"], None)
 
     def text(self, event: Event) -> bytes:
         """Return a change as a message; `replaced` is none of a row."""
         if event.event == "replaced":
             return b""
-        after = msgspec.json.decode(event.data_json, type=_Change).after
-        value = None if event.event == "deleted" else after
-        return change_text(self.model, event.decider_id, OPERATIONS[event.event], value)
+        value = None if event.event == "deleted" else msgspec.json.decode(event.data_json, type=_Change).after
+        return change_text(self.name, event.decider_id, OPERATIONS[event.event], value)
 
     def epoch(self, events: Sequence[Event]) -> int:
         """Return the last epoch that begins among some changes."""

@@ -50,18 +50,18 @@ def snapshot(store: PlatformStore, log: LogPlace, feed: Feed) -> Snapshot:
         HTTPException: The model has no feed, or too many rows.
     """
     place, connection = feed.place(store), store.connection
-    table = sql.Identifier("read_models", feed.model)
+    table = sql.Identifier("read_models", feed.name)
     some = sql.SQL("select count(*) from (select from {} limit %s) r").format(table)
     if connection.execute(some, (MOST_ROWS + 1,)).fetchone() == (MOST_ROWS + 1,):
         raise HTTPException(
-            413, f"The read model has more than {MOST_ROWS:,} rows: read the table read_models.{feed.model} instead."
+            413, f"The read model has more than {MOST_ROWS:,} rows: read the table read_models.{feed.name} instead."
         )
     query = sql.SQL("select {}, to_jsonb(r)::text from (select {} from {}) r").format(
         key_text(place.key), listed(place.columns), table
     )
     file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as its readers
     for number, (key, row) in enumerate(rows(connection, query)):
-        text = change_text(feed.model, stream_of(key), "insert", Raw(row.encode()))
+        text = change_text(feed.name, stream_of(key), "insert", Raw(row.encode()))
         file.write(BETWEEN + text if number else text)
     file.flush()
     found = Snapshot(Place(log.store, tuple(log.marks), place.epoch, frozenset(place.unsequenced)), file)
