@@ -415,7 +415,7 @@ set local check_function_bodies = off;
 \ir functions/streams/private/stream_login_fault.sql
 \ir functions/streams/private/stream_token_fault.sql
 \ir functions/streams/revoke_stream_token.sql
-\ir functions/streams/stream_rights.sql
+\ir functions/streams/stream_fault.sql
 \ir functions/streams/stream_tokens.sql
 \ir functions/streams/use_stream_token.sql
 \ir functions/streams/wanted_events.sql
@@ -425,7 +425,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, '0ab3d8843d7e2ddc4c12ff6cf897259f95f6e49264e4d454728c94dbe6d65fc8'),
+  (0, 'c498b4fa38be2a2b5510075f3bebd0285fd2afbe6a97047054290425f3af7a00'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from http import HTTPStatus
 
 import psycopg
 import uvicorn
@@ -19,11 +20,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from millrace.errors import Malformed, MillraceError, PositionOutOfRange, UnknownView
 from millrace.own_pages import OwnPages, Refused
-from millrace.patience import AWAY_S, FAREWELL_S, LOOK_S, WATCH_S
+from millrace.patience import AWAY_S, FAREWELL_S, WATCH_S
 from millrace.streams import sse
 from millrace.streams.followers import Batch, Followers
 from millrace.streams.reading import Feed, LogPlace, Stream, Topic, View
-from millrace.streams.rights import PRIVATE, TokenRights, refused, session_route
+from millrace.streams.rights import PRIVATE, Rights
 from millrace.streams.tokens import Connections
 
 # sessions that ask for rights
@@ -34,34 +35,27 @@ LIVE = (None, "long-poll", "sse")
 class _Answer:
     """Answers a path for the token of a request, until the token is revoked."""
 
-    def __init__(self, followers: Followers, rights: TokenRights, connections: Connections) -> None:
+    def __init__(self, followers: Followers, rights: Rights, connections: Connections) -> None:
         self._followers, self._rights, self._connections = followers, rights, connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        may = await self._rights.may(request)
-        topic = _topic(**request.path_params)
-        if may.columns is not None:
-            await self._followers.require(request.path_params["model"], may.columns)
-        async with self._connections.open(may.token_id) as held:
+        request, begun = Request(scope, receive), False
+        token_id = await self._rights.token_of(request)
+        try:
+            async with self._connections.open(token_id) as held:
 
-            async def sent(message: Message) -> None:
-                await held.spend(len(message.get("body", b"")))
-                await send(message)
+                async def sent(message: Message) -> None:
+                    nonlocal begun
+                    await held.spend(len(message.get("body", b"")))
+                    begun = True
+                    await send(message)
 
-            async def answer() -> None:
-                response = await _answered(self._followers, request, topic)
+                response = await _answered(self._followers, request, _topic(**request.path_params))
                 await response(scope, receive, sent)
-
-            answering, ended = asyncio.create_task(answer()), asyncio.create_task(held.ended.wait())
-            try:
-                await asyncio.wait({answering, ended}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                ended.cancel()
-                if not answering.done():
-                    # the connection closes without the end of an answer
-                    answering.cancel()
-            await answering
+        except Refused:
+            # the connection closes without the end of an answer
+            if not begun:
+                raise
 
 
 def streams_app(followers: Followers, hosts: Iterable[str] = ()) -> Starlette:
@@ -71,28 +65,22 @@ def streams_app(followers: Followers, hosts: Iterable[str] = ()) -> Starlette:
         followers: Where it is read.
         hosts: Further names of this server, as of `OwnPages`.
     """
-    dsn, connections, pages = followers.dsn, Connections(), OwnPages("the streams", hosts)
+    connections = Connections()
     pool = AsyncConnectionPool(
-        dsn,
+        followers.dsn,
         min_size=0,
         max_size=ASKING,
         open=False,
         check=AsyncConnectionPool.check_connection,
         kwargs={"autocommit": True, "options": f"-c statement_timeout={AWAY_S}s"},
     )
-    answer = _Answer(followers, TokenRights(pool.connection, pages), connections)
-
-    async def watch() -> None:
-        while True:
-            try:
-                await connections.watch(dsn)
-            except psycopg.Error:
-                await asyncio.sleep(LOOK_S)
+    rights = Rights(pool.connection, OwnPages("the streams", hosts))
+    answer = _Answer(followers, rights, connections)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with followers.running(), pool:
-            watching = asyncio.create_task(watch())
+            watching = asyncio.create_task(connections.watch(followers.dsn))
             yield
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -103,17 +91,9 @@ def streams_app(followers: Followers, hosts: Iterable[str] = ()) -> Starlette:
         "/models/{model}",
         "/views/{view:path}",
     )
-    routes = [Route(path, answer, methods=["GET"]) for path in paths]
-    return Starlette(
-        routes=[*routes, session_route(pool.connection, pages)],
-        lifespan=lifespan,
-        exception_handlers={
-            Refused: refused,
-            HTTPException: _refused,
-            MillraceError: _refused,
-            psycopg.Error: _refused,
-        },
-    )
+    routes = [Route("/session", rights.session), *(Route(path, answer, methods=["GET"]) for path in paths)]
+    kinds = (Refused, HTTPException, MillraceError, psycopg.Error)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=dict.fromkeys(kinds, _refused))
 
 
 @contextmanager
@@ -251,6 +231,9 @@ ANSWERS: tuple[tuple[type[Exception], HTTPException], ...] = (
 
 async def _refused(_: Request, error: Exception) -> Response:
     """Answer with the error, in one sentence."""
+    if isinstance(error, Refused):
+        more = {"WWW-Authenticate": "Bearer"} if error.status is HTTPStatus.UNAUTHORIZED else None
+        error = HTTPException(error.status, error.text, more)
     told = next((answer for kind, answer in ANSWERS if isinstance(error, kind)), error)
     if not isinstance(told, HTTPException):
         raise error

@@ -7,7 +7,7 @@ follows a place is read once for all that stand there.
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -119,16 +119,6 @@ class Followers:
         if seen is None or log is None or partition is None or seen.store != log.store:
             return log is not seen
         return log.marks[partition] != seen.marks[partition]
-
-    async def require(self, model: str, columns: Collection[str]) -> None:
-        """Require that a login with some columns of a read model may read all that its feed tells.
-
-        Raises:
-            HTTPException: It may not, or there is no feed.
-        """
-        told = (await self._call(lambda store, _: Feed(model).place(store))).columns
-        if hidden := [name for name in told if name not in columns]:
-            raise HTTPException(403, f"The login of this token may not select {', '.join(hidden)} of {model}.")
 
     async def place(self, topic: Topic, offset: str) -> Place | None:
         """Return the place of an offset; None for the beginning of a read model, which is its rows.

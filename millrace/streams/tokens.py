@@ -13,18 +13,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.own_pages import Refused
+from millrace.patience import LOOK_S
 from millrace.postgres.connecting import lasting
 
 # programs that search texts for secrets know tokens by it
 PREFIX = "mrs_"
 TOKEN = re.compile(PREFIX + "[A-Za-z0-9_-]{43}")
 CHANNEL = "event_store_stream_tokens"
+REVOKED = "select token_id from event_store_platform.stream_tokens() where token_id::text = any (%s) and revoked_at is not null"
 # of one token in one process
 MOST_CONNECTIONS = 1_000
 MOST_BYTES_A_SECOND = 64_000_000
@@ -75,52 +78,23 @@ class TokenStore(SqlFunctions):
         return self._all(StreamToken, "select * from event_store_platform.stream_tokens()")
 
 
-@asynccontextmanager
-async def revocations(dsn: str) -> AsyncIterator[AsyncIterator[int]]:
-    """Listen for revoked tokens from here on, as a member of event_store_owner; yield an iterator of their numbers.
-
-    The iterator raises psycopg's OperationalError once the session is lost: some may have been missed.
-    """
-    in_utf8 = make_conninfo(dsn, client_encoding="utf8")
-    async with await psycopg.AsyncConnection.connect(lasting(in_utf8), autocommit=True) as connection:
-        await connection.execute(f"listen {CHANNEL}".encode())
-        yield _revoked(connection)
-
-
-async def _revoked(connection: psycopg.AsyncConnection) -> AsyncIterator[int]:
-    # any login may notify: the store knows what is true
-    call = "select token_id from event_store_platform.stream_tokens() where token_id::text = any (%s) and revoked_at is not null"
-    while True:
-        # words that come during the query are in the next answer
-        words = [told.payload async for told in connection.notifies(stop_after=1)]
-        async for (token_id,) in await connection.execute(call, (words,)):
-            yield token_id
-
-
-@dataclass(eq=False)
-class Connection:
-    """A connection of a token.
+@dataclass
+class Open:
+    """The connections of a token.
 
     Attributes:
-        ended: Set once the connection must close: its token was revoked.
+        tasks: A task for each.
+        spent_until: The moment up to which its bytes are used.
     """
 
-    _token: "_Open"
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: list[asyncio.Task[Any]] = field(default_factory=list)
+    spent_until: float = 0
 
     async def spend(self, size: int) -> None:
         """Wait until the token may send this many bytes more; up to a second's bytes go at once."""
         now = asyncio.get_running_loop().time()
-        self._token.spent_until = max(self._token.spent_until, now - 1) + size / MOST_BYTES_A_SECOND
-        await asyncio.sleep(max(0, self._token.spent_until - now))
-
-
-@dataclass
-class _Open:
-    """What a token has open; `spent_until` is the moment up to which its bytes are used."""
-
-    connections: set[Connection] = field(default_factory=set)
-    spent_until: float = 0
+        self.spent_until = max(self.spent_until, now - 1) + size / MOST_BYTES_A_SECOND
+        await asyncio.sleep(max(0, self.spent_until - now))
 
 
 class Connections:
@@ -131,46 +105,67 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        self._open = defaultdict[int, _Open](_Open)
+        self._open = defaultdict[int, Open](Open)
         # a token may be revoked between the look at its rights and the opening
         self._revoked = set[int]()
         self.hears = False
 
     @asynccontextmanager
-    async def open(self, token_id: int) -> AsyncIterator[Connection]:
-        """Hold a connection of a token for this block.
+    async def open(self, token_id: int) -> AsyncIterator[Open]:
+        """Hold a connection of a token for this block, which ends once the token is revoked.
 
         Raises:
-            Refused: The token is revoked, or has too many.
+            Refused: The token is or was revoked, or has too many connections.
         """
-        if not self.hears:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The event store does not answer: try again in a moment.")
-        if token_id in self._revoked:
-            raise Refused(HTTPStatus.UNAUTHORIZED, "It is revoked.")
-        token = self._open[token_id]
-        if len(token.connections) >= MOST_CONNECTIONS:
+        self._require_good(token_id)
+        token, task = self._open[token_id], asyncio.current_task()
+        assert task is not None
+        if len(token.tasks) >= MOST_CONNECTIONS:
             raise Refused(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 f"This token has {MOST_CONNECTIONS:,} connections, the most at once: close some, or use another token.",
             )
-        connection = Connection(token)
-        token.connections.add(connection)
+        token.tasks.append(task)
         try:
-            yield connection
+            yield token
+        except asyncio.CancelledError:
+            if task not in token.tasks:
+                task.uncancel()
+                self._require_good(token_id)
+            raise
         finally:
-            # its entry stays: closing and opening gives no more bytes
-            token.connections.discard(connection)
+            # the entry stays: closing and opening gives no more bytes
+            if task in token.tasks:
+                token.tasks.remove(task)
+
+    def _require_good(self, token_id: int) -> None:
+        if not self.hears:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The event store does not answer: try again in a moment.")
+        if token_id in self._revoked:
+            raise Refused(HTTPStatus.UNAUTHORIZED, "It is revoked.")
 
     async def watch(self, dsn: str) -> None:
-        """End the connections of each token that is revoked, until the session is lost; then end all.
+        """End the connections of each token that is revoked, as a member of event_store_owner; does not return.
 
-        Raises:
-            psycopg.OperationalError: It is lost: call again.
+        While that is not heard, no connection is open.
         """
+        in_utf8 = lasting(make_conninfo(dsn, client_encoding="utf8"))
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(in_utf8, autocommit=True) as connection:
+                    await self._hear(connection)
+            except psycopg.Error:
+                await asyncio.sleep(LOOK_S)
+
+    async def _hear(self, connection: psycopg.AsyncConnection) -> None:
+        await connection.execute(f"listen {CHANNEL}".encode())
+        self.hears = True
         try:
-            async with revocations(dsn) as revoked:
-                self.hears = True
-                async for token_id in revoked:
+            while True:
+                # words that come during the query are in the next answer
+                words = [told.payload async for told in connection.notifies(stop_after=1)]
+                # any login may notify: the store knows what is true
+                async for (token_id,) in await connection.execute(REVOKED, (words,)):
                     self._revoked.add(token_id)
                     self._end(token_id)
         finally:
@@ -179,5 +174,6 @@ class Connections:
                 self._end(token_id)
 
     def _end(self, token_id: int) -> None:
-        for connection in self._open[token_id].connections:
-            connection.ended.set()
+        tasks, self._open[token_id].tasks = self._open[token_id].tasks, []
+        for task in tasks:
+            task.cancel()

@@ -20,7 +20,7 @@ LOOK_UPS = {
     "capture_gaps", "cancel_scheduled_event", "captured_tables", "get_events", "get_last_event", "get_producer_state", "is_registered", "is_sequenced",
     "is_unused_version", "lease_owners", "log_position", "marks_at", "model_versions", "offsets_for_timestamp", "purged_discards",
     "open_keys", "readmit_subject", "release_owner", "retire_holder", "subject_events", "owned_leases", "locked_streams", "drain_states", "feed_place", "moved", "moved_value", "upcast",
-    "quarantined_changes", "read_stream", "retried_events", "stream_head", "stream_partition", "stream_rights", "stream_state", "version_of_view",
+    "quarantined_changes", "read_stream", "retried_events", "stream_head", "stream_partition", "stream_fault", "stream_state", "version_of_view",
     "waiting_timers", "open_stream_session", "revoke_stream_token", "use_stream_token",
 }  # fmt: skip
 

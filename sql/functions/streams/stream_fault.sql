@@ -1,15 +1,10 @@
 -- The rights as has_…_privilege has them, so those of roles that the login inherits too.
--- Example: select * from stream_rights('shop_web', 'orders')
-create or replace function event_store_platform.stream_rights(
+-- Example: select stream_fault('shop_web', 'orders')
+create or replace function event_store_platform.stream_fault(
   v_login text,
   v_model text default null
 )
-returns table (
-  reads_log boolean,
-  columns text[],
-  hidden_keys text[],
-  guarded_by text
-)
+returns text
 language sql
 stable
 security definer
@@ -20,40 +15,50 @@ as $$
     from read_models.declarations d
     join pg_class c on c.relname = d.model and c.relnamespace = 'read_models'::regnamespace and c.relkind = 'v'
     where d.model = v_model and d.serves
-  ), below(oid, depth) as (
-    select m.oid, 0 from model m
+  ), below(oid) as (
+    select m.oid from model m
     union
-    select d.refobjid, least(b.depth + 1, 2)
+    select d.refobjid
     from below b
     join pg_rewrite w on w.ev_class = b.oid
     join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = w.oid and d.refclassid = 'pg_class'::regclass
-    where d.refobjid <> b.oid
-  ), keys as (
-    -- the model's own table: others are below the views of models that it looks up
-    select k.attname from below b join pg_index i on i.indrelid = b.oid and i.indisprimary
-    join pg_attribute k on k.attrelid = b.oid and k.attnum = any (i.indkey)
-    where b.depth = 1
+  ), login as (
+    select r.oid from pg_roles r where r.rolname = v_login
+  ), may as (
+    select a.attname
+    from model m
+    cross join login l
+    join pg_attribute a on a.attrelid = m.oid and a.attnum > 0 and not a.attisdropped
+    where has_schema_privilege(l.oid, 'read_models', 'usage') and has_column_privilege(l.oid, m.oid, a.attnum, 'select')
   )
-  select
-    pg_has_role(r.oid, 'event_store_reader', 'usage'),
-    array_agg(a.attname::text order by a.attnum) filter (where p.may),
-    array_agg(a.attname::text order by a.attnum) filter (where not p.may and a.attname in (select k.attname from keys k)),
-    (
-      select min(b.oid::regclass::text) from below b join pg_class c using (oid)
-      where c.relrowsecurity
+  select case
+    when v_model is null then (
+      select format('%s is no member of event_store_reader, which reads events.', v_login)
+      where not exists (select from login l where pg_has_role(l.oid, 'event_store_reader', 'usage'))
     )
-  from pg_roles r
-  left join model m on true
-  left join pg_attribute a on a.attrelid = m.oid and a.attnum > 0 and not a.attisdropped
-  left join lateral (
-    select has_schema_privilege(r.oid, 'read_models', 'usage') and has_column_privilege(r.oid, m.oid, a.attnum, 'select')
-  ) p(may) on true
-  where r.rolname = v_login
-  group by r.oid
+    when not exists (select from may) then
+      format('%s may not select from a read model %L, or there is none.', v_login, left(v_model, 100))
+    when not exists (select from read_models.feeds f where f.model = v_model and f.tells) then
+      format('Read model %s has no feed.', v_model)
+    else coalesce(
+      (
+        select format('%s has row security, which a stream does not apply: read it by SQL.', min(b.oid::regclass::text))
+        from below b join pg_class c using (oid)
+        where c.relrowsecurity
+        having count(*) > 0
+      ),
+      (
+        select format('%s may not select %s, which the feed of read model %s tells.', v_login, string_agg(t.name, ', '), v_model)
+        from read_models.feeds f cross join unnest(f.columns) t(name)
+        where f.model = v_model and t.name not in (select m.attname from may m)
+        having count(*) > 0
+      )
+    )
+  end
 $$;
 
-comment on function event_store_platform.stream_rights(text, text) is
-'Returns whether a login reads the log, which columns of the read model v_model it may select, which of its key it may not, and '
-'the table with row security that the model reads; null for a read model that does not exist.';
-revoke all on function event_store_platform.stream_rights(text, text) from public;
-grant execute on function event_store_platform.stream_rights(text, text) to event_store_owner;
+comment on function event_store_platform.stream_fault(text, text) is
+'Says why a login may not read the read model v_model over HTTP, or without one the log: it has no feed, the login may select none of it '
+'or not all that the feed tells, or a table below has row security. Returns null if it may.';
+revoke all on function event_store_platform.stream_fault(text, text) from public;
+grant execute on function event_store_platform.stream_fault(text, text) to event_store_owner;
