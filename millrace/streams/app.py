@@ -23,7 +23,7 @@ from millrace.own_pages import OwnPages, Refused
 from millrace.patience import AWAY_S, FAREWELL_S, WATCH_S
 from millrace.streams import sse
 from millrace.streams.followers import Batch, Followers
-from millrace.streams.reading import Feed, LogPlace, Stream, Topic, View
+from millrace.streams.reading import Feed, Stream, Topic, View
 from millrace.streams.rights import PRIVATE, Rights
 from millrace.streams.tokens import Connections
 
@@ -154,34 +154,31 @@ async def _answered(followers: Followers, request: Request, topic: Topic) -> Res
     if request.method == "HEAD":
         place = await followers.place(topic, "now")
         return Response(headers={**PRIVATE, "Content-Type": "application/json", "Stream-Next-Offset": str(place)})
-    seen = followers.log
     place = await followers.place(topic, offset)
     if offset == "now" and live is None and place is not None:
         return _json(Batch(place, (), up_to_date=True))
     batch = await followers.after(topic, place, alone=live is None)
     given = request.query_params.get("cursor")
     if live == "sse":
-        stream = sse.events(followers, topic, batch, seen, given)
+        stream = sse.events(followers, topic, batch, given)
         return StreamingResponse(stream, headers={**PRIVATE, **sse.HEADERS})
     if live == "long-poll":
-        return await _polled(followers, topic, batch, seen, given)
+        return await _polled(followers, topic, batch, given)
     tag = f'"{offset}:{batch.place}:{batch.up_to_date:d}"'
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers={**PRIVATE, "ETag": tag})
     return _json(batch, ETag=tag)
 
 
-async def _polled(
-    followers: Followers, topic: Topic, batch: Batch, seen: LogPlace | None, given: str | None
-) -> Response:
+async def _polled(followers: Followers, topic: Topic, batch: Batch, given: str | None) -> Response:
     """Return the next messages, or none if none come in time."""
     until = time.monotonic() + WATCH_S
-    while not (batch.texts or batch.rows) and (left := until - time.monotonic()) > 0 and not followers.stopped:
-        if batch.up_to_date and not await followers.news(seen, left, batch.place.partition):
+    while not batch and (left := until - time.monotonic()) > 0 and not followers.stopped:
+        later = await followers.later(topic, batch, left)
+        if later is None:
             break
-        seen = followers.log
-        batch = await followers.after(topic, batch.place)
-    return _json(batch, 200 if batch.texts or batch.rows else 204, **{"Stream-Cursor": sse.cursor(given)})
+        batch = later
+    return _json(batch, 200 if batch else 204, **{"Stream-Cursor": sse.cursor(given)})
 
 
 def _json(batch: Batch, status: int = 200, **headers: str) -> Response:

@@ -42,6 +42,7 @@ class Batch:
         place: The place behind them.
         texts: The messages, after those of `rows`.
         up_to_date: Whether there were no more.
+        seen: The end of the log that was known before they were read.
         rows: A read model's rows.
         resets: Whether the rows replace those that the reader has.
     """
@@ -49,8 +50,12 @@ class Batch:
     place: Place
     texts: Sequence[bytes]
     up_to_date: bool
+    seen: LogPlace | None = None
     rows: Snapshot | None = None
     resets: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.texts or self.rows)
 
 
 class Followers:
@@ -100,14 +105,14 @@ class Followers:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._tell, self.log)
 
-    async def news(self, seen: LogPlace | None, within_s: float, partition: int | None = None) -> bool:
-        """Wait until the log ends elsewhere than at `seen`, an earlier `log`; return whether it does.
+    async def later(self, topic: Topic, batch: Batch, within_s: float) -> Batch | None:
+        """Return the batch after one, possibly empty, once the log may have more; None if it does not grow in time."""
+        if batch.up_to_date and not await self._grows(batch.seen, within_s, batch.place.partition):
+            return None
+        return await self.after(topic, batch.place)
 
-        Args:
-            seen: The earlier end.
-            within_s: How long to wait, in seconds.
-            partition: The log partition that counts; None for all.
-        """
+    async def _grows(self, seen: LogPlace | None, within_s: float, partition: int | None = None) -> bool:
+        """Wait until the log, or its partition, ends elsewhere than at `seen`; return whether it does."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while not self._grew(seen, partition) and not self.stopped:
@@ -149,12 +154,13 @@ class Followers:
         Raises:
             HTTPException: The log does not go on there, or the rows are too many.
         """
+        seen = self.log
         if place is None:
             return await self._rows(cast("Feed", topic), resets=False)
         chunk = await self._chunk(topic, place, alone=alone)
         if chunk.epoch > place.epoch:
             return await self._rows(cast("Feed", topic), chunk.epoch, resets=True)
-        return Batch(place.after(chunk.at, chunk.offsets), chunk.texts, chunk.up_to_date)
+        return Batch(place.after(chunk.at, chunk.offsets), chunk.texts, chunk.up_to_date, seen)
 
     async def _rows(self, feed: Feed, epoch: int = 0, *, resets: bool) -> Batch:
         """Return the rows of an epoch, or of a later one, and all changes up to a place that has a text."""
@@ -176,8 +182,8 @@ class Followers:
                 texts += (text for offset, text in chunk.messages if text and offset not in place.passed)
                 place = place.after(chunk.at, chunk.offsets)
                 if not place.passed:
-                    return Batch(place, texts, chunk.up_to_date, rows, resets)
-                if chunk.up_to_date and not await self.news(seen, PATIENCE_S):
+                    return Batch(place, texts, chunk.up_to_date, seen, rows, resets)
+                if chunk.up_to_date and not await self._grows(seen, PATIENCE_S):
                     raise HTTPException(503, "No sequencer gives events their positions: millrace run sequencer.")
 
     async def _chunk(self, topic: Topic, place: Place, *, alone: bool = False) -> Chunk:

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -12,7 +13,7 @@ from starlette.exceptions import HTTPException
 from millrace.errors import MillraceError
 from millrace.patience import PATIENCE_S, WATCH_S
 from millrace.streams.followers import Batch, Followers
-from millrace.streams.reading import LogPlace, Topic
+from millrace.streams.reading import Topic
 from millrace.streams.snapshot import BETWEEN
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store, no-cache", "X-Accel-Buffering": "no"}
@@ -43,47 +44,39 @@ def cursor(given: str | None) -> str:
     return str(now)
 
 
-async def events(
-    followers: Followers, topic: Topic, batch: Batch, seen: LogPlace | None, given: str | None
-) -> AsyncIterator[bytes]:
+async def events(followers: Followers, topic: Topic, batch: Batch, given: str | None) -> AsyncIterator[bytes]:
     """Yield a batch and all that follows, for a minute: then rights are asked for again.
 
     Args:
         followers: Where it is read.
         topic: What is read.
         batch: The first one.
-        seen: The end of the log before it was read.
         given: The client's cursor.
     """
     until = time.monotonic() + PATIENCE_S
     yield b"retry: 1000\n\n"
-    told = ""
+    told, quiet = "", True
     while True:
-        if batch.rows or batch.texts or not told:
-            if batch.rows or batch.texts:
-                yield b"event: data\ndata:["
-                for piece in pieces(batch):
-                    yield piece.replace(b"\n", b"\ndata:")
-                yield b"]\n\n"
+        if batch:
+            yield b"event: data\ndata:["
+            for piece in pieces(batch):
+                yield piece.replace(b"\n", b"\ndata:")
+            yield b"]\n\n"
+        if batch or (quiet and str(batch.place) != told):
             told = str(batch.place)
             yield _control(batch, given)
+        elif quiet:
+            yield b":\n\n"
         left = until - time.monotonic()
         if left <= 0 or followers.stopped:
             return
-        if batch.up_to_date and not await followers.news(seen, min(WATCH_S, left), batch.place.partition):
-            if str(batch.place) != told:
-                told = str(batch.place)
-                yield _control(batch, given)
-            else:
-                yield b":\n\n"
-            batch = Batch(batch.place, (), up_to_date=True)
-            continue
-        seen = followers.log
         try:
-            batch = await followers.after(topic, batch.place)
+            later = await followers.later(topic, batch, min(WATCH_S, left))
         except (HTTPException, MillraceError, psycopg.Error):
             # the client comes again with its offset, and hears why
             return
+        quiet = later is None
+        batch = replace(batch, texts=(), rows=None, resets=False) if later is None else later
 
 
 def _control(batch: Batch, given: str | None) -> bytes:
