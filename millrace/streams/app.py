@@ -10,6 +10,7 @@ from http import HTTPStatus
 
 import psycopg
 import uvicorn
+from psycopg.conninfo import make_conninfo
 from psycopg_pool import AsyncConnectionPool
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,9 +22,10 @@ from starlette.types import Message, Receive, Scope, Send
 from millrace.errors import Malformed, MillraceError, PositionOutOfRange, UnknownView
 from millrace.own_pages import OwnPages, Refused
 from millrace.patience import AWAY_S, FAREWELL_S, WATCH_S
+from millrace.postgres.connecting import lasting
 from millrace.streams import sse
 from millrace.streams.followers import Batch, Followers
-from millrace.streams.reading import Feed, Stream, Topic, View
+from millrace.streams.reading import Feed, Row, Stream, Topic, View
 from millrace.streams.rights import PRIVATE, Rights
 from millrace.streams.tokens import Connections
 
@@ -65,9 +67,9 @@ def streams_app(followers: Followers, hosts: Iterable[str] = ()) -> Starlette:
         followers: Where it is read.
         hosts: Further names of this server, as of `OwnPages`.
     """
-    connections = Connections()
+    connections, dsn = Connections(), lasting(make_conninfo(followers.dsn, client_encoding="utf8"))
     pool = AsyncConnectionPool(
-        followers.dsn,
+        dsn,
         min_size=0,
         max_size=ASKING,
         open=False,
@@ -80,7 +82,7 @@ def streams_app(followers: Followers, hosts: Iterable[str] = ()) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with followers.running(), pool:
-            watching = asyncio.create_task(connections.watch(followers.dsn))
+            watching = asyncio.create_task(connections.watch(dsn))
             yield
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -142,10 +144,8 @@ def serving_streams(followers: Followers, host: str, port: int, hosts: Iterable[
 
 
 def _topic(decider: str = "", decider_id: str = "", model: str = "", key: str | None = None, view: str = "") -> Topic:
-    if key is not None:
-        decider, decider_id = f"model:{model}", key
-    elif model:
-        return Feed(model)
+    if model:
+        return Feed(model) if key is None else Row(f"model:{model}", key)
     return View(view) if view else Stream(decider, decider_id)
 
 

@@ -127,7 +127,12 @@ class Stream:
         (version,) = required(at, first, last)
         found = [*store.read(self.decider, self.decider_id, version + 1, PAGE)]
         at = (found[-1].version or 0,) if found else at
-        return Chunk([(each.offset, event_text(each)) for each in found], at, len(found) < PAGE)
+        texts = self.texts(store, found)
+        return Chunk([*zip((each.offset for each in found), texts, strict=True)], at, len(found) < PAGE)
+
+    def texts(self, store: PlatformStore, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 - a row's
+        """Return events as messages."""
+        return [event_text(each) for each in events]
 
 
 @dataclass(frozen=True)
@@ -202,6 +207,18 @@ class Feed(View):
     def epoch(self, events: Sequence[Event]) -> int:
         """Return the last epoch that begins among some changes."""
         return max((each.metadata["feed_epoch"] for each in events if each.event == "replaced"), default=0)
+
+
+@dataclass(frozen=True)
+class Row(Stream):
+    """The changes of a row of a read model. Those with columns that the feed does not tell now are passed over."""
+
+    def texts(self, store: PlatformStore, events: Sequence[Event]) -> list[bytes]:
+        """Return changes as messages, empty ones for those that are passed over."""
+        # rights are for the columns of now
+        told = {*Feed(self.decider.removeprefix("model:")).place(store).columns}
+        rows = ({**(each.data.get("before") or {}), **(each.data.get("after") or {})} for each in events)
+        return [event_text(each) if told.issuperset(row) else b"" for each, row in zip(events, rows, strict=True)]
 
 
 # equal ones share their reads

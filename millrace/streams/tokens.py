@@ -16,12 +16,10 @@ from http import HTTPStatus
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.own_pages import Refused
 from millrace.patience import LOOK_S
-from millrace.postgres.connecting import lasting
 
 # programs that search texts for secrets know tokens by it
 PREFIX = "mrs_"
@@ -149,10 +147,9 @@ class Connections:
 
         While that is not heard, no connection is open.
         """
-        in_utf8 = lasting(make_conninfo(dsn, client_encoding="utf8"))
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(in_utf8, autocommit=True) as connection:
+                async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
                     await self._hear(connection)
             except psycopg.Error:
                 await asyncio.sleep(LOOK_S)

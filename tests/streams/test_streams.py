@@ -139,10 +139,6 @@ def test_nothing_is_written(method: str, client: httpx.Client) -> None:
         assert client.request(method, path, json={}).status_code == 405
 
 
-def test_a_foreign_name_of_this_machine_is_refused(client: httpx.Client) -> None:
-    assert client.get(STREAM, headers={"Host": "evil.example.com"}).status_code == 421
-
-
 def test_an_offset_of_another_store_is_gone(
     stream: PlatformStore, client: httpx.Client, spares: Callable[[], str], postgres: EmbeddedPostgres
 ) -> None:
