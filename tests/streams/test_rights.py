@@ -19,14 +19,12 @@ from millrace.event_store.platform import PlatformStore
 from millrace.own_pages import Refused
 from millrace.streams import app, tokens
 from millrace.streams.tokens import PREFIX, Connections, hash_of, made_token
-from tests.streams.served import Served, login, served
+from tests.streams.served import Served
 from tests.support.factories import Connect, rows, start, terminate, value
 from tests.support.logins import Login
 from tests.support.patience import patience, wait_until
 
 MODEL = "/models/streamed"
-
-__all__ = ["login", "served"]
 
 
 def grant(connection: psycopg.Connection, what: str, login: str) -> None:
