@@ -425,7 +425,7 @@ set local check_function_bodies = off;
 \ir privileges.sql
 
 insert into event_store.migrations (version, name) values
-  (0, 'c498b4fa38be2a2b5510075f3bebd0285fd2afbe6a97047054290425f3af7a00'),
+  (0, 'd84e7484d18657e492c16fed562e43e1f5f910142019f3199ded1d805c47b5a7'),
   (1, '0001_events'),
   (2, '0002_views'),
   (3, '0003_read_models'),

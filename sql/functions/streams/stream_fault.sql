@@ -4,7 +4,7 @@ create or replace function event_store_platform.stream_fault(
   v_login text,
   v_model text default null
 )
-returns text
+returns setof text
 language sql
 stable
 security definer
@@ -55,6 +55,8 @@ as $$
       )
     )
   end
+  -- null would say that it may
+  where v_login is not null
 $$;
 
 comment on function event_store_platform.stream_fault(text, text) is
