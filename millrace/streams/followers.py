@@ -242,7 +242,8 @@ class Followers:
 
     def _connected(self) -> Connection:
         connection = connect(self.dsn, answer_s=ANSWER_S, stop=self._stop)
-        connection.execute(f"set statement_timeout = {1000 * AWAY_S}")
+        # times in rows have the texts that they have in feeds
+        connection.execute(f"set statement_timeout = {1000 * AWAY_S}; set timezone to 'UTC'")
         return connection
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
