@@ -1,12 +1,16 @@
 """The paths, and the server that answers them: GET and HEAD, as Durable Streams 1.0 has the reading half."""
 
 import asyncio
+import re
 import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from hashlib import sha256
 from http import HTTPStatus
+from pathlib import Path
 
 import psycopg
 import uvicorn
@@ -15,7 +19,7 @@ from psycopg_pool import AsyncConnectionPool
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -29,6 +33,12 @@ from millrace.streams.reading import Feed, Row, Stream, Topic, View
 from millrace.streams.rights import PRIVATE, Rights
 from millrace.streams.tokens import Connections
 
+TABLE = Path(__file__).with_name("table.html").read_text()
+# no script but its own
+POLICY = "default-src 'none'; connect-src 'self'; frame-ancestors 'none'; form-action 'none'; " + "; ".join(
+    f"{kind}-src 'sha256-{b64encode(sha256(part.encode()).digest()).decode()}'"
+    for kind, part in zip(("style", "script"), re.findall(r"<(?:style|script)>(.*?)</", TABLE, re.DOTALL), strict=True)
+)
 # sessions that ask for rights
 ASKING = 4
 LIVE = (None, "long-poll", "sse")
@@ -93,7 +103,8 @@ def streams_app(followers: Followers, hosts: Iterable[str] = ()) -> Starlette:
         "/models/{model}",
         "/views/{view:path}",
     )
-    routes = [Route("/session", rights.session), *(Route(path, answer, methods=["GET"]) for path in paths)]
+    routes = [Route(path, answer, methods=["GET"]) for path in paths]
+    routes += [Route("/session", rights.session), Route("/", _table)]
     kinds = (Refused, HTTPException, MillraceError, psycopg.Error)
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=dict.fromkeys(kinds, _refused))
 
@@ -224,6 +235,11 @@ ANSWERS: tuple[tuple[type[Exception], HTTPException], ...] = (
     (psycopg.errors.UndefinedColumn, AWAY),
     (psycopg.OperationalError, AWAY),
 )
+
+
+async def _table(_: Request) -> Response:
+    """Answer with the page that shows a read model, which asks for a token itself."""
+    return HTMLResponse(TABLE, headers={**PRIVATE, "Content-Security-Policy": POLICY})
 
 
 async def _refused(_: Request, error: Exception) -> Response:

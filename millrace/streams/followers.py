@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from millrace.event_store.following import as_of_now
 from millrace.event_store.platform import PlatformStore
 from millrace.event_store.wake_ups import Wakeups
-from millrace.patience import AWAY_S, LOOK_S, PATIENCE_S, PAUSE_S
+from millrace.patience import AWAY_S, LOOK_S, PATIENCE_S, PAUSE_S, POLL_S
 from millrace.postgres.connecting import ANSWER_S, Connection, connect
 from millrace.streams.offsets import Place
 from millrace.streams.reading import Chunk, Ends, Feed, LogPlace, Numbers, StreamStore, Topic
@@ -238,7 +238,8 @@ class Followers:
 
     def _connected(self) -> Connection:
         connection = connect(self.dsn, answer_s=ANSWER_S, stop=self._stop)
-        connection.execute(f"set statement_timeout = {1000 * AWAY_S}")
+        # times in rows have the texts that they have in feeds
+        connection.execute(f"set statement_timeout = {1000 * AWAY_S}; set timezone to 'UTC'")
         return connection
 
     def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -259,6 +260,8 @@ class Followers:
                 if found != last:
                     last = found
                     loop.call_soon_threadsafe(self._tell, found)
+                    # what comes meanwhile is told together: each telling wakes all readers
+                    self._stop.wait(POLL_S)
                 wake_ups.wait(PAUSE_S, self._stop)
         if connection is not None:
             connection.close()

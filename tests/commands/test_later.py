@@ -8,8 +8,9 @@ import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from millrace import AsyncEventStore, Decider, Emit, EventStore, Later, handle
+from millrace import AsyncEventStore, Decider, Emit, EventStore, Later, NewEvent, handle, on
 from millrace.errors import EventNotRegistered, Malformed
+from millrace.event_store.new_events import LaterEvent
 from millrace.event_store.platform import PlatformStore
 from millrace.testing import given
 
@@ -74,6 +75,12 @@ def test_a_command_that_comes_again_moves_nothing_back(orders: PlatformStore) ->
     handle(orders, ORDER, "o-1", 5)
     assert len(handle(orders, ORDER, "o-1", 3, command_id=command).events) == 1
     assert scheduled(orders) == [("pay", "overdue", 5, "paid")]
+    # nor do its events, where another call was first
+    event, overdue = NewEvent("placed"), LaterEvent(NewEvent("overdue", {"days": 7}), "pay", DAYS, None, None)
+    for _ in range(2):
+        orders.append_returning(on("order", "o-2", event), [overdue])
+        handle(orders, ORDER, "o-2", 9)
+    assert scheduled(orders)[1:] == [("pay", "overdue", 9, "paid")]
 
 
 def test_one_without_an_event_or_a_time_is_refused(orders: PlatformStore) -> None:

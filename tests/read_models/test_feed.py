@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any, cast
@@ -10,7 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from millrace import field, last, read_model, stream_id, sum_
+from millrace import bucket, count, field, last, read_model, stream_id, sum_
 from millrace.drain.commit import transaction
 from millrace.errors import InvalidReadModel
 from millrace.event_store import Event, NewEvent, StreamEvents, on
@@ -125,13 +126,45 @@ def test_many_rows_at_once_are_told_as_replaced(carts: Lab, monkeypatch: pytest.
     ]
 
 
-def committed(connection: psycopg.Connection, partition: int, number: int) -> None:
-    """Merge a row of a key that both committers have."""
-    values = (partition, "mon", Decimal(number + 1), str(number), number)
+def committed(connection: psycopg.Connection, partition: int, number: int, day: str = "mon") -> None:
+    """Merge a row of a key, which two committers may have."""
+    values = (partition, day, Decimal(number + 1), str(number), number)
     kinds = (pa.int32(), pa.string(), pa.decimal128(38, 0), pa.string(), pa.int64())
     columns = [pa.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
     with transaction(PlatformStore(connection), BY_DAY):
         merge_rows(connection, BY_DAY, pa.table(columns, names=[*state_schema(BY_DAY)]))
+
+
+@read_model(view="hours", deciders=["cart"], key=["hour"], feed=True)
+class Hours:
+    """One row per hour."""
+
+    hour = bucket("created_at", every="1 hour")
+    events = count()
+
+
+def test_keys_have_one_text_wherever_they_are_told(carts: Lab, connect: Connect) -> None:
+    drain(carts, added("c-0", 0, "sun"), models=[BY_DAY])
+    for number, day in enumerate(("", "@p00-0", '"quoted"')):
+        committed(carts.connection, 0, number, day)
+    assert {each.decider_id for each in told(carts, "by_day") if each.event == "inserted"} == {
+        '""', '"@p00-0"', '"\\"quoted\\""'
+    }  # fmt: skip
+    hours = cast("ReadModel", Hours)
+    drain(carts, added("c-1", 0), models=[hours])
+    for zone in ("Asia/Tokyo", "America/Lima"):
+        connection = connect()
+        connection.execute(f"set timezone to '{zone}'".encode())
+        hour = pa.array([datetime(2026, 7, 1, 5, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+        with transaction(PlatformStore(connection), hours):
+            columns = [pa.array([0], pa.int32()), hour, pa.array([1], pa.int64())]
+            merge_rows(connection, hours, pa.table(columns, names=[*state_schema(hours)]))
+    changes = [(each.event, each.decider_id, each.data["after"]) for each in told(carts, "hours")[-2:]]
+    at = "2026-07-01T05:00:00+00:00"
+    assert changes == [
+        ("inserted", "2026-07-01 05:00:00+00", {"hour": at, "events": 1}),
+        ("updated", "2026-07-01 05:00:00+00", {"hour": at, "events": 2}),
+    ]
 
 
 def test_two_commits_that_meet_at_a_key_are_told_exactly(carts: Lab, connect: Connect) -> None:

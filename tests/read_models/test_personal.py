@@ -105,7 +105,7 @@ class ByCustomer:
 
 
 MODELS = [sealed(cast("ReadModel", each), FIELDS) for each in (Orders, OrderLines, contacts, mails)]
-MODELS[0] = replace(MODELS[0], rollups=(cast("Rollup", ByCustomer),))
+MODELS[0] = replace(MODELS[0], rollups=(cast("Rollup", ByCustomer),), feed=True)
 
 
 def shown(store: EventStore, model: ReadModel) -> list[dict[str, Any]]:
@@ -157,6 +157,11 @@ def test_a_rebuild_after_a_forgetting_gives_the_same_rows(
     gone = [orders[0]["email"], *orders[0]["emails"], lines[0]["note"], by_fold[0]["email"], by_recompute[2]["mail"]]
     assert [type(each) for each in gone] == [Forgotten] * len(gone)
     assert (orders[1]["email"], lines[1]["note"], by_fold[1]["email"]) == ("bo@3", "bo 0", "bo@3")
+    # its feed has envelopes, which open as the rows do
+    told = store.latest_events(1000, "model:orders")
+    assert (len(told) > 2, [each for each in told if "@" in each.data_json.replace('"@', "")]) == (True, [])
+    after = [[*reader.read("model:orders", order)][-1].data["after"]["email"] for order in ("o-0", "o-1")]
+    assert (type(after[0]), after[1]) == (Forgotten, "bo@3")
 
 
 def people(options: dict[str, Any] | None = None, **columns: object) -> ReadModel:

@@ -103,7 +103,7 @@ def daily_orders(
         "reports",
         selection=[daily_orders],
         description="Builds the report of one day; a backfill builds those of many.",
-        op_retry_policy=dg.RetryPolicy(max_retries=2, delay=60),
+        op_retry_policy=dg.RetryPolicy(max_retries=2, delay=10),
     ),
     # by then a transaction that was open over midnight has ended
     cron_schedule="15 2 * * *",

@@ -183,8 +183,8 @@ def test_states_that_a_process_cannot_read_are_faults(declare: Declare, store: P
     declare(events=EVENTS, subscriptions=PROCESS)
     assert told(dsn)["errors"] == []
     store.register_decider_event("process:checkout", "step", "")
-    for cart, cents in (("c-1", "many"), ("c-1", 7), ("c-2", "many")):
-        step = NewEvent("step", {"state": {"cents": cents}, "ended": False})
+    for cart, cents in (("c-1", "many"), ("c-1", 7), ("c-2", "many"), ("c-3", "many")):
+        step = NewEvent("step", {"state": {"cents": cents}, "ended": cart == "c-3"})
         store.append("process:checkout", cart, step)
     unfit = "The state of process:checkout c-2 does not fit checked_here.subscriptions.Checkout: cents."
     assert told(dsn, code=1)["errors"] == [unfit]
