@@ -103,7 +103,7 @@ BUDGETS = {
     "millrace/producers": 665,
     "millrace/read_models": 7557,  # columns of personal values: sealed, or refused; feeds
     "millrace/spark": 2350,
-    "millrace/streams": 1320,
+    "millrace/streams": 1330,
 }
 # modules that use private parts of Dagster, and why outside of the folder for that; `test_upgrade.py` checks each part
 ON_PRIVATE_PARTS = {
