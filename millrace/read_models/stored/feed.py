@@ -51,9 +51,9 @@ def told(
         # a time has one text, in streams' names and in rows
         connection.execute("set local timezone to 'UTC'")
         query = _public_rows(model, fresh)
-        before = _rows(connection, query, parameters)
+        before = dict[str, str](connection.execute(query, parameters).fetchall())
         yield
-        after = _rows(connection, query, parameters)
+        after = dict[str, str](connection.execute(query, parameters).fetchall())
         _tell(connection, model, epoch, before, after)
 
 
@@ -89,10 +89,6 @@ def _public_rows(model: ReadModel, fresh: sql.Composable) -> sql.Composed:
 def key_text(key: Sequence[str]) -> sql.Composed:
     """Return the text of a row's key in SQL, of the row `r`."""
     return sql.SQL("jsonb_build_array({})::text" if len(key) > 1 else "{}::text").format(listed(key, of="r"))
-
-
-def _rows(connection: psycopg.Connection, query: sql.Composed, parameters: Parameters) -> dict[str, str]:
-    return dict(connection.execute(query, parameters).fetchall())
 
 
 def _tell(
