@@ -75,7 +75,7 @@ def test_a_command_that_comes_again_moves_nothing_back(orders: PlatformStore) ->
     handle(orders, ORDER, "o-1", 5)
     assert len(handle(orders, ORDER, "o-1", 3, command_id=command).events) == 1
     assert scheduled(orders) == [("pay", "overdue", 5, "paid")]
-    # nor do its events, where another call was first
+    # neither does an event that another call stored first
     event, overdue = NewEvent("placed"), LaterEvent(NewEvent("overdue", {"days": 7}), "pay", DAYS, None, None)
     for _ in range(2):
         orders.append_returning(on("order", "o-2", event), [overdue])
