@@ -6,6 +6,7 @@ A message is the data of an event, so it is taken out of what the product answer
 import json
 from asyncio import Lock, to_thread
 from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -38,7 +39,12 @@ class Shim:
         async def answer(request: Request) -> Response:
             return await methods[request.method if request.method in methods else "GET"](request, request.url.path)
 
-        return Starlette(routes=[Route("/{path:path}", answer, methods=[*methods])])
+        @asynccontextmanager
+        async def reading(_: Starlette) -> AsyncIterator[None]:
+            async with self.reader:
+                yield
+
+        return Starlette(routes=[Route("/{path:path}", answer, methods=[*methods])], lifespan=reading)
 
     async def create(self, request: Request, path: str) -> Response:
         """Begin a stream, once."""
