@@ -9,7 +9,7 @@ import re
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
@@ -19,7 +19,7 @@ import psycopg
 
 from millrace.event_store.sql_functions import SqlFunctions
 from millrace.own_pages import Refused
-from millrace.patience import LOOK_S
+from millrace.patience import ASK_S, LOOK_S
 
 # programs that search texts for secrets know tokens by it
 PREFIX = "mrs_"
@@ -99,14 +99,14 @@ class Connections:
     """The connections of each token in this process.
 
     Attributes:
-        hears: Whether revocations are heard; while they are not, no connection is opened.
+        hears: Set while revocations are heard; while they are not, no connection is opened.
     """
 
     def __init__(self) -> None:
         self._open = defaultdict[int, Open](Open)
         # a token may be revoked between the look at its rights and the opening
         self._revoked = set[int]()
-        self.hears = False
+        self.hears = asyncio.Event()
 
     @asynccontextmanager
     async def open(self, token_id: int) -> AsyncIterator[Open]:
@@ -115,6 +115,9 @@ class Connections:
         Raises:
             Refused: The token is or was revoked, or has too many connections.
         """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                await self.hears.wait()
         self._require_good(token_id)
         token, task = self._open[token_id], asyncio.current_task()
         assert task is not None
@@ -137,7 +140,7 @@ class Connections:
                 token.tasks.remove(task)
 
     def _require_good(self, token_id: int) -> None:
-        if not self.hears:
+        if not self.hears.is_set():
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The event store does not answer: try again in a moment.")
         if token_id in self._revoked:
             raise Refused(HTTPStatus.UNAUTHORIZED, "It is revoked.")
@@ -156,7 +159,7 @@ class Connections:
 
     async def _hear(self, connection: psycopg.AsyncConnection) -> None:
         await connection.execute(f"listen {CHANNEL}".encode())
-        self.hears = True
+        self.hears.set()
         try:
             while True:
                 # words that come during the query are in the next answer
@@ -166,7 +169,7 @@ class Connections:
                     self._revoked.add(token_id)
                     self._end(token_id)
         finally:
-            self.hears = False
+            self.hears.clear()
             for token_id in [*self._open]:
                 self._end(token_id)
 

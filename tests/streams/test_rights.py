@@ -357,7 +357,7 @@ async def held(connections: Connections, token_id: int, number: int = 1) -> None
 def test_a_token_has_some_connections_at_once_and_others_have_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "MOST_CONNECTIONS", 2)
     connections = Connections()
-    connections.hears = True
+    connections.hears.set()
     for _ in range(2):
         asyncio.run(held(connections, 1, 2))
         with pytest.raises(Refused, match="the most at once") as refused:
@@ -374,7 +374,7 @@ def test_a_token_has_some_connections_at_once_and_others_have_theirs(monkeypatch
 def test_bytes_beyond_a_second_wait_also_in_a_new_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokens, "MOST_BYTES_A_SECOND", 1000)
     connections = Connections()
-    connections.hears = True
+    connections.hears.set()
 
     async def spent() -> None:
         now = asyncio.get_running_loop().time
