@@ -91,7 +91,10 @@ def test_a_state_that_is_not_json_comes_back_as_it_was(dsn: str) -> None:
     body = {name: default for name, (_, default, _) in STATES.items()}
     kinds = {name: kind for name, (kind, _, _) in STATES.items()}
     made = declared(placed=starts("placed")(placed), __annotations__=kinds, **body)
-    assert given(PLACED, AGAIN, dsn=dsn).when(made).handled == 2
+    store, handled = given(PLACED, AGAIN, dsn=dsn), 0
+    while handled < 2:
+        # the second one is given back while the thread of the first has not returned
+        handled += store.when(made).handled
     assert seen == [body, {name: value for name, (_, _, value) in STATES.items()}]
 
 
@@ -133,8 +136,10 @@ KEPT: list[Do] = []
 def test_what_a_method_cannot_ask_for_fails_its_event(dsn: str, asks: Callable[[Do], object], fault: str) -> None:
     KEPT.clear()
     made = declared(placed=starts("placed")(lambda _, __, do: cast("None", asks(do))))
+    store = given(PLACED, AGAIN, dsn=dsn)
     with pytest.raises(StreamsFailed, match=fault):
-        given(PLACED, AGAIN, dsn=dsn).when(made)
+        # the second event may be given back once
+        [store.when(made) for _ in range(9)]
 
 
 def test_a_command_that_the_store_cannot_take_is_no_refusal_of_its_decider(dsn: str) -> None:
